@@ -78,7 +78,7 @@ def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId])
                 raise decision
             else:
                 for each in decision.entries:
-                    entries.setdefault(TaskId(owner, each.partition, each.attempt, decision.run), []).append(each)
+                    entries.setdefault(TaskId(owner, each.partition, each.attempt), []).append(each)
     open_ones = _open_ones(client, names, {task: entries[task] for task in tasks if task in entries})
     return {task for task in tasks if task.owner in unreadable or task in open_ones}
 
@@ -104,7 +104,7 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_TH
 
     Raises CommitFailedError if one could not be committed. `rest`: what becomes of it.
     """
-    prepared = {entry: entry.prepared(ledger.names, ledger.owner, decision.run) for entry in decision.entries}
+    prepared = {entry: entry.prepared(ledger.names, ledger.owner) for entry in decision.entries}
     outcomes = ledger.client.end_transactions(list(prepared.values()), commit=True)
     failed: list[KafkaError | None] = []
     gone: list[Entry] = []

@@ -37,12 +37,7 @@ def listed(client: TransactionClient, names: Names, *, at_once: bool = False) ->
         logger.warning("! transactions that earlier runs have left open cannot be looked for: %s", error)
         return None
     tasks = ((names.parse(each.transactional_id), each.state) for each in found)
-    return [Found(task, state) for task, state in tasks if task is not None and not was_fenced_earlier(task, state)]
-
-
-def was_fenced_earlier(task: TaskId, state: str) -> bool:
-    """Whether an earlier release has fenced this id. It left fenced ids Empty, and no task of it is at work."""
-    return bool(task.run) and state == TransactionState.EMPTY
+    return [Found(task, state) for task, state in tasks if task is not None]
 
 
 def guessed(owner: str, partitions: Iterable[int]) -> list[Found]:

@@ -12,7 +12,7 @@ the metadata holds the rest:
 
 `entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in chunk
 groups, written before the decision; `digest` ties the two together. The decision itself is one OffsetCommit, hence written whole
-or not at all. Decisions of earlier releases have `run=…` besides.
+or not at all.
 Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
 and each size that is read has a limit, which is checked before anything is built from it.
 """
@@ -89,7 +89,6 @@ class Decision:
         content: what is in Kafka, or will be: the whole write, all partitions together.
         entries: the transactions to be committed. Only while `state` is DECIDED.
         earlier: the last versions before this one that are in Kafka as a whole.
-        run: of the driver, which the transactional ids contain, only of a decision that an earlier release has made.
     """
 
     version: int
@@ -99,7 +98,6 @@ class Decision:
     content: Content
     entries: tuple[Entry, ...] = ()
     earlier: tuple[Earlier, ...] = ()
-    run: str = ""
 
     def reaches(self, version: int) -> bool:
         """Whether that version is decided or carried out: its rows are not written again."""
@@ -242,7 +240,7 @@ class Ledger:
     def _chunk_groups(self, decision: Decision, chunks: int) -> list[str]:
         turn = decision.version % CHUNKS_BY_VERSION
         numbers = range(turn, turn + CHUNKS_BY_VERSION * chunks, CHUNKS_BY_VERSION)
-        return [self.names.chunk_group(self.owner, number, decision.run) for number in numbers]
+        return [self.names.chunk_group(self.owner, number) for number in numbers]
 
     def _packed_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
         """None if the chunks do not hold them any more."""
@@ -262,7 +260,7 @@ class Ledger:
 
 _DECIMAL = re.compile("[0-9]{1,19}")
 _FINGERPRINT = re.compile("[0-9a-f]{1,16}")
-_ESCAPED = re.compile("[A-Za-z0-9_.~%]+")  # see names.escaped
+_WORDS = frozenset(("tasks", "partitions", "rows", "fingerprint", "earlier", "entries", "chunks", "digest"))  # of a decision
 
 
 def marker_text(content: Content) -> str:
@@ -271,10 +269,9 @@ def marker_text(content: Content) -> str:
 
 
 def _decision_text(decision: Decision) -> str:
-    run = f" run={decision.run}" if decision.run else ""
     numbers = f"tasks={decision.tasks} partitions={decision.partitions} {marker_text(decision.content)}"
     earlier = f" earlier={_packed_earlier(decision.earlier)}" if decision.earlier else ""
-    return f"{decision.state.value}{run} {numbers}{earlier}"
+    return f"{decision.state.value} {numbers}{earlier}"
 
 
 def _values(metadata: str) -> dict[str, str]:
@@ -313,6 +310,8 @@ def _decision(record: CommittedOffset, group: str) -> tuple[Decision, dict[str, 
     state, _, rest = record.metadata.partition(" ")
     values = _values(rest)
     try:
+        if not values.keys() <= _WORDS:  # it may say which transactions are meant
+            raise ValueError
         decision = Decision(
             version=_version(record),
             state=State(state),
@@ -320,18 +319,10 @@ def _decision(record: CommittedOffset, group: str) -> tuple[Decision, dict[str, 
             partitions=_number(values["partitions"], 2 ** WIDTHS[-1]),
             content=_content(values["rows"], values["fingerprint"]),
             earlier=_unpacked_earlier(values.get("earlier", "")),
-            run=_run(values["run"]) if "run" in values else "",
         )
     except (KeyError, ValueError, struct.error):
         raise _unreadable(record.metadata, group) from None
     return decision, values
-
-
-def _run(text: str) -> str:
-    """With another character, transactional ids made from it could be those of another prefix."""
-    if not _ESCAPED.fullmatch(text):
-        raise ValueError
-    return text
 
 
 def _unreadable(metadata: str, group: str) -> LedgerError:

@@ -12,32 +12,24 @@
 No name contains a version or a run of the driver, so an owner has as many as its largest write has partitions and attempts,
 however often it writes. No part but the prefix P contains a dash, so each name is read from its end without doubt. The ids of the
 prefix `job` are never taken for those of `job-2`, and no two kinds of groups share a name.
-
-Earlier releases had ids with the driver's run: P-owner-partition-run-attempt. They are read, and no new ones are made.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-_PARTS_AFTER_PREFIX = 3
-_RUN = re.compile("[0-9a-f]{32}")  # a UUID
+PARTS_AFTER_PREFIX = 3
 _MOST_DIGITS = 19  # of a partition or an attempt, whatever of Spark's numbers stands there
 
 
 class TaskId(NamedTuple):
-    """What a transactional id says. All parts but the numbers are escaped, see `escaped`.
-
-    `run`: only in ids of earlier releases.
-    """
+    """What a transactional id says. `owner` is escaped, see `escaped`."""
 
     owner: str
     partition: int
     attempt: int
-    run: str = ""
 
 
 def escaped(name: str) -> str:
@@ -57,22 +49,17 @@ class Names:
         return f"{self.prefix}-"
 
     def transactional_id(self, task: TaskId) -> str:
-        run = f"{task.run}-" if task.run else ""
-        return f"{self.prefix}-{task.owner}-{task.partition}-{run}{task.attempt}"
+        return f"{self.prefix}-{task.owner}-{task.partition}-{task.attempt}"
 
     def parse(self, transactional_id: str) -> TaskId | None:
         """None for an id that is not of this prefix."""
-        begin, *parts = transactional_id.rsplit("-", _PARTS_AFTER_PREFIX)
-        run = ""
-        if len(parts) == _PARTS_AFTER_PREFIX and begin != self.prefix and _RUN.fullmatch(parts[1]):
-            begin, _, owner = begin.rpartition("-")
-            parts, run = [owner, parts[0], parts[2]], parts[1]
-        if len(parts) < _PARTS_AFTER_PREFIX or begin != self.prefix:
+        begin, *parts = transactional_id.rsplit("-", PARTS_AFTER_PREFIX)
+        if len(parts) < PARTS_AFTER_PREFIX or begin != self.prefix:
             return None
         owner, partition, attempt = parts
         if not (_is_number(partition) and _is_number(attempt)):
             return None
-        return TaskId(owner, int(partition), int(attempt), run)
+        return TaskId(owner, int(partition), int(attempt))
 
     def marker_group(self, owner: str, partition: int) -> str:
         return f"{self.prefix}-{owner}-{partition}-marker"
@@ -80,9 +67,8 @@ class Names:
     def decision_group(self, owner: str) -> str:
         return f"{self.prefix}-{owner}-decision"
 
-    def chunk_group(self, owner: str, number: int, run: str = "") -> str:
-        """`run`: of a decision that an earlier release has made."""
-        return f"{self.prefix}-{owner}-{f'{run}-' if run else ''}{number}-chunk"
+    def chunk_group(self, owner: str, number: int) -> str:
+        return f"{self.prefix}-{owner}-{number}-chunk"
 
     def width_group(self, owner: str, number: int) -> str:
         return f"{self.prefix}-{owner}-{number}-width"

@@ -111,7 +111,7 @@ class TaskAttempt:
         if decision.version == self.write.version:
             self._is_decided = not self._is_lost(decision, entry)
         elif decision.version < self.write.version:  # its driver died among its commits, and nobody repeated it
-            self._commit(entry.prepared(self._names, self._task.owner, decision.run))
+            self._commit(entry.prepared(self._names, self._task.owner))
 
     def _commit(self, prepared: PreparedTransaction) -> None:
         (outcome,) = self._client.end_transactions([prepared], commit=True).values()
@@ -120,7 +120,7 @@ class TaskAttempt:
 
     def _is_lost(self, decision: Decision, entry: Entry) -> bool:
         """Whether the transaction is neither open nor committed. The marker is read when it is known not to be open."""
-        transactional_id = entry.prepared(self._names, self._task.owner, decision.run).transactional_id
+        transactional_id = entry.prepared(self._names, self._task.owner).transactional_id
         try:
             found = self._client.describe_transactions([transactional_id])[transactional_id]
         except UnsupportedVersionError:

@@ -143,7 +143,7 @@ class VersionCommit:
         elif not self._has_name and decision.state is State.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
             self._carry_out(decision)
         # What this run wrote is not needed; what a later version has decided is.
-        kept = {TaskId(self._write.owner, each.partition, each.attempt, decision.run) for each in decision.entries}
+        kept = {TaskId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
         self._fence_late(decision, kept)
         return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
 

@@ -76,9 +76,8 @@ class Entry(NamedTuple):
     transaction_version: int
     content: Content
 
-    def prepared(self, names: Names, owner: str, run: str = "") -> PreparedTransaction:
-        """`run`: of a decision that an earlier release has made."""
-        transactional_id = names.transactional_id(TaskId(owner, self.partition, self.attempt, run))
+    def prepared(self, names: Names, owner: str) -> PreparedTransaction:
+        transactional_id = names.transactional_id(TaskId(owner, self.partition, self.attempt))
         return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
 
     @property

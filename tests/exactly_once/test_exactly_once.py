@@ -556,7 +556,7 @@ def test_a_decision_that_cannot_be_read_is_an_error_and_never_none(run: Runs, me
         ledger.decision()
 
 
-DECIDED = "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00"
+DECIDED = "decided tasks=1 partitions=1 rows=1 fingerprint=00"
 CARRIED_OUT = DECIDED.replace("decided", "carried-out")
 
 
@@ -605,7 +605,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
     digest = hashlib.sha256(packed.encode()).hexdigest()[:16]
     chunks = [packed[start : start + 4000] for start in range(0, len(packed), 4000)]
     for number, chunk in enumerate(chunks):
-        first.client.commit_offsets(first.names.chunk_group("q", 2 * number, "r"), {ledger.place: (0, chunk)})
+        first.client.commit_offsets(first.names.chunk_group("q", 2 * number), {ledger.place: (0, chunk)})
     metadata = f"{DECIDED} chunks={len(chunks)} digest={digest}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
     tracemalloc.start()
@@ -626,11 +626,12 @@ def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: Entry) -> N
         ledger.decision()
 
 
-@pytest.mark.parametrize("name", ["r-0-other", "", "r/1", "r\x1b[2J"])
-def test_a_run_that_could_lead_to_the_ids_of_another_prefix_is_an_error(run: Runs, name: str) -> None:
+@pytest.mark.parametrize("word", ["run=1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed", "run=", "unknown"])
+def test_a_decision_with_a_word_that_this_package_does_not_know_is_an_error(run: Runs, word: str) -> None:
+    """The word may say which transactions are meant."""
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
-    metadata = CARRIED_OUT.replace("run=r", f"run={name}")
+    metadata = f"{CARRIED_OUT} {word}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()

@@ -69,10 +69,8 @@ def table(transactions: Iterable[Transaction]) -> list[str]:
 
 
 def _form(each: Transaction) -> str:
-    """Ids of earlier releases contain a run."""
-    run = f"{each.task.run}-" if each.task.run else ""
-    begin = each.transactional_id.removesuffix(f"-{each.task.partition}-{run}{each.task.attempt}")
-    return f"{begin}-TASK-{run}ATTEMPT"
+    begin = each.transactional_id.removesuffix(f"-{each.task.partition}-{each.task.attempt}")
+    return f"{begin}-TASK-ATTEMPT"
 
 
 COLUMNS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")

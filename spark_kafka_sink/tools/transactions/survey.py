@@ -1,7 +1,7 @@
 """What brokers and the ledger know of a prefix's transactional ids, at one moment.
 
 Reads only. Ids that begin alike but are of another prefix are left out (exactly_once/names.py parses them). So are complete ones,
-unless they are asked for, and Empty ones of an earlier release, which it has fenced.
+unless they are asked for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import TransactionDescription, TransactionState
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooLargeError, printable
 from spark_kafka_sink.exactly_once.decisions import decisions_of
-from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED, was_fenced_earlier
+from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED
 from spark_kafka_sink.exactly_once.ledger import Decision, LedgerError, State
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import PARTS_AFTER_PREFIX, Names, TaskId
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"  # where markers go; a transaction's partitions of it say nothing about its rows
@@ -130,7 +130,6 @@ def survey(
     seen_ms = wall_ms()
     # An id that brokers do not know any more has expired since it was listed.
     looked_at = [Transaction(ids[each], known, seen_ms) for each, known in described.items() if known is not None]
-    looked_at = [each for each in looked_at if not was_fenced_earlier(each.task, each.state)]
     found = [each for each in looked_at if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
     found = _with_decisions(found, names, _decisions(client, names, {each.task.owner for each in found}))
     return Survey({each.task: each.state for each in looked_at}, tuple(sorted(found, key=_order)), seen_ms, warning)
@@ -138,8 +137,8 @@ def survey(
 
 def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()) -> set[TaskId]:
     """The ids of this prefix in these states, or in any."""
-    listed = ((names.parse(each.transactional_id), each.state) for each in client.list_transactions(names.listed, states))
-    return {task for task, state in listed if task is not None and not was_fenced_earlier(task, state)}
+    listed = (names.parse(each.transactional_id) for each in client.list_transactions(names.listed, states))
+    return {task for task in listed if task is not None}
 
 
 def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] | None:
@@ -150,7 +149,7 @@ def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] |
         ids = [each.transactional_id for each in client.list_transactions("", probed=names.listed)]
     except ResponseTooLargeError:
         return None
-    begins = ((begin, each) for each in ids for begin in {each.rsplit("-", parts)[0] for parts in (3, 4)})
+    begins = ((each.rsplit("-", PARTS_AFTER_PREFIX)[0], each) for each in ids)
     return tuple(sorted({begin for begin, each in begins if Names(begin).parse(each) is not None}))
 
 
@@ -204,7 +203,7 @@ def _with_decisions(found: Iterable[Transaction], names: Names, decisions: Mappi
     for owner, decision in decisions.items():
         if isinstance(decision, Decision) and decision.state is State.DECIDED:
             for entry in decision.entries:
-                versions[entry.prepared(names, owner, decision.run).transactional_id, entry.identity] = decision.version
+                versions[entry.prepared(names, owner).transactional_id, entry.identity] = decision.version
     return [
         replace(each, decision=decisions[each.task.owner], decided_version=versions.get((each.transactional_id, each.identity)))
         for each in found

@@ -15,11 +15,8 @@ import pytest
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.exactly_once.fencing import fence_all
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
-from spark_kafka_sink.exactly_once.ledger import State as LedgerState
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.version_commit import How, VersionCommit
-from spark_kafka_sink.exactly_once.writes import Content, Entry
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -98,8 +95,8 @@ def call(console: ScriptedConsole, command: str, *more: str, prefix: str = "P") 
     return transactions.main([command, "--prefix", prefix, *address, *properties, *more], console)
 
 
-def name(owner: str = "q", task: int = 0, attempt: int = 0, prefix: str = "P", run: str = "") -> str:
-    return Names(prefix).transactional_id(TaskId(owner, task, attempt, run))
+def name(owner: str = "q", task: int = 0, attempt: int = 0, prefix: str = "P") -> str:
+    return Names(prefix).transactional_id(TaskId(owner, task, attempt))
 
 
 def orphan(broker: FakeBroker, transactional_id: str, *, rows: int = 1, timeout_ms: int = 15 * MINUTE) -> Writer:
@@ -333,21 +330,16 @@ def test_where_ids_are_too_many_to_be_listed_what_is_open_is_told_all_the_same(
     assert "[KAFKA_RESPONSE_TOO_LARGE] node " in console.noted[-1]
 
 
-RUN = "1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed"
-
-
-def test_open_ids_of_an_earlier_release_are_aborted_and_those_that_it_fenced_not(
-    broker: FakeBroker, console: ScriptedConsole
-) -> None:
-    opened = orphan(broker, name(task=4, run=RUN)).transactional_id
-    Writer(broker, name(task=5, run=RUN))
+def test_ids_with_other_parts_are_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
+    other = orphan(broker, "P-q-4-1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed-0").transactional_id
+    opened = orphan(broker, name(task=4)).transactional_id
     assert call(console, "list", "--json") == 0
     assert [each["transactional_id"] for each in listed(console)] == [opened]
     console.said.clear()
     assert call(console, "abort") == 0
-    assert console.said[1] == f"P-q-TASK-{RUN}-ATTEMPT"
+    assert console.said[1] == "P-q-TASK-ATTEMPT"
     assert console.said[-1] == "Aborted: 1 open transaction."
-    assert state_of(broker, opened) is State.COMPLETE_ABORT
+    assert (state_of(broker, opened), is_open(broker, other)) == (State.COMPLETE_ABORT, True)
 
 
 def test_names_of_others_cannot_forge_lines(broker: FakeBroker, console: ScriptedConsole) -> None:
@@ -794,21 +786,16 @@ def test_what_shows_a_sign_of_life_while_the_question_to_commit_waits_is_left_al
     assert all(is_open(broker, each) for each in promised)
 
 
-def test_what_an_earlier_release_has_decided_is_left_alone_and_committed(broker: FakeBroker, console: ScriptedConsole) -> None:
-    """Its decision names the run that its transactional ids contain."""
-    writer = orphan(broker, name(run=RUN))
-    content = Content(1, 7)
-    entry = Entry(0, 0, writer.producer_id, writer.epoch, 2, content)
+def test_a_decision_with_a_word_of_another_version_is_told_and_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
+    writer = orphan(broker, name())
+    metadata = "decided run=1b9d6bcd tasks=1 partitions=1 rows=1 fingerprint=07 entries="
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        ledger = Ledger(client, Names("P"), "q", TOPIC)
-        ledger.write_decision(Decision(7, LedgerState.DECIDED, 1, 1, content, (entry,), run=RUN))
-    assert call(console, "list", "--json") == 0
-    assert [each["version"] for each in listed(console)] == [7]
-    assert call(console, "abort") == 1
+        client.commit_offsets(Names("P").decision_group("q"), {TopicPartition(TOPIC, 0): (7, metadata)})
+    for command, code in (("list", 0), ("abort", 1), ("commit", 0)):
+        console.noted.clear()
+        assert call(console, command) == code
+        assert "a later version of pykafka-sink has written it" in console.noted[0]
     assert is_open(broker, writer.transactional_id)
-    assert call(console, "commit") == 0
-    assert console.said[-1] == "Committed: version 7 of owner q, 1 rows."
-    assert rows(broker) == [b"row"]
 
 
 # WHILE THE QUESTION WAITS
