@@ -1,8 +1,7 @@
 """Messages declared once: a dataclass whose annotations are its wire format, compiled to an encoder and a decoder per version.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class InitProducerIdRequest(Message):
-        API_KEY = ApiKey.INIT_PRODUCER_ID
+    class InitProducerIdRequest(Request[InitProducerIdResponse]):  # the response says which API_KEY
         transactional_id: str | None                      # nullable string, compact where the version is flexible
         transaction_timeout_ms: Int32
         producer_id: Annotated[Int64, since(3)] = -1      # absent before version 3
@@ -108,7 +107,7 @@ IGNORABLE = "ignorable"
 
 
 class Message:
-    """Base of requests, responses and the structures inside them. Requests and responses set API_KEY."""
+    """Base of requests, responses and the structures inside them. Responses set API_KEY."""
 
     __slots__ = ()
     API_KEY: ClassVar[ApiKey]
@@ -163,10 +162,14 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class Request(Message, Generic[ResponseT]):
-    """A message that a broker answers with a RESPONSE of the same version."""
+    """A message that a broker answers with a RESPONSE of the same version: the type argument. Both have the same API_KEY."""
 
     __slots__ = ()
     RESPONSE: ClassVar[type[Message]]
+
+    def __init_subclass__(cls) -> None:
+        (cls.RESPONSE,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+        cls.API_KEY = cls.RESPONSE.API_KEY
 
 
 _codecs: dict[tuple[type[Message], int], FieldCodec] = {}  # filled on first use; a race compiles twice and changes nothing

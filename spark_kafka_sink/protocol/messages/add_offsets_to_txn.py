@@ -22,9 +22,6 @@ class AddOffsetsToTxnResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse]):
-    API_KEY: ClassVar = ApiKey.ADD_OFFSETS_TO_TXN
-    RESPONSE: ClassVar = AddOffsetsToTxnResponse
-
     transactional_id: str
     producer_id: Int64
     producer_epoch: Int16

@@ -41,9 +41,6 @@ class AddPartitionsToTxnTopic(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
-    API_KEY: ClassVar = ApiKey.ADD_PARTITIONS_TO_TXN
-    RESPONSE: ClassVar = AddPartitionsToTxnResponse
-
     transactional_id: str
     producer_id: Int64
     producer_epoch: Int16

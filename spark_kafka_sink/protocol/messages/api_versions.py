@@ -62,8 +62,5 @@ class ApiVersionsResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
-    API_KEY: ClassVar = ApiKey.API_VERSIONS
-    RESPONSE: ClassVar = ApiVersionsResponse
-
     client_software_name: Annotated[str, since(3), IGNORABLE] = ""
     client_software_version: Annotated[str, since(3), IGNORABLE] = ""

@@ -63,9 +63,6 @@ class DescribeConfigsResource(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
-    API_KEY: ClassVar = ApiKey.DESCRIBE_CONFIGS
-    RESPONSE: ClassVar = DescribeConfigsResponse
-
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: bool = False
     include_documentation: Annotated[bool, since(3)] = False

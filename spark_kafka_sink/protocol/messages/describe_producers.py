@@ -51,7 +51,4 @@ class TopicRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeProducersRequest(Request[DescribeProducersResponse]):
-    API_KEY: ClassVar = ApiKey.DESCRIBE_PRODUCERS
-    RESPONSE: ClassVar = DescribeProducersResponse
-
     topics: tuple[TopicRequest, ...]

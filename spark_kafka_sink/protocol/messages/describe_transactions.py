@@ -39,7 +39,4 @@ class DescribeTransactionsResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransactionsRequest(Request[DescribeTransactionsResponse]):
-    API_KEY: ClassVar = ApiKey.DESCRIBE_TRANSACTIONS
-    RESPONSE: ClassVar = DescribeTransactionsResponse
-
     transactional_ids: tuple[str, ...]

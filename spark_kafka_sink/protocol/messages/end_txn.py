@@ -28,9 +28,6 @@ class EndTxnResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnRequest(Request[EndTxnResponse]):
-    API_KEY: ClassVar = ApiKey.END_TXN
-    RESPONSE: ClassVar = EndTxnResponse
-
     transactional_id: str
     producer_id: Int64
     producer_epoch: Int16

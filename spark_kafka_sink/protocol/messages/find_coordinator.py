@@ -67,9 +67,6 @@ class FindCoordinatorResponse(Message):
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
     """Has the key in both forms; the version decides which one is sent. Several keys need version 4."""
 
-    API_KEY: ClassVar = ApiKey.FIND_COORDINATOR
-    RESPONSE: ClassVar = FindCoordinatorResponse
-
     key: Annotated[str, until(3), IGNORABLE] = ""
     key_type: Int8 = KeyType.GROUP
     coordinator_keys: Annotated[tuple[str, ...], since(4), IGNORABLE] = ()

@@ -21,9 +21,6 @@ class InitProducerIdResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdRequest(Request[InitProducerIdResponse]):
-    API_KEY: ClassVar = ApiKey.INIT_PRODUCER_ID
-    RESPONSE: ClassVar = InitProducerIdResponse
-
     transactional_id: str | None = None
     transaction_timeout_ms: Int32
     producer_id: Annotated[Int64, since(3)] = -1  # with the epoch: continue as this producer after an epoch error (KIP-360)

@@ -33,9 +33,6 @@ class ListTransactionsResponse(Message):
 class ListTransactionsRequest(Request[ListTransactionsResponse]):
     """Filters that are empty, negative or null let everything through."""
 
-    API_KEY: ClassVar = ApiKey.LIST_TRANSACTIONS
-    RESPONSE: ClassVar = ListTransactionsResponse
-
     state_filters: tuple[str, ...] = ()
     producer_id_filters: tuple[Int64, ...] = ()
     duration_filter: Annotated[Int64, since(1)] = -1  # ms that a transaction has been open (KIP-994)

@@ -62,9 +62,6 @@ class MetadataRequestTopic(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest(Request[MetadataResponse]):
-    API_KEY: ClassVar = ApiKey.METADATA
-    RESPONSE: ClassVar = MetadataResponse
-
     topics: tuple[MetadataRequestTopic, ...] | None  # None: all topics; empty: the brokers only
     allow_auto_topic_creation: bool = True
     include_cluster_authorized_operations: Annotated[bool, between(8, 10)] = False

@@ -49,9 +49,6 @@ class OffsetCommitRequestTopic(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest(Request[OffsetCommitResponse]):
-    API_KEY: ClassVar = ApiKey.OFFSET_COMMIT
-    RESPONSE: ClassVar = OffsetCommitResponse
-
     group_id: str
     generation_id_or_member_epoch: Int32 = -1
     member_id: str = ""

@@ -77,9 +77,6 @@ class OffsetFetchRequestGroup(Message):
 class OffsetFetchRequest(Request[OffsetFetchResponse]):
     """Has the group in both forms; the version decides which one is sent. Several groups need version 8."""
 
-    API_KEY: ClassVar = ApiKey.OFFSET_FETCH
-    RESPONSE: ClassVar = OffsetFetchResponse
-
     group_id: Annotated[str, until(7), IGNORABLE] = ""
     topics: Annotated[tuple[OffsetFetchRequestTopic, ...] | None, until(7), IGNORABLE] = ()
     groups: Annotated[tuple[OffsetFetchRequestGroup, ...], since(8), IGNORABLE] = ()

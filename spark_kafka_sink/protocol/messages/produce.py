@@ -85,9 +85,6 @@ class TopicProduceData(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest(Request[ProduceResponse]):
-    API_KEY: ClassVar = ApiKey.PRODUCE
-    RESPONSE: ClassVar = ProduceResponse
-
     transactional_id: str | None = None
     acks: Int16
     timeout_ms: Int32

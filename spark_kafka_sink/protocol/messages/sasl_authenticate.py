@@ -26,9 +26,6 @@ class SaslAuthenticateResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
-    API_KEY: ClassVar = ApiKey.SASL_AUTHENTICATE
-    RESPONSE: ClassVar = SaslAuthenticateResponse
-
     auth_bytes: bytes = field(repr=False)
 
     def encode(self, version: int) -> list[Buffer]:

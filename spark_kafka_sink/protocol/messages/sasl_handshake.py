@@ -19,7 +19,4 @@ class SaslHandshakeResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
-    API_KEY: ClassVar = ApiKey.SASL_HANDSHAKE
-    RESPONSE: ClassVar = SaslHandshakeResponse
-
     mechanism: str

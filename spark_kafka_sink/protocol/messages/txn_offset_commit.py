@@ -52,9 +52,6 @@ class TxnOffsetCommitRequestTopic(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
-    API_KEY: ClassVar = ApiKey.TXN_OFFSET_COMMIT
-    RESPONSE: ClassVar = TxnOffsetCommitResponse
-
     transactional_id: str
     group_id: str
     producer_id: Int64
