@@ -179,14 +179,7 @@ class LocalKafka:
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
         """Ask every node to stop, and kill it after `timeout_s`. Returns the ids of the nodes that were up."""
         stopped = self.running()
-        for node_id in stopped:
-            self._signal(self.nodes[node_id], signal.SIGTERM)
-        deadline = time.monotonic() + timeout_s
-        for node_id in stopped:
-            node = self.nodes[node_id]
-            if not self._await_end(node, deadline):
-                self._signal(node, signal.SIGKILL)
-                self._await_end(node, time.monotonic() + timeout_s)
+        self._end(stopped, signal.SIGTERM, timeout_s)
         for node in self.nodes.values():
             node.pid = None
         if self.nodes and self.work_dir.is_dir():
@@ -195,11 +188,13 @@ class LocalKafka:
 
     def kill(self, node_id: int) -> None:
         """End one node without warning, like a crash."""
-        self._end(node_id, signal.SIGKILL)
+        self._end([node_id], signal.SIGKILL)
+        self._save()
 
     def terminate(self, node_id: int) -> None:
         """Shut one node down: it first moves its partitions to other nodes."""
-        self._end(node_id, signal.SIGTERM)
+        self._end([node_id], signal.SIGTERM)
+        self._save()
 
     def restart(self, node_id: int) -> None:
         """Start one node again with its ports and data, and wait until it answers.
@@ -317,15 +312,17 @@ class LocalKafka:
         file = self.log_file(node.node_id)
         return f"its log {file} ends with: {_last_lines(file.read_text(encoding='utf-8', errors='replace'))}"
 
-    def _end(self, node_id: int, how: signal.Signals) -> None:
-        node = self.nodes[node_id]
-        self._signal(node, signal.SIGCONT)
-        self._signal(node, how)
-        if not self._await_end(node, time.monotonic() + STOP_TIMEOUT_S):
-            self._signal(node, signal.SIGKILL)
-            self._await_end(node, time.monotonic() + STOP_TIMEOUT_S)
-        node.pid = None
-        self._save()
+    def _end(self, node_ids: Sequence[int], how: signal.Signals, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Send the signal to these nodes, and kill those that are up `timeout_s` later."""
+        nodes = [self.nodes[node_id] for node_id in node_ids]
+        for node in nodes:
+            self._signal(node, how)
+        deadline = time.monotonic() + timeout_s
+        for node in nodes:
+            if not self._await_end(node, deadline):
+                self._signal(node, signal.SIGKILL)
+                self._await_end(node, time.monotonic() + timeout_s)
+            node.pid = None
 
     def _signal(self, node: LocalNode, how: signal.Signals) -> None:
         """Send a signal to a node's process, unless the process has ended."""

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.record_chunk import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
     from spark_kafka_sink.producer.table_batches import ArrowTable as ArrowTable
-    from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata as ConsumerGroupMetadata
-    from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata as OffsetAndMetadata
+    from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction as PreparedTransaction
     from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
     from spark_kafka_sink.records.murmur2 import partition_for_keys as partition_for_keys
@@ -147,14 +147,14 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "Cluster": "spark_kafka_sink.network.cluster",
     "CommitSummary": "spark_kafka_sink.sink.commit",
     "CommittedOffset": "spark_kafka_sink.admin.offsets",
-    "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.transactional_call",
+    "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.group_offsets",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
     "EndOutcome": "spark_kafka_sink.admin.transactions",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "ListedTransaction": "spark_kafka_sink.admin.transactions",
     "Node": "spark_kafka_sink.network.cluster",
-    "OffsetAndMetadata": "spark_kafka_sink.producer.transactions.transactional_call",
+    "OffsetAndMetadata": "spark_kafka_sink.producer.transactions.group_offsets",
     "OffsetRange": "spark_kafka_sink.producer.accumulator.delivery",
     "PartitionInfo": "spark_kafka_sink.network.cluster",
     "Partitioner": "spark_kafka_sink.producer.plugins.partitioner",

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 
 NS_PER_MS = 1_000_000
 
@@ -140,17 +141,9 @@ class Samples:
 # --- READINGS: 0 if there are no values (Java returns NaN, which JSON does not have) ------------------------------------------
 
 
-def _total(reading: Reading) -> float:
-    return reading.total_in_all
-
-
-def _total_ms(reading: Reading) -> float:
-    """Of a Stat of nanoseconds."""
-    return reading.total_in_all // NS_PER_MS
-
-
-def _count(reading: Reading) -> float:
-    return reading.count_in_all
+_total: Callable[[Reading], float] = attrgetter("total_in_all")
+_count: Callable[[Reading], float] = attrgetter("count_in_all")
+_largest: Callable[[Reading], float] = attrgetter("largest")
 
 
 def _rate(reading: Reading) -> float:
@@ -163,10 +156,6 @@ def _count_rate(reading: Reading) -> float:
 
 def _average(reading: Reading) -> float:
     return reading.total / reading.count if reading.count else 0.0
-
-
-def _largest(reading: Reading) -> float:
-    return reading.largest
 
 
 def _share(reading: Reading) -> float:
@@ -184,17 +173,14 @@ class Metric:
     doc: str
 
 
-def total(name: str, stat: str, doc: str) -> list[Metric]:
-    return [Metric(name, stat, _total, doc)]
+def _one(read: Callable[[Reading], float]) -> Callable[[str, str, str], list[Metric]]:
+    return lambda name, stat, doc: [Metric(name, stat, read, doc)]
 
 
-def total_ms(name: str, stat: str, doc: str) -> list[Metric]:
-    """Of a Stat of nanoseconds."""
-    return [Metric(name, stat, _total_ms, doc)]
-
-
-def count(name: str, stat: str, doc: str) -> list[Metric]:
-    return [Metric(name, stat, _count, doc)]
+total = _one(_total)
+total_ms = _one(lambda reading: reading.total_in_all // NS_PER_MS)  # of a Stat of nanoseconds
+count = _one(_count)
+average = _one(_average)
 
 
 def meter(name: str, stat: str, doc: str) -> list[Metric]:
@@ -205,10 +191,6 @@ def meter(name: str, stat: str, doc: str) -> list[Metric]:
 def count_meter(name: str, stat: str, doc: str) -> list[Metric]:
     """The number of values, and the number per second."""
     return [Metric(f"{name}-total", stat, _count, doc), Metric(f"{name}-rate", stat, _count_rate, doc)]
-
-
-def average(name: str, stat: str, doc: str) -> list[Metric]:
-    return [Metric(name, stat, _average, doc)]
 
 
 def average_and_max(name: str, stat: str, doc: str) -> list[Metric]:

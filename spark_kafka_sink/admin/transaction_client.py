@@ -4,9 +4,10 @@
         for transactional_id, outcome in client.end_transactions(prepared, commit=True).items():
             ...
 
-Every method blocks the caller's thread for at most `timeout_ms` milliseconds, by default max.block.ms as Java's
-commitTransaction. A call sends its requests in parallel: to all coordinators, with several requests in flight on each connection.
-Each request is retried until it is answered or the time-out ends. Only one thread at a time may use a client.
+Every method blocks the caller's thread for at most `timeout_ms` milliseconds, for all that it is asked together, by default
+max.block.ms as Java's commitTransaction. A call sends its requests in parallel: to all coordinators, with several requests in
+flight on each connection. Each request is retried until it is answered or the time-out ends. Only one thread at a time may use a
+client.
 
 All methods but `end_transactions` raise, besides the errors that each method lists:
     KafkaTimeoutError: the time-out ended; the text has the last problem. KAFKA_BROKER_UNREACHABLE if no broker answered at all.
@@ -109,7 +110,6 @@ class TransactionClient:
         Args:
             prepared: one for each transactional id.
             commit: true commits the transactions, false aborts them.
-            timeout_ms: for all of them together.
 
         Returns:
             The outcome of each transaction by transactional id. An error of a single transaction is not raised: its outcome is
@@ -145,8 +145,7 @@ class TransactionClient:
         then on brokers reject the producers that used the ids before. An id that nobody has used is created.
 
         Args:
-            transactional_ids: any number; each is fenced once.
-            timeout_ms: for all of them together.
+            transactional_ids: each is fenced once.
             transaction_timeout_ms: the transaction time-out that the coordinator stores with the id until its next producer
                 starts; above zero, and at most the brokers' transaction.max.timeout.ms. None: 30 s, or less where brokers or
                 the option transaction.timeout.ms allow no more; the first call asks brokers for their limit.
@@ -223,7 +222,6 @@ class TransactionClient:
                 moment may be left out.
             probed: prefix of the ids whose coordinators are compared; None: `prefix`. The same for many prefixes saves requests,
                 as each call compares with what the last one has found.
-            timeout_ms: for all brokers together.
 
         Returns:
             Each id once, sorted.
@@ -270,10 +268,6 @@ class TransactionClient:
     ) -> dict[str, TransactionDescription | None]:
         """State, producer, age and partitions of transactional ids (DescribeTransactions, KIP-664; Kafka 3.0 and newer).
 
-        Args:
-            transactional_ids: any number.
-            timeout_ms: for all of them together.
-
         Returns:
             The description of each transactional id; None if its coordinator does not know it: never used, or expired.
         """
@@ -296,9 +290,7 @@ class TransactionClient:
         whose leader moves, is waited for.
 
         Args:
-            partitions: any number.
             producer_ids: leave out all others; a partition may know very many. None: leave out none.
-            timeout_ms: for all of them together.
 
         Returns:
             By partition, its producers by producer id, or why they cannot be known; nothing is raised for a single partition.
@@ -372,7 +364,6 @@ class TransactionClient:
             require_stable: wait until no open transaction holds an offset of these partitions (KIP-447; Kafka 2.5 and newer).
                 Name the partitions in this case: "all" does not include, or wait for, a partition whose only offset is part of an
                 open transaction.
-            timeout_ms: for all groups together.
 
         Returns:
             The offsets of each group, without partitions that have no committed offset.

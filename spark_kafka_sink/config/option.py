@@ -77,20 +77,12 @@ def protocol_string(text: str) -> str:
     return text
 
 
-def _parse_integer(value: object, type_name: str, lowest: int, highest: int) -> int:
+def _parse_integer(value: object, type_name: str, highest: int) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+    if isinstance(value, bool) or not isinstance(value, int) or not -highest - 1 <= value <= highest:
         raise InvalidValueError(f"Not a number of type {type_name}")
     return value
-
-
-def _parse_int(value: object) -> int:
-    return _parse_integer(value, "INT", -INT_MAX - 1, INT_MAX)
-
-
-def _parse_long(value: object) -> int:
-    return _parse_integer(value, "LONG", -LONG_MAX - 1, LONG_MAX)
 
 
 def _parse_double(value: object) -> float:
@@ -132,8 +124,8 @@ def _parse_password(value: object) -> Secret:
 
 BOOLEAN = Kind("boolean", _parse_boolean)
 STRING = Kind("string", _parse_string)
-INT = Kind("int", _parse_int)
-LONG = Kind("long", _parse_long)
+INT = Kind("int", lambda value: _parse_integer(value, "INT", INT_MAX))
+LONG = Kind("long", lambda value: _parse_integer(value, "LONG", LONG_MAX))
 DOUBLE = Kind("double", _parse_double)
 LIST = Kind("list", _parse_list)
 CLASS = Kind("class", _parse_class)

@@ -32,7 +32,7 @@ class Found(NamedTuple):
 def listed(client: TransactionClient, names: Names, *, at_once: bool = False) -> list[Found] | None:
     """The unfinished ids of this prefix; None when the brokers cannot list (before Kafka 3.0). `at_once`: see the client."""
     try:
-        found = client.list_transactions(names.listed, UNFINISHED, at_once=at_once)
+        found = client.list_transactions(names.id_prefix, UNFINISHED, at_once=at_once)
     except UnsupportedVersionError as error:
         logger.warning("! transactions that earlier runs have left open cannot be looked for: %s", error)
         return None

@@ -18,6 +18,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
@@ -30,27 +31,16 @@ logger = logging.getLogger(__name__)
 EVERY_MS = 4_000  # twice within `transactions abort --watch-seconds`, whose default is 10 s, with time for a slow answer
 
 
+@dataclass(eq=False, repr=False)
 class Heartbeat:
-    """For the length of a `with` block. Neither its begin nor its end blocks.
+    """For the length of a `with` block. Neither its begin nor its end blocks."""
 
-    Args:
-        lend: a client that no other thread uses. It is called on the heartbeat's own thread, at most once.
-        group: see Names.heartbeat_group.
-        place: of a topic that exists; the same for all tasks of an owner.
-        clock: only tests pass it.
-    """
+    lend: Callable[[], AbstractContextManager[TransactionClient]]  # a client of its own. Called on its thread, at most once
+    group: str  # see Names.heartbeat_group
+    place: TopicPartition  # of a topic that exists; the same for all tasks of an owner
+    clock: Clock = field(default_factory=Clock)
 
-    def __init__(
-        self,
-        lend: Callable[[], AbstractContextManager[TransactionClient]],
-        group: str,
-        place: TopicPartition,
-        clock: Clock | None = None,
-    ) -> None:
-        self._lend = lend
-        self._group = group
-        self._place = place
-        self._clock = clock or Clock()
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()  # guards the next one
         self._is_over = False
         self._has_failed = False  # only its thread, once it has started
@@ -70,7 +60,7 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             if self._is_due():
-                with self._lend() as client:
+                with self.lend() as client:
                     self._beat(client)
                     while self._is_due():
                         self._beat(client)
@@ -79,15 +69,15 @@ class Heartbeat:
 
     def _is_due(self) -> bool:
         """Blocks for EVERY_MS, or until the task is over: false."""
-        until_ms = self._clock.now_ms() + EVERY_MS
+        until_ms = self.clock.now_ms() + EVERY_MS
         with self._changed:
-            while not self._is_over and (left_ms := until_ms - self._clock.now_ms()) > 0:
-                self._clock.wait(self._changed, left_ms)
+            while not self._is_over and (left_ms := until_ms - self.clock.now_ms()) > 0:
+                self.clock.wait(self._changed, left_ms)
             return not self._is_over
 
     def _beat(self, client: TransactionClient) -> None:
         try:
-            client.commit_offsets(self._group, {self._place: (self._clock.wall_ms(), "")}, timeout_ms=EVERY_MS)
+            client.commit_offsets(self.group, {self.place: (self.clock.wall_ms(), "")}, timeout_ms=EVERY_MS)
         except KafkaError as error:
             self._failed(error)
 

@@ -204,7 +204,7 @@ class Ledger:
             self._write(self.names.decision_group(self.owner), decision.version, f"{text} entries={packed}")
             return
         chunks = [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
-        for group, chunk in zip(self._chunk_groups(decision, len(chunks)), chunks, strict=True):
+        for group, chunk in zip(self._overflow_groups(decision, len(chunks)), chunks, strict=True):
             self._write(group, decision.version, chunk)
         where = f"chunks={len(chunks)} digest={_digest(packed)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
@@ -237,10 +237,10 @@ class Ledger:
     def _write(self, group: str, version: int, metadata: str) -> None:
         self.client.commit_offsets(group, {self.place: (version, metadata)})
 
-    def _chunk_groups(self, decision: Decision, chunks: int) -> list[str]:
+    def _overflow_groups(self, decision: Decision, chunks: int) -> list[str]:
         turn = decision.version % CHUNKS_BY_VERSION
         numbers = range(turn, turn + CHUNKS_BY_VERSION * chunks, CHUNKS_BY_VERSION)
-        return [self.names.chunk_group(self.owner, number) for number in numbers]
+        return [self.names.overflow_group(self.owner, number) for number in numbers]
 
     def _packed_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
         """None if the chunks do not hold them any more."""
@@ -250,7 +250,7 @@ class Ledger:
             chunks = _number(values["chunks"], MAX_CHUNKS)
         except (KeyError, ValueError):
             raise _unreadable(f"chunks={values.get('chunks', '')}", group) from None
-        groups = self._chunk_groups(decision, chunks)
+        groups = self._overflow_groups(decision, chunks)
         found = self._read(groups)
         packed = "".join(found[each].metadata for each in groups if each in found)
         return packed if _digest(packed) == values.get("digest") else None

@@ -3,7 +3,7 @@
     P-owner-partition-attempt       transactional id of a task attempt
     P-owner-partition-marker        group of the markers of one Spark partition
     P-owner-decision                group of the owner's decision
-    P-owner-number-chunk            groups of what a decision is too long for
+    P-owner-number-chunk            overflow groups: of what a decision is too long for
     P-owner-number-width            groups of how many partitions a version has had
     P-owner-pulse                   group of the heartbeats of the owner's tasks, see heartbeat.py
     P-aborted                       group of the record that writes were aborted
@@ -44,7 +44,7 @@ class Names:
     prefix: str
 
     @property
-    def listed(self) -> str:
+    def id_prefix(self) -> str:
         """What every transactional id of this prefix begins with. Ids of other prefixes may begin so too, see `parse`."""
         return f"{self.prefix}-"
 
@@ -67,7 +67,7 @@ class Names:
     def decision_group(self, owner: str) -> str:
         return f"{self.prefix}-{owner}-decision"
 
-    def chunk_group(self, owner: str, number: int) -> str:
+    def overflow_group(self, owner: str, number: int) -> str:
         return f"{self.prefix}-{owner}-{number}-chunk"
 
     def width_group(self, owner: str, number: int) -> str:

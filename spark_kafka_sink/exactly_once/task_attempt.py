@@ -35,7 +35,7 @@ from spark_kafka_sink.exactly_once.writes import (
     WriteId,
     total,
 )
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 
 if TYPE_CHECKING:

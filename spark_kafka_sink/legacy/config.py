@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import logging
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -206,21 +206,19 @@ def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Pl
     problems: list[str] = []
     config = LegacyProducerConfig.check(mapping, problems)
     key_class = config.serializer_class if config.key_serializer_class is None else config.key_serializer_class
-    found = [
-        _found(problems, lambda: _find_encoder("key.serializer.class", key_class, config.serializer_encoding)),
-        _found(problems, lambda: _find_encoder("serializer.class", config.serializer_class, config.serializer_encoding)),
-        _found(problems, lambda: find_legacy_partitioner(config.partitioner_class)),
-    ]
+    found: list[Any] = []
+    for find in (
+        lambda: _find_encoder("key.serializer.class", key_class, config.serializer_encoding),
+        lambda: _find_encoder("serializer.class", config.serializer_class, config.serializer_encoding),
+        lambda: find_legacy_partitioner(config.partitioner_class),
+    ):
+        try:
+            found.append(find())
+        except ConfigError as error:
+            problems.append(error.message)
     if problems:
         raise ConfigError(join_problems(list(dict.fromkeys(problems))))
     return config, Plugins(*found)
-
-
-def _found(problems: list[str], find: Callable[[], Any]) -> Any:
-    try:
-        return find()
-    except ConfigError as error:
-        problems.append(error.message)
 
 
 def _find_encoder(option: str, wanted: object, encoding: str) -> Serializer:

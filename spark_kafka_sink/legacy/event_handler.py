@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
@@ -53,24 +54,17 @@ class _PartitionFailure(NamedTuple):
     error: KafkaError
 
 
+@dataclass(eq=False, repr=False)
 class EventHandler:
-    """Serializes and sends.
+    """Serializes and sends."""
 
-    Args:
-        config, plugins: as read_config returns them.
-        producer: created with `config.producer`; the caller closes it.
-        clock: for waits and ages.
-        random: for the partitions of messages without a key.
-    """
+    config: LegacyProducerConfig
+    plugins: Plugins
+    producer: KafkaProducer  # created with `config.producer`; the caller closes it
+    clock: Clock  # for waits and ages
+    random: Random  # for the partitions of messages without a key
 
-    def __init__(
-        self, config: LegacyProducerConfig, plugins: Plugins, producer: KafkaProducer, clock: Clock, random: Random
-    ) -> None:
-        self._config = config
-        self._plugins = plugins
-        self._producer = producer
-        self._clock = clock
-        self._random = random
+    def __post_init__(self) -> None:
         # Both used by the thread in `handle` only.
         self._sticky: dict[str, int] = {}  # topic -> partition of messages without a key
         self._refreshed_ms: int | None = None
@@ -90,9 +84,9 @@ class EventHandler:
             raise TypeError(f"send takes KeyedMessages, as in send(*messages), not {type(message).__name__}")
         return SerializedMessage(
             message,
-            serialize(self._plugins.serialize_key, message.key, "key"),
-            serialize(self._plugins.serialize_message, message.message, "message"),
-            self._clock.wall_ms(),
+            serialize(self.plugins.serialize_key, message.key, "key"),
+            serialize(self.plugins.serialize_message, message.message, "message"),
+            self.clock.wall_ms(),
         )
 
     # DISPATCHES AND RETRIES
@@ -110,7 +104,7 @@ class EventHandler:
             FailedToSendMessageError: with the messages that are left and the causes.
         """
         outstanding: Sequence[SerializedMessage] = messages
-        for retries_left in range(self._config.message_send_max_retries, -1, -1):
+        for retries_left in range(self.config.message_send_max_retries, -1, -1):
             self._refresh_if_due()
             failures = self._dispatch(outstanding)
             if not failures:
@@ -120,7 +114,7 @@ class EventHandler:
                 raise self._failed(failures)
             outstanding = [message for failure in failures for message in failure.messages]
             logger.warning("! %s; retrying, %d retries left", _in_words(failures), retries_left)
-            self._abandoned.wait(self._clock, self._config.retry_backoff_ms)
+            self._abandoned.wait(self.clock, self.config.retry_backoff_ms)
 
     def abandon(self) -> None:
         """Retry nothing from now on. Any thread may call this."""
@@ -134,14 +128,14 @@ class EventHandler:
 
         KafkaProducer refreshes the metadata itself at that age (metadata.max.age.ms).
         """
-        interval_ms, now_ms = self._config.topic_metadata_refresh_interval_ms, self._clock.now_ms()
+        interval_ms, now_ms = self.config.topic_metadata_refresh_interval_ms, self.clock.now_ms()
         if self._refreshed_ms is None or 0 <= interval_ms <= now_ms - self._refreshed_ms:
             self._sticky.clear()
             self._refreshed_ms = now_ms
 
     def _failed(self, failures: Sequence[_PartitionFailure]) -> FailedToSendMessageError:
         error = FailedToSendMessageError(
-            f"Failed to send messages after {self._config.message_send_max_retries} tries"
+            f"Failed to send messages after {self.config.message_send_max_retries} tries"
             f" (message.send.max.retries): {_in_words(failures)}",
             messages=[message.original for failure in failures for message in failure.messages],
             causes={failure.where: failure.error for failure in failures},
@@ -165,7 +159,7 @@ class EventHandler:
 
     def _send(self, to: TopicPartition, portion: Sequence[SerializedMessage]) -> Delivery | KafkaError:
         try:
-            return self._producer.send_columns(
+            return self.producer.send_columns(
                 to.topic,
                 value=pa.array([message.value for message in portion], pa.binary()),
                 key=pa.array([message.key for message in portion], pa.binary()),
@@ -179,7 +173,7 @@ class EventHandler:
         if isinstance(delivery, KafkaError):
             return delivery
         try:
-            delivery.result(2 * self._config.request_timeout_ms + _SETTLE_MARGIN_MS)
+            delivery.result(2 * self.config.request_timeout_ms + _SETTLE_MARGIN_MS)
         except KafkaError as error:
             if delivery.acknowledged:
                 logger.warning(
@@ -213,7 +207,7 @@ class EventHandler:
     def _look_up(self, topic: str) -> Sequence[PartitionInfo] | KafkaError:
         """Once per dispatch: metadata may change, but messages with one key stay together."""
         try:
-            return sorted(self._producer.partitions_for(topic), key=lambda each: each.partition)
+            return sorted(self.producer.partitions_for(topic), key=lambda each: each.partition)
         except KafkaError as error:
             return error
 
@@ -230,12 +224,12 @@ class EventHandler:
             available = [each.partition for each in known if each.leader is not None]
             if not available:
                 raise KafkaError(f"topic {topic}: no partition has a leader", condition="KAFKA_LEADER_NOT_AVAILABLE")
-            self._sticky[topic] = self._random.choice(available)
+            self._sticky[topic] = self.random.choice(available)
         return self._sticky[topic]
 
     def _ask_partitioner(self, message: KeyedMessage, count: int) -> int:
         try:
-            index = whole_number(self._plugins.partition(message.partition_key, count), "partition")
+            index = whole_number(self.plugins.partition(message.partition_key, count), "partition")
         except KafkaError:
             raise
         except Exception as error:

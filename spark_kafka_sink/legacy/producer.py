@@ -19,6 +19,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from types import TracebackType
 
@@ -130,13 +131,15 @@ class Producer:
 # SYNC
 
 
+@dataclass(eq=False, repr=False)
 class SyncDispatch:
     """producer.type=sync. Each `close` calls `at_end` when the last dispatch is over."""
 
-    def __init__(self, handler: EventHandler, at_end: Callable[[], None], clock: Clock) -> None:
-        self._handler = handler
-        self._at_end = at_end
-        self._clock = clock
+    handler: EventHandler
+    at_end: Callable[[], None]
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._closed = False
         self._lock = threading.Lock()  # guards the next one
         self._dispatching = Inside()  # one call at a time, so that messages keep the order of the calls
@@ -149,19 +152,19 @@ class SyncDispatch:
 
     def _dispatch(self, messages: Sequence[SerializedMessage]) -> None:
         self._check_open()
-        self._handler.handle(messages)
+        self.handler.handle(messages)
 
     def close(self, timeout_ms: int) -> bool:
         """Reject further messages and finish. False if messages are still being sent after that time."""
         self._closed = True
-        return self._alone(self._at_end, timeout_ms)
+        return self._alone(self.at_end, timeout_ms)
 
     def _alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
         """Do the work when no other call is at work. False if it did not get the turn in time."""
         call = threading.Lock()
         try:
             with call:
-                if not self._waiters.wait_until(lambda: self._admit(call), self._clock, self._clock.now_ms() + timeout_ms):
+                if not self._waiters.wait_until(lambda: self._admit(call), self.clock, self.clock.now_ms() + timeout_ms):
                     return False
                 work()
                 return True
@@ -187,6 +190,7 @@ def _closed_error() -> ProducerClosedError:
 # ASYNC
 
 
+@dataclass(eq=False, repr=False)
 class SendQueue:
     """At most `capacity` messages in order. `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_ms`.
 
@@ -194,11 +198,12 @@ class SendQueue:
     messages, and `take` returns those that are left without waiting.
     """
 
-    def __init__(self, capacity: int, batch_messages: int, max_ms: int, clock: Clock) -> None:
-        self._capacity = capacity
-        self._batch_messages = batch_messages
-        self._max_ms = max_ms
-        self._clock = clock
+    capacity: int
+    batch_messages: int
+    max_ms: int
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards the two below
         self._waiters = Waiters(self._lock)  # woken when they change
         self._queued: deque[tuple[SerializedMessage, int]] = deque()  # with the time of its put
@@ -206,29 +211,29 @@ class SendQueue:
 
     def put(self, message: SerializedMessage, timeout_ms: int) -> bool:
         """Wait for room for at most `timeout_ms`; False if the queue is still full. Raises ProducerClosedError."""
-        return self._waiters.wait_until(lambda: self._put_locked(message), self._clock, self._clock.now_ms() + timeout_ms)
+        return self._waiters.wait_until(lambda: self._put_locked(message), self.clock, self.clock.now_ms() + timeout_ms)
 
     def _put_locked(self, message: SerializedMessage) -> bool:
         if self._closed:
             raise _closed_error()
-        if len(self._queued) >= self._capacity:
+        if len(self._queued) >= self.capacity:
             return False
         self._waiters.wake_all_locked()
-        self._queued.append((message, self._clock.now_ms()))
+        self._queued.append((message, self.clock.now_ms()))
         return True
 
     def take(self) -> list[SerializedMessage]:
         """Wait for the next messages. Empty only if the queue is closed and empty. Called by the send thread only."""
-        self._waiters.wait_until(lambda: self._closed or len(self._queued) > 0, self._clock, NEVER_MS)
+        self._waiters.wait_until(lambda: self._closed or len(self._queued) > 0, self.clock, NEVER_MS)
         if self._queued:
             _, since_ms = self._queued[0]
-            self._waiters.wait_until(self._is_due_locked, self._clock, since_ms + self._max_ms)
+            self._waiters.wait_until(self._is_due_locked, self.clock, since_ms + self.max_ms)
         with self._lock:
             self._waiters.wake_all_locked()
-            return [self._queued.popleft()[0] for _ in range(min(len(self._queued), self._batch_messages))]
+            return [self._queued.popleft()[0] for _ in range(min(len(self._queued), self.batch_messages))]
 
     def _is_due_locked(self) -> bool:
-        return self._closed or len(self._queued) >= self._batch_messages
+        return self._closed or len(self._queued) >= self.batch_messages
 
     def close(self) -> None:
         with self._lock:
@@ -239,37 +244,32 @@ class SendQueue:
         return len(self._queued)
 
 
+@dataclass(eq=False, repr=False)
 class ProducerSendThread:
     """producer.type=async. The thread calls `at_end` once, when it has sent everything."""
 
-    def __init__(
-        self,
-        queue: SendQueue,
-        handler: EventHandler,
-        enqueue_timeout_ms: int,
-        on_error: OnError | None,
-        at_end: Callable[[], None],
-        client_id: str,
-        clock: Clock,
-    ) -> None:
-        self._clock = clock
+    queue: SendQueue
+    handler: EventHandler
+    enqueue_timeout_ms: int  # below zero: LONGEST_WAIT_MS
+    on_error: OnError | None
+    at_end: Callable[[], None]
+    client_id: str
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._ended = Signal()
-        self._queue = queue
-        self._handler = handler
-        self._enqueue_timeout_ms = LONGEST_WAIT_MS if enqueue_timeout_ms < 0 else enqueue_timeout_ms
-        self._on_error = on_error
-        self._at_end = at_end
         # A daemon thread, so that an interpreter that ends without close() does not wait for a broker. The queue is lost then.
-        self._thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{client_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{self.client_id}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
-        timeout_ms = 0 if self._is_this_thread() else self._enqueue_timeout_ms
+        limit_ms = LONGEST_WAIT_MS if self.enqueue_timeout_ms < 0 else self.enqueue_timeout_ms
+        timeout_ms = 0 if self._is_this_thread() else limit_ms
         for queued, message in enumerate(messages):
             try:
-                has_room = self._queue.put(message, timeout_ms)
+                has_room = self.queue.put(message, timeout_ms)
             except ProducerClosedError as error:
                 raise ProducerClosedError(
                     f"{error.message}; {queued} of {len(messages)} messages of this call are queued"
@@ -284,27 +284,27 @@ class ProducerSendThread:
 
     def close(self, timeout_ms: int) -> bool:
         """As SyncDispatch.close."""
-        self._queue.close()
+        self.queue.close()
         if self._is_this_thread():
             return True  # called from on_error; the thread ends after the queue is empty
-        return self._ended.wait(self._clock, timeout_ms)
+        return self._ended.wait(self.clock, timeout_ms)
 
     def _is_this_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
         try:
-            while messages := self._queue.take():
+            while messages := self.queue.take():
                 self._handle(messages)
         finally:
             try:
-                self._at_end()
+                self.at_end()
             finally:
                 self._ended.give()
 
     def _handle(self, messages: Sequence[SerializedMessage]) -> None:
         try:
-            self._handler.handle(messages)
+            self.handler.handle(messages)
         except FailedToSendMessageError as error:
             self._report(error, error.messages)
         except Exception as error:
@@ -314,9 +314,9 @@ class ProducerSendThread:
 
     def _report(self, error: KafkaError, messages: Sequence[KeyedMessage]) -> None:
         logger.error("! %d messages are given up: %s", len(messages), error)
-        if self._on_error is None:
+        if self.on_error is None:
             return
         try:
-            self._on_error(error, messages)
+            self.on_error(error, messages)
         except Exception:
             logger.exception("! on_error raised")

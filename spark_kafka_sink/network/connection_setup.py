@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from spark_kafka_sink.clock import NEVER_MS
@@ -25,33 +26,17 @@ logger = logging.getLogger(__name__)
 _MAX_LOGGED_VERSIONS = 5_000  # characters; those of Kafka 4 take 1,600
 
 
+@dataclass(eq=False, repr=False)
 class ConnectionSetup:
-    """
-    Args:
-        connections: of the NetworkClient, by node id.
-        close: closes a connection, and fails what is in flight on it.
-        login: None without SASL.
-        request_timeout_ms: how long a login's work may take in the background.
-    """
+    connections: Mapping[int, BrokerConnection]  # of the NetworkClient, by node id
+    metadata: Metadata
+    close: Callable[[BrokerConnection, int, Disconnect], None]  # closes a connection, and fails what is in flight on it
+    login: Login | None  # None without SASL
+    worker: Worker
+    resolve_host: Resolver
+    request_timeout_ms: int  # how long a login's work may take in the background
 
-    def __init__(
-        self,
-        connections: Mapping[int, BrokerConnection],
-        metadata: Metadata,
-        close: Callable[[BrokerConnection, int, Disconnect], None],
-        *,
-        login: Login | None,
-        worker: Worker,
-        resolve_host: Resolver,
-        request_timeout_ms: int,
-    ) -> None:
-        self._connections = connections
-        self._metadata = metadata
-        self._close = close
-        self._login = login
-        self._worker = worker
-        self._resolve = resolve_host
-        self._request_timeout_ms = request_timeout_ms
+    def __post_init__(self) -> None:
         self._finished_work: list[tuple[int, Outcome]] = []  # taken from the worker and not handled yet
 
     # FROM A NODE TO A TCP CONNECTION
@@ -76,8 +61,8 @@ class ConnectionSetup:
         logger.debug("= node %d: looking up %s", node.id, printable(node.host))
         connection.is_resolving = True
         # No deadline: the connection set-up time-out ends it.
-        work = partial(look_up, self._resolve, node.host, node.port)
-        self._worker.start(node.id, work, NEVER_MS, key=(node.host, node.port))
+        work = partial(look_up, self.resolve_host, node.host, node.port)
+        self.worker.start(node.id, work, NEVER_MS, key=(node.host, node.port))
 
     def _looked_up(self, connection: BrokerConnection, outcome: Outcome, now_ms: int) -> None:
         connection.is_resolving = False
@@ -94,39 +79,39 @@ class ConnectionSetup:
             self._fail_to_connect(connection, now_ms, str(error))
 
     def _fail_to_connect(self, connection: BrokerConnection, now_ms: int, reason: str) -> None:
-        self._close(connection, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason))
+        self.close(connection, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason))
 
     # HANDSHAKES
 
     def handle_connected(self, connection: BrokerConnection, now_ms: int) -> None:
         """The TCP (and TLS) connection is established."""
-        steps = handshake(self._login, connection.node.host, asks_mechanisms=connection.sasl.asks_mechanisms())
+        steps = handshake(self.login, connection.node.host, asks_mechanisms=connection.sasl.asks_mechanisms())
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
 
     def renew_session(self, connection: BrokerConnection, now_ms: int) -> None:
         """Log in again on a connection that is ready (KIP-368)."""
         logger.debug("= node %d: the session is about to end, logging in again", connection.node.id)
-        assert self._login is not None
+        assert self.login is not None
         assert connection.api_versions is not None
         connection.reauthenticating()
-        steps = authenticate(self._login, connection.node.host, connection.api_versions)
+        steps = authenticate(self.login, connection.node.host, connection.api_versions)
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
         self.send_requests(now_ms)  # now, if possible: no event would end the next poll's wait
 
     def _take_step(self, connection: BrokerConnection, step: Step, now_ms: int) -> None:
         if isinstance(step, Background):
-            self._worker.start(connection.node.id, step.work, now_ms + self._request_timeout_ms)
+            self.worker.start(connection.node.id, step.work, now_ms + self.request_timeout_ms)
         else:
             connection.next_request = step
 
     def handle_finished_work(self, now_ms: int) -> bool:
         """Continue after the background worker's work. Returns whether any work has finished or timed out."""
-        self._finished_work += self._worker.finished()
-        overdue = self._worker.overdue(now_ms)
+        self._finished_work += self.worker.finished()
+        overdue = self.worker.overdue(now_ms)
         is_any = bool(self._finished_work or overdue)
         while self._finished_work:
             node_id, outcome = self._finished_work.pop(0)
-            connection = self._connections[node_id]
+            connection = self.connections[node_id]
             if connection.is_resolving:
                 self._looked_up(connection, outcome, now_ms)
             else:
@@ -135,12 +120,12 @@ class ConnectionSetup:
         for node_id in overdue:
             reason = "the login was not ready within request.timeout.ms: the token source or the Kerberos server does not answer"
             disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, timed_out=True)
-            self._close(self._connections[node_id], now_ms, disconnect)
+            self.close(self.connections[node_id], now_ms, disconnect)
         return is_any
 
     def send_requests(self, now_ms: int) -> None:
         """The next request of every handshake whose connection can take it now."""
-        for connection in self._connections.values():
+        for connection in self.connections.values():
             connection.send_next_request(now_ms)
 
     def advance_handshake(self, connection: BrokerConnection, outcome: Outcome, now_ms: int) -> None:
@@ -148,12 +133,12 @@ class ConnectionSetup:
         try:
             step = connection.advance_handshake(outcome)
         except AuthenticationError as error:
-            self._close(connection, now_ms, Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error))
+            self.close(connection, now_ms, Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error))
         except KafkaError as error:
-            self._close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
+            self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
         except Exception as error:  # a bug: with nothing in flight, no time-out would end this connection
             reason = f"the handshake failed with {type(error).__name__}"
-            self._close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
+            self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
             raise
         else:
             if isinstance(step, Session):
@@ -163,14 +148,14 @@ class ConnectionSetup:
 
     def _become_ready(self, connection: BrokerConnection, session: Session, now_ms: int) -> None:
         connection.become_ready(session, now_ms)
-        if self._login is None:
+        if self.login is None:
             connection.sasl.connection_ready(session.mechanisms)  # accepted when the broker answers a request
         else:
             connection.accepted()
-        self._metadata.connection_ready(connection.node.address)
+        self.metadata.connection_ready(connection.node.address)
         logger.debug("= node %d: ready: %s", connection.node.id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
 
     def forget(self, node_id: int) -> None:
         """The connection has ended: drop its work."""
-        self._worker.forget(node_id)
+        self.worker.forget(node_id)
         self._finished_work = [(other, outcome) for other, outcome in self._finished_work if other != node_id]

@@ -77,7 +77,7 @@ class Metadata:
         self._needs_partial_update = False
         self._last_refresh_ms = LONG_AGO_MS
         self._last_successful_refresh_ms = LONG_AGO_MS
-        self._last_answer_ms = LONG_AGO_MS  # to any request, partial ones included
+        self.last_answer_ms = LONG_AGO_MS  # to any request, partial ones included
         self._failures = 0  # failed updates since the last answer
         self._equivalent_responses = 0  # answers since the last one with something new
         self._topics: dict[str, int] = {}  # topic -> when it is removed
@@ -101,10 +101,6 @@ class Metadata:
         """When brokers last answered a full request; None if never."""
         refreshed_ms = self._last_successful_refresh_ms
         return None if refreshed_ms == LONG_AGO_MS else refreshed_ms
-
-    def last_answer_ms(self) -> int:
-        """When brokers last answered any request, partial ones included; LONG_AGO_MS if never."""
-        return self._last_answer_ms
 
     def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
         """The leader, unless a newer epoch than the leader's has been seen; then only the epoch."""
@@ -343,7 +339,7 @@ class Metadata:
             if self._is_closed:
                 return
             self._needs_partial_update = request_version is not None and request_version < self._request_version
-            self._last_refresh_ms = self._last_answer_ms = now_ms
+            self._last_refresh_ms = self.last_answer_ms = now_ms
             self._failures = 0
             self._update_version += 1
             self._fatal_error = None  # the callers that wait get this answer instead of an error that is out of date

@@ -93,14 +93,12 @@ class MetadataUpdater:
             return self._reconnect_backoff_ms
         return NEVER_MS  # connected and busy, or in its handshake: an event ends the wait
 
-    def handle_disconnect(self, node: str, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
+    def handle_disconnect(self, node: str, now_ms: int) -> None:
         """A connection was lost or could not be made. `node` is for the log."""
         if self._metadata.cluster().is_bootstrap:
             logger.debug("! bootstrap server %s disconnected before it answered with metadata", node)
         if self.is_update_due(now_ms):
             self.handle_failed_request(now_ms)
-        if fatal_error is not None:
-            self._metadata.fatal_error(fatal_error)
         self._metadata.request_update(f"lost the connection to {node}")  # the metadata may be out of date
 
     def handle_failed_request(self, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,45 +38,23 @@ from spark_kafka_sink.records.record_batch import size_upper_bounds
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class ColumnSender:
-    """
-    Args:
-        size_limits: how large a record may be.
-        clock: the timestamp of rows that have none.
-        metadata_wait: where a call waits for the metadata of its topics.
-        accumulator: takes the rows.
-        hand_overs: rows are handed over under its rule.
-        plugins: the user's partitioner and interceptors.
-        metrics: counts the rows of calls that are rejected.
-        encode_gathered: queues what is gathered of a topic, before rows of a call follow.
-    """
-
-    def __init__(
-        self,
-        size_limits: SizeLimits,
-        clock: Clock,
-        metadata_wait: MetadataWait,
-        accumulator: RecordAccumulator,
-        hand_overs: HandOvers,
-        plugins: ProducerPlugins,
-        metrics: ProducerMetrics,
-        encode_gathered: Callable[[str], None],
-    ) -> None:
-        self._size_limits = size_limits
-        self._clock = clock
-        self._metadata_wait = metadata_wait
-        self._accumulator = accumulator
-        self._hand_overs = hand_overs
-        self._plugins = plugins
-        self._metrics = metrics
-        self._encode_gathered = encode_gathered
+    size_limits: SizeLimits
+    clock: Clock  # for the timestamp of rows that have none
+    metadata_wait: MetadataWait  # where a call waits for the metadata of its topics
+    accumulator: RecordAccumulator
+    hand_overs: HandOvers  # rows are handed over under its rule
+    plugins: ProducerPlugins
+    metrics: ProducerMetrics  # counts the rows of calls that are rejected
+    encode_gathered: Callable[[str], None]  # queues what is gathered of a topic, before rows of a call follow
 
     # THE ROWS OF ONE CALL: the caller's thread
 
     def send(self, given: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
         """As KafkaProducer.send_columns. `call` makes the rows' owners, where there are interceptors."""
-        delivery = Delivery(0, self._clock)
-        self._hand_overs.run(self._queue, given, call, delivery)
+        delivery = Delivery(0, self.clock)
+        self.hand_overs.run(self._queue, given, call, delivery)
         return delivery
 
     def queue(
@@ -88,13 +66,13 @@ class ColumnSender:
     def _queue(self, hand_over: HandOver, given: ProducerColumns, call: InterceptedCall | None, delivery: Delivery) -> None:
         """The law above holds: what begins the hand-over is the first append."""
         check_topic_type(given.topic)
-        columns = rows_of(given, row_count(given), self._clock.wall_ms())
+        columns = rows_of(given, row_count(given), self.clock.wall_ms())
         topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.rows))
         try:
             slices = self._checked_slices(topics)
         except KafkaError:
             for rows in topics:
-                self._metrics.records_failed(rows.topic, len(rows.rows))
+                self.metrics.records_failed(rows.topic, len(rows.rows))
             raise
 
         owner = delivery.expect(columns.rows)
@@ -109,15 +87,15 @@ class ColumnSender:
         for rows in topics:
             bounds = size_upper_bounds(rows.columns)
             largest = int(bounds.argmax())
-            self._size_limits.check(int(bounds[largest]), f"row {rows.rows[largest]} of this chunk, topic {rows.topic}")
+            self.size_limits.check(int(bounds[largest]), f"row {rows.rows[largest]} of this chunk, topic {rows.topic}")
         if len(topics) > 1:
-            self._metadata_wait.ask_for(rows.topic for rows in topics)
-        clusters = [self._metadata_wait.await_partition(rows.topic, int(rows.explicit.max())) for rows in topics]
-        partitioner = self._plugins.partitioner
+            self.metadata_wait.ask_for(rows.topic for rows in topics)
+        clusters = [self.metadata_wait.await_partition(rows.topic, int(rows.explicit.max())) for rows in topics]
+        partitioner = self.plugins.partitioner
         if partitioner is not None:
             topics = [_decided(partitioner, rows, cluster) for rows, cluster in zip(topics, clusters, strict=True)]
         for rows in topics:
-            self._encode_gathered(rows.topic)  # records that were sent one by one before go first
+            self.encode_gathered(rows.topic)  # records that were sent one by one before go first
         return [
             (part, cluster)
             for rows, cluster in zip(topics, clusters, strict=True)
@@ -136,9 +114,9 @@ class ColumnSender:
             try:
                 owner = owner_of(rows)
             except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
-                self._accumulator.abandon(rows.topic, rows.rows, whole, error)
+                self.accumulator.abandon(rows.topic, rows.rows, whole, error)
                 raise
-            self._accumulator.append(rows, cluster, owner, hand_over)
+            self.accumulator.append(rows, cluster, owner, hand_over)
 
     # GATHERED RECORDS: the thread of the caller who filled the chunk, or the Sender's after linger.ms
 
@@ -146,19 +124,19 @@ class ColumnSender:
         """Queue a sealed chunk. Never waits: the chunk has its memory. Errors go to the records."""
         left = np.arange(len(chunk), dtype=np.int32)
         try:
-            self._metadata_wait.ask_for([chunk.topic])  # metadata of a topic in use must not expire
+            self.metadata_wait.ask_for([chunk.topic])  # metadata of a topic in use must not expire
             rows = self._rows_of(chunk)
             left = rows.rows
             if not len(left):
                 return
-            if self._plugins.chunk_partitioner is not None:
-                rows = replace(rows, explicit=self._plugins.chunk_partitioner.decide(rows, chunk.cluster))
+            if self.plugins.chunk_partitioner is not None:
+                rows = replace(rows, explicit=self.plugins.chunk_partitioner.decide(rows, chunk.cluster))
         except ORDINARY_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
-            self._accumulator.abandon(chunk.topic, left, chunk, reason)
+            self.accumulator.abandon(chunk.topic, left, chunk, reason)
             return
         try:
-            self._accumulator.append(
+            self.accumulator.append(
                 rows, chunk.cluster, chunk.owner, hand_over, created_ms=chunk.created_ms, prepaid=chunk.memory
             )
         except ORDINARY_ERRORS as error:
@@ -169,10 +147,10 @@ class ColumnSender:
     def _rows_of(self, chunk: RecordChunk) -> TopicRows:
         """The records as columns; what interceptors made of them, where there are any."""
         given = chunk.as_columns()
-        interceptors = self._plugins.interceptors_of_gathered
+        interceptors = self.plugins.interceptors_of_gathered
         if interceptors is not None:
             given = interceptors.on_send_gathered(given)
-        columns = rows_of(given, len(chunk), self._clock.wall_ms())
+        columns = rows_of(given, len(chunk), self.clock.wall_ms())
         chunk.become(columns)
         explicit = explicit_partitions(given.partition, columns.rows)
         rows = TopicRows(chunk.topic, columns, explicit, np.arange(len(chunk), dtype=np.int32))
@@ -182,13 +160,13 @@ class ColumnSender:
         """A record that interceptors made too large fails, or that names a partition that does not exist. The others go on."""
         bounds = size_upper_bounds(rows.columns)
         count = chunk.cluster.partition_count(chunk.topic) or 0
-        spoiled = (bounds > self._size_limits.largest_record) | (rows.explicit >= count)
+        spoiled = (bounds > self.size_limits.largest_record) | (rows.explicit >= count)
         for row in np.flatnonzero(spoiled):
             try:
-                self._size_limits.check(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
-                raise self._metadata_wait.absent(chunk.topic, int(rows.explicit[row]), count, 0)
+                self.size_limits.check(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
+                raise self.metadata_wait.absent(chunk.topic, int(rows.explicit[row]), count, 0)
             except KafkaError as error:
-                self._accumulator.abandon(chunk.topic, rows.rows[row : row + 1], chunk, error)
+                self.accumulator.abandon(chunk.topic, rows.rows[row : row + 1], chunk, error)
         return rows.take(np.flatnonzero(~spoiled)) if spoiled.any() else rows
 
 

@@ -8,6 +8,7 @@ Law: no wait is longer than the caller allows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
@@ -19,17 +20,15 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 
 
+@dataclass(eq=False, repr=False)
 class MetadataWait:
     """Any caller's thread. `max_block_ms`: how long each wait for a topic may be."""
 
-    def __init__(
-        self, metadata: Metadata, wake_sender: Callable[[], None], metrics: ProducerMetrics, clock: Clock, max_block_ms: int
-    ) -> None:
-        self._max_block_ms = max_block_ms
-        self._metadata = metadata
-        self._wake_sender = wake_sender
-        self._metrics = metrics
-        self._clock = clock
+    metadata: Metadata
+    wake_sender: Callable[[], None]
+    metrics: ProducerMetrics
+    clock: Clock
+    max_block_ms: int
 
     def await_partition(self, topic: str, partition: int) -> Cluster:
         """Metadata that contains the topic and this partition; with NO_PARTITION the topic is enough.
@@ -43,43 +42,43 @@ class MetadataWait:
         """
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
-        if self._metadata.cluster().partition_count(topic) is None and not is_topic_name(topic):
+        if self.metadata.cluster().partition_count(topic) is None and not is_topic_name(topic):
             # Brokers would reject them too, but some such names cannot even be encoded in a request.
             raise InvalidRecordError(
                 f"no topic can have the name {topic[:300]!r}: {TOPIC_NAME_RULE}", condition="KAFKA_INVALID_TOPIC_EXCEPTION"
             )
-        deadline_ms = self._clock.now_ms() + self._max_block_ms
+        deadline_ms = self.clock.now_ms() + self.max_block_ms
         while True:
-            now_ms = self._clock.now_ms()
-            cluster = self._metadata.cluster()
+            now_ms = self.clock.now_ms()
+            cluster = self.metadata.cluster()
             count = cluster.partition_count(topic)
-            self._metadata.add_topic(topic, now_ms)  # metadata of a topic in use must not expire
+            self.metadata.add_topic(topic, now_ms)  # metadata of a topic in use must not expire
             if count is not None and partition < count:
                 return cluster
-            self._metadata.raise_error_for_topic(topic)
+            self.metadata.raise_error_for_topic(topic)
             if now_ms >= deadline_ms:
-                raise self.absent(topic, partition, count, self._max_block_ms)
-            asked_ns = self._clock.now_ns()
-            version = self._metadata.request_update_for_topic(topic)
-            self._wake_sender()
+                raise self.absent(topic, partition, count, self.max_block_ms)
+            asked_ns = self.clock.now_ns()
+            version = self.metadata.request_update_for_topic(topic)
+            self.wake_sender()
             try:
-                self._metadata.await_update(version, deadline_ms - now_ms)
+                self.metadata.await_update(version, deadline_ms - now_ms)
             except KafkaTimeoutError as error:
-                raise self.absent(topic, partition, count, self._max_block_ms) from error
+                raise self.absent(topic, partition, count, self.max_block_ms) from error
             finally:
-                self._metrics.waited_for_metadata(asked_ns)
+                self.metrics.waited_for_metadata(asked_ns)
 
     def await_brokers(self, timeout_ms: int) -> None:
         """Wait until a broker has answered for the first time. Blocks at most `timeout_ms`.
 
         Raises KafkaTimeoutError when none has by then, and fatal errors such as a rejected login.
         """
-        deadline_ms = self._clock.now_ms() + timeout_ms
-        while self._metadata.cluster().is_bootstrap:
-            version = self._metadata.request_update("a caller waits for the first broker")
-            self._wake_sender()
+        deadline_ms = self.clock.now_ms() + timeout_ms
+        while self.metadata.cluster().is_bootstrap:
+            version = self.metadata.request_update("a caller waits for the first broker")
+            self.wake_sender()
             try:
-                self._metadata.await_update(version, max(0, deadline_ms - self._clock.now_ms()))
+                self.metadata.await_update(version, max(0, deadline_ms - self.clock.now_ms()))
             except KafkaTimeoutError as error:
                 raise KafkaTimeoutError(
                     f"{self._no_answer()} (within {timeout_ms} ms)", condition="KAFKA_BROKER_UNREACHABLE"
@@ -87,9 +86,9 @@ class MetadataWait:
 
     def ask_for(self, topics: Iterable[str]) -> None:
         """Have the metadata of several topics fetched together, before await_partition is called for each. Never blocks."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         for topic in filter(is_topic_name, topics):
-            self._metadata.add_topic(topic, now_ms)
+            self.metadata.add_topic(topic, now_ms)
 
     def unknown_topics(self, topics: Iterable[str], max_age_ms: int) -> dict[str, str]:
         """The topics that do not exist by the brokers' latest answer, with an error text each. Never blocks.
@@ -97,13 +96,13 @@ class MetadataWait:
         Empty when that answer is older than `max_age_ms`: the topics may exist by now. They are not requested again until a
         caller names them.
         """
-        if self._clock.now_ms() - self._metadata.last_answer_ms() > max_age_ms:
+        if self.clock.now_ms() - self.metadata.last_answer_ms > max_age_ms:
             return {}
-        cluster = self._metadata.cluster()
+        cluster = self.metadata.cluster()
         unknown = [topic for topic in topics if cluster.topic_error(topic) == Errors.UNKNOWN_TOPIC_OR_PARTITION]
         for topic in unknown:
-            self._metadata.forget_topic(topic)
-        return {topic: self.absent(topic, NO_PARTITION, None, self._max_block_ms).message for topic in unknown}
+            self.metadata.forget_topic(topic)
+        return {topic: self.absent(topic, NO_PARTITION, None, self.max_block_ms).message for topic in unknown}
 
     def absent(self, topic: str, partition: int, count: int | None, waited_ms: int) -> KafkaError:
         """The error for a topic or partition that does not exist after that time."""
@@ -114,10 +113,10 @@ class MetadataWait:
                 " partition null",
                 condition="KAFKA_UNKNOWN_PARTITION",
             )
-        if self._metadata.cluster().is_bootstrap:
+        if self.metadata.cluster().is_bootstrap:
             reason, condition = self._no_answer(), "KAFKA_BROKER_UNREACHABLE"
         else:
-            error = self._metadata.cluster().topic_error(topic)
+            error = self.metadata.cluster().topic_error(topic)
             reason = (
                 f"the brokers answer {error or 'nothing about it'};"
                 " create the topic, or enable auto.create.topics.enable on the brokers"
@@ -128,5 +127,5 @@ class MetadataWait:
         )
 
     def _no_answer(self) -> str:
-        trouble = self._metadata.last_connection_error() or "no connection has failed, but no answer has come"
+        trouble = self.metadata.last_connection_error() or "no connection has failed, but no answer has come"
         return f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network"

@@ -90,25 +90,20 @@ class KafkaProducer(TransactionalMethods):
         return threading.current_thread() is not self._thread
 
     def _use(self, parts: ProducerParts) -> None:
-        self._size_limits = parts.size_limits
+        self._parts = parts
         self._metrics = parts.metrics
         self._transactions = parts.transactions
-        self._rows_failed = parts.rows_failed
         self._pool = parts.accumulator.pool
         self._accumulator = parts.accumulator
         self._metadata = parts.metadata
-        self._metadata_wait = parts.metadata_wait
-        self._plugins = parts.plugins
         self._gatherer = parts.gatherer
-        self._columns = parts.columns
-        self._tables = parts.tables
         self._sender = parts.sender
         self._transaction_calls = parts.transaction_calls
         # At hand for `send`, which is called once per record.
         self._chunks, self._chunk_bytes = self._gatherer.chunks, self._gatherer.chunk_bytes
-        self._interceptors = self._plugins.interceptors
-        self._record_partitioner = self._plugins.record_partitioner
-        self._largest_record = self._size_limits.largest_record
+        self._interceptors = self._parts.plugins.interceptors
+        self._record_partitioner = self._parts.plugins.record_partitioner
+        self._largest_record = self._parts.size_limits.largest_record
         forks.watch(self._gatherer)
         # A daemon: an interpreter that ends without close() must not wait for a broker.
         self._thread = threading.Thread(
@@ -120,7 +115,7 @@ class KafkaProducer(TransactionalMethods):
             self._sender.run()
         finally:
             try:
-                self._plugins.close()  # last: interceptors get the outcome of every row, however the producer was closed
+                self._parts.plugins.close()  # last: interceptors get the outcome of every row, however the producer was closed
             finally:
                 self._sender.ended.give()
 
@@ -166,8 +161,8 @@ class KafkaProducer(TransactionalMethods):
         given = ProducerColumns(topic, value, key, partition, headers, timestamp)
         given.check_types()
         if self._interceptors is None:
-            return self._write(self._columns.send, given)
-        return self._write(self._interceptors.send_columns, given, self._columns.send)
+            return self._write(self._parts.columns.send, given)
+        return self._write(self._interceptors.send_columns, given, self._parts.columns.send)
 
     def send_table(self, topic: str | None, table: ArrowTable) -> Delivery:
         """Queue all rows of a table, one record per row: `send_columns` for tables of any library, and for streams.
@@ -200,7 +195,7 @@ class KafkaProducer(TransactionalMethods):
             are still sent, but a transaction cannot be committed with them.
         """
         self._check_usable()
-        return self._write(self._tables.send, topic, table, self._check_usable)
+        return self._write(self._parts.tables.send, topic, table, self._check_usable)
 
     @overload
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture: ...
@@ -291,8 +286,8 @@ class KafkaProducer(TransactionalMethods):
         topic, details = record.topic, gathered.details
         highest = NO_PARTITION if details is None or details.partition is None else details.partition
         try:
-            cluster = self._metadata_wait.await_partition(topic, highest)
-            self._size_limits.check(gathered.size_bytes, f"a record for topic {topic}")
+            cluster = self._parts.metadata_wait.await_partition(topic, highest)
+            self._parts.size_limits.check(gathered.size_bytes, f"a record for topic {topic}")
         except KafkaError as error:
             return self._failed_record(topic, gathered, error)
         if self._record_partitioner is not None and details is not None and details.partition is None:
@@ -308,7 +303,7 @@ class KafkaProducer(TransactionalMethods):
             return self._failed_record(topic, gathered, error)
 
     def _failed_record(self, topic: str, gathered: GatheredRecord, error: KafkaError) -> RecordFuture:
-        self._rows_failed(topic, 1, error)
+        self._parts.rows_failed(topic, 1, error)
         return failed_record(topic, gathered.callback, gathered.details, error, self._clock, self._interceptors)
 
     # CHECKS
@@ -339,7 +334,7 @@ class KafkaProducer(TransactionalMethods):
     def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
         """The topic's partitions, leaderless ones too. Blocks at most max.block.ms for metadata; raises as send_columns does."""
         self._check_usable()
-        return self._metadata_wait.await_partition(topic, 0).partitions_for(topic)
+        return self._parts.metadata_wait.await_partition(topic, 0).partitions_for(topic)
 
     def await_brokers(self, timeout_ms: int) -> None:
         """Wait until a broker has answered this producer for the first time. Blocks at most `timeout_ms`.
@@ -347,7 +342,7 @@ class KafkaProducer(TransactionalMethods):
         Raises KafkaTimeoutError (KAFKA_BROKER_UNREACHABLE) when none has by then, and fatal errors such as a rejected login.
         """
         self._check_usable()
-        self._metadata_wait.await_brokers(timeout_ms)
+        self._parts.metadata_wait.await_brokers(timeout_ms)
 
     def unknown_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """After KAFKA_UNKNOWN_TOPIC: which of these topics do not exist by the brokers' latest answer, with an error text each.
@@ -356,7 +351,7 @@ class KafkaProducer(TransactionalMethods):
         """
         self._check_process()
         lately_ms = max(self._config.max_block_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
-        return self._metadata_wait.unknown_topics(topics, lately_ms)
+        return self._parts.metadata_wait.unknown_topics(topics, lately_ms)
 
     # ENDING
 
@@ -438,9 +433,9 @@ class KafkaProducer(TransactionalMethods):
         """Whether another task could use this producer: it is open and has not failed for good, its thread runs in this
         process, every row is settled, and no transaction is its own to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
-        works = lives and self._sender.failures.fatal is None and not self._accumulator.is_closed()
+        works = lives and self._sender.failures.fatal is None and not self._accumulator.closed
         works = works and self._transactions.is_at_rest and self._metadata.permanent_error() is None
-        return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks
+        return works and not self._accumulator.incomplete and not self._gatherer.chunks
 
     # METRICS: at any time, from any thread, without blocking; also after close()
 

@@ -60,15 +60,8 @@ class ProducerParts:
         self._client = NetworkClient(config, self.metadata, clock, metrics=self.metrics.network)
         if_this_fails.callback(self._client.close)
         self.transactions = manager_of(config, self._client, clock)
-        self.accumulator = RecordAccumulator(
-            config,
-            clock,
-            self._client.wakeup,
-            self.transactions,
-            Random(),
-            self.rows_failed,
-            is_transactional=config.transactional_id is not None,
-        )
+        wake_sender = self._client.wakeup
+        self.accumulator = RecordAccumulator(config, clock, wake_sender, self.transactions, Random(), self.rows_failed)
         self._hand_overs = HandOvers(clock, self._interrupted)
         self.metadata_wait = MetadataWait(self.metadata, self._client.wakeup, self.metrics, clock, config.max_block_ms)
         self.metrics.watch(self.accumulator.pool, self.metadata, self._client.in_flight_request_count)
@@ -91,7 +84,7 @@ class ProducerParts:
         outcomes = BatchOutcomes(
             config, self.metadata, self.accumulator, self.transactions, self.metrics, SenderFailures(config, self._hand_overs)
         )
-        self.sender = Sender(config, self._client, self.metadata, self.gatherer, outcomes, clock)
+        self.sender = Sender(self._client, self.gatherer, outcomes, clock)
         self.transaction_calls = self._make_transaction_calls()
 
     def rows_failed(self, topic: str, rows: int, error: KafkaError) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -43,38 +44,22 @@ class _TopicLocks:
         return True
 
 
+@dataclass(eq=False, repr=False)
 class RecordGatherer:
-    """
-    Args:
-        config: batch.size, linger.ms and max.block.ms are read from it.
-        clock: for linger.ms and bounded waits.
-        accumulator: where memory comes from.
-        hand_overs: records and chunks are handed over under its rule.
-        encode: queues a sealed chunk, or fails its records. It uses the chunk's charge and never waits for memory.
-        may_wait: whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself.
-        interceptors: chunks report outcomes to them.
-    """
+    config: ProducerConfig
+    clock: Clock  # for linger.ms and bounded waits
+    accumulator: RecordAccumulator  # where memory comes from
+    hand_overs: HandOvers  # records and chunks are handed over under its rule
+    # Queues a sealed chunk, or fails its records. It uses the chunk's charge and never waits for memory.
+    encode: Callable[[HandOver, RecordChunk], None]
+    # Whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself.
+    may_wait: Callable[[], bool] = lambda: True
+    interceptors: Interceptors | None = None  # chunks report outcomes to them
 
-    def __init__(
-        self,
-        config: ProducerConfig,
-        clock: Clock,
-        accumulator: RecordAccumulator,
-        hand_overs: HandOvers,
-        encode: Callable[[HandOver, RecordChunk], None],
-        may_wait: Callable[[], bool] = lambda: True,
-        interceptors: Interceptors | None = None,
-    ) -> None:
-        self._linger_ms = config.linger_ms
-        self._max_block_ms = config.max_block_ms
-        self._clock = clock
-        self._accumulator = accumulator
-        self._pool = accumulator.pool
-        self._hand_overs = hand_overs
-        self._encode = encode
-        self._may_wait = may_wait
-        self._interceptors = interceptors
-        wanted = max(min(config.batch_size, config.max_request_size), MIN_CHUNK_BYTES)  # the Sender may have to encode it at once
+    def __post_init__(self) -> None:
+        self._pool = self.accumulator.pool
+        # No larger than a batch or a request: the Sender may have to encode it at once.
+        wanted = max(min(self.config.batch_size, self.config.max_request_size), MIN_CHUNK_BYTES)
         self.chunk_bytes = min(wanted, max(1, self._pool.total_memory // CHUNK_SHARE))
         self.chunks: dict[str, RecordChunk] = {}  # by topic; those that take records
         self._topics: dict[str, _TopicLocks] = {}  # grows only
@@ -97,7 +82,7 @@ class RecordGatherer:
         if open_chunk is not None and future is not None:
             is_full = open_chunk.size_bytes >= self.chunk_bytes
         else:
-            future, is_full = self._hand_overs.run(self._add, topic, cluster, record)
+            future, is_full = self.hand_overs.run(self._add, topic, cluster, record)
         if is_full:
             self.encode_full(topic)
         return future
@@ -120,7 +105,7 @@ class RecordGatherer:
                         hand_over.begin()
                         begins = chunk is None
                         if chunk is None:
-                            chunk = RecordChunk(topic, cluster, self._clock, self._interceptors)
+                            chunk = RecordChunk(topic, cluster, self.clock, self.interceptors)
                             self._not_queued.add(chunk)
                         chunk.charge(memory, self._pool.block_size)
                         future = chunk.add(*record)
@@ -138,7 +123,7 @@ class RecordGatherer:
             raise
         is_full = chunk.size_bytes >= self.chunk_bytes
         if begins and not is_full:
-            self._accumulator.wake_sender()  # linger.ms begins
+            self.accumulator.wake_sender()  # linger.ms begins
         return future, is_full
 
     def _charge(self, hand_over: HandOver, missing: int, had: int, memory: PoolMemory) -> None:
@@ -149,7 +134,7 @@ class RecordGatherer:
             return
         if self._pool.try_allocate(0, charge=missing, into=memory) is not None:
             return
-        if not self._may_wait():
+        if not self.may_wait():
             raise KafkaTimeoutError(
                 "there is no buffer memory for a record that was sent in a callback. A callback cannot wait for memory, because"
                 " its own thread gives memory back; raise buffer.memory, or send from another thread",
@@ -157,38 +142,38 @@ class RecordGatherer:
             )
         if not memory:
             hand_over.wait_begins()
-        self._accumulator.wait_for_memory(0, missing, memory, hand_over.begin)
+        self.accumulator.wait_for_memory(0, missing, memory, hand_over.begin)
 
     def encode_full(self, topic: str) -> None:
         """Queue a topic's chunk, which has reached `chunk_bytes`. Blocks while another thread encodes one of the topic.
 
         Errors go to the records.
         """
-        self._encode_topic(topic, self._max_block_ms)
+        self._encode_topic(topic, self.config.max_block_ms)
 
     def encode_all(self, deadline_ms: int) -> bool:
         """Queue everything gathered, for flush and close. False if another thread still encodes at the deadline."""
         done = True
         for topic in list(self._topics):
-            done &= self._encode_topic(topic, max(0, deadline_ms - self._clock.now_ms()))
+            done &= self._encode_topic(topic, max(0, deadline_ms - self.clock.now_ms()))
         return done
 
     def encode_topic(self, topic: str) -> None:
         """Queue what is gathered for a topic, before rows of `send_columns` follow. Raises KafkaTimeoutError."""
-        if topic in self._topics and not self._encode_topic(topic, self._max_block_ms):
+        if topic in self._topics and not self._encode_topic(topic, self.config.max_block_ms):
             raise KafkaTimeoutError(
-                f"another thread is still encoding earlier records for {topic} after max.block.ms={self._max_block_ms}"
+                f"another thread is still encoding earlier records for {topic} after max.block.ms={self.config.max_block_ms}"
             )
 
     def encode_lingered(self, now_ms: int, at_once: bool) -> int:
         """Queue what has waited for linger.ms; returns in how many ms the next chunk is due. Sender thread; never waits."""
         delay_ms = NEVER_MS
         for topic, chunk in list(self.chunks.items()):
-            remaining_ms = 0 if at_once else chunk.created_ms + self._linger_ms - now_ms
+            remaining_ms = 0 if at_once else chunk.created_ms + self.config.linger_ms - now_ms
             if remaining_ms > 0:
                 delay_ms = min(delay_ms, remaining_ms)
             elif not self._encode_topic(topic, 0):
-                delay_ms = min(delay_ms, max(1, self._linger_ms))  # another thread encodes the chunk before this one
+                delay_ms = min(delay_ms, max(1, self.config.linger_ms))  # another thread encodes the chunk before this one
         return delay_ms
 
     def leave_behind(self) -> None:
@@ -224,17 +209,17 @@ class RecordGatherer:
 
     def _encode_topic(self, topic: str, timeout_ms: int) -> bool:
         """Queue a topic's chunk. False if another thread was still encoding the chunk before it when time ran out."""
-        return self._hand_overs.run(self._encode_next, topic, self._clock.now_ms() + timeout_ms)
+        return self.hand_overs.run(self._encode_next, topic, self.clock.now_ms() + timeout_ms)
 
     def _encode_next(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
         locks = self._topics[topic]
-        if not self._hand_overs.wait_until(lambda: locks.admit(hand_over), deadline_ms):
+        if not self.hand_overs.wait_until(lambda: locks.admit(hand_over), deadline_ms):
             return False
         hand_over.begin()
         chunk = self._take(topic)
         if chunk is not None:
             try:
-                self._encode(hand_over, chunk)
+                self.encode(hand_over, chunk)
             except ORDINARY_ERRORS:
                 self._finish(chunk)
                 raise

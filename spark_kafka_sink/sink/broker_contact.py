@@ -1,9 +1,9 @@
 """Shortens the wait for brokers after an earlier task of the same stage, on the same executor, has found none.
 
 Spark runs a failing task spark.task.maxFailures times. With a wrong address, each attempt would wait max.block.ms. Spark ends
-the Python worker of a failed task, so the task leaves a marker file in the executor's own directory. Another executor may reach
+the Python worker of a failed task, so the task leaves an empty file in the executor's own directory. Another executor may reach
 the brokers, so its first task waits the full time. So does the next write, because it is another stage.
-Law: the marker shortens a wait and changes nothing else. Rows are sent as soon as a broker answers.
+Law: the file shortens a wait and changes nothing else. Rows are sent as soon as a broker answers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SHORT_WAIT_MS = 1_000  # plus a twentieth of max.block.ms: enough for TLS, a log
 
 def await_brokers(producer: KafkaProducer, config: ProducerConfig) -> None:
     """If an earlier task found no broker, one must answer soon. Raises KafkaTimeoutError if none does."""
-    marker = _marker(config)
-    if marker is None or not marker.exists():
+    file = _no_broker_file(config)
+    if file is None or not file.exists():
         return
     try:
         producer.await_brokers(min(config.max_block_ms, SHORT_WAIT_MS + config.max_block_ms // 20))
@@ -41,17 +41,17 @@ def await_brokers(producer: KafkaProducer, config: ProducerConfig) -> None:
 
 
 def remember_failure(error: KafkaError, config: ProducerConfig) -> None:
-    """The task fails with this error: leave the marker if the reason is that no broker answered."""
-    marker = _marker(config)
-    if marker is None or error.condition != NOBODY_ANSWERED:
+    """The task fails with this error: leave the file if the reason is that no broker answered."""
+    file = _no_broker_file(config)
+    if file is None or error.condition != NOBODY_ANSWERED:
         return
     try:
-        marker.touch()
-    except OSError as reason:  # without the marker, the next attempt only waits longer
-        logger.debug("! %s cannot be written: %s", marker, reason)
+        file.touch()
+    except OSError as reason:  # without the file, the next attempt only waits longer
+        logger.debug("! %s cannot be written: %s", file, reason)
 
 
-def _marker(config: ProducerConfig) -> Path | None:
+def _no_broker_file(config: ProducerConfig) -> Path | None:
     """Exists if an earlier task found no broker. None outside of a task."""
     context = TaskContext.get()
     if context is None:

@@ -6,7 +6,7 @@ commit() therefore writes nothing to Kafka: it checks that no message is missing
 What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
 
     failure                                         in the topic                    then
-    a row is refused, or not acknowledged in time   rows acknowledged before it     task retried: those rows again
+    a row is rejected, or not acknowledged in time  rows acknowledged before it     task retried: those rows again
     executor lost, worker killed, task cancelled    rows acknowledged before that   task retried: those rows again
     task done, its executor lost before commit      all its rows                    nothing: the driver has its report already
     brokers die and come back while tasks write     rows acknowledged before that   retries, no duplicates: brokers detect them
@@ -230,12 +230,12 @@ def complete(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitM
     return [message for message in messages if message is not None]
 
 
-def require_not_given_up(messages: Sequence[KafkaCommitMessage]) -> None:
+def require_not_aborted(messages: Sequence[KafkaCommitMessage]) -> None:
     """Raises WriteAbortedError when a task found its write aborted, although its driver goes on to commit."""
-    given_up = sum(message.is_given_up for message in messages)
-    if given_up:
+    aborted = sum(message.found_abort for message in messages)
+    if aborted:
         raise WriteAbortedError(
-            f"{given_up} of {len(messages)} tasks ended without their rows, as another write with the same transactionalIdPrefix,"
+            f"{aborted} of {len(messages)} tasks ended without their rows, as another write with the same transactionalIdPrefix,"
             " which is for one query or job at a time, was aborted meanwhile. Nothing of this write is seen: it can be run again"
         )
 

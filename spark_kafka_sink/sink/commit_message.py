@@ -96,7 +96,7 @@ class KafkaCommitMessage(WriterCommitMessage):
     times: TaskTimes = NOT_TIMED
     skipped_by_reason: tuple[tuple[str, int], ...] = ()  # condition and rows
     dead_lettered_by_reason: tuple[tuple[str, int], ...] = ()
-    is_given_up: bool = False  # the task ended without its rows, as it found that its driver had aborted the write
+    found_abort: bool = False  # the task ended without its rows, as it found that its driver had aborted the write
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""

@@ -87,14 +87,11 @@ class KafkaDataSource(DataSource):
         raise ConfigError(ONLY_WRITES)
 
     def reader(self, schema: StructType) -> NoReturn:
-        """Spark calls this for a read whose columns are given by the user or a table."""
+        """Spark calls this for a read whose columns are given by the user or a table, and the next one for `readStream`."""
         del schema
         raise ConfigError(ONLY_WRITES)
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        """Spark calls this for `readStream`."""
-        del schema
-        raise ConfigError(ONLY_WRITES)
+    streamReader = reader
 
     def _plan(self, schema: StructType, problems: list[str], *, is_stream: bool) -> tuple[WritePlan, list[str]]:
         """The plan of the write, and the problems of the driver's environment. Raises if there are any other problems.

@@ -2,7 +2,7 @@
 
 Spark runs one task at a time in a Python worker and reuses the worker, but ends it without warning (no atexit, no finally). So
 the cache keeps a producer only when it is at rest: all rows settled, its memory freed. writer.py borrows producers; the counters
-of a borrowed producer start at zero.
+of a borrowed producer start at zero. What is said of producers here is true of clients.
 Laws: one task at a time uses a producer; a producer that has failed is never lent again; a fork inherits no producer. A task that
 is interrupted (interrupts.py) leaves no producer open for longer than until the cache is used again.
 """
@@ -48,14 +48,14 @@ KeepableT = TypeVar("KeepableT", bound=Keepable)
 
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[KeepableT]):
-    """A producer of the cache, from when it is made until it is closed.
+    """What the cache keeps, from when it is made until it is closed.
 
-    A task, or whoever closes the producer, holds `user` meanwhile. An entry whose user does not hold it any more was left behind
+    A task, or whoever closes it, holds `user` meanwhile. An entry whose user does not hold it any more was left behind
     by an interrupt, and is closed.
     """
 
     key: Hashable = field(repr=False)  # contains wrapped secrets
-    producer: KeepableT
+    kept: KeepableT
     user: threading.Lock | None  # None: it is idle
     expires_ms: int = 0  # while it is idle, as the next one
     rested: int = 0  # a higher number: later
@@ -67,7 +67,7 @@ class _Entry(Generic[KeepableT]):
 
 
 class WorkerCache(Generic[KeepableT]):
-    """Thread-safe. Args: `make` makes a producer from its options; a clock, for tests."""
+    """Thread-safe. Args: `make` makes a producer or client from its options; a clock, for tests."""
 
     def __init__(self, make: Callable[[Mapping[str, object]], KeepableT], clock: Clock | None = None) -> None:
         self._make = make
@@ -103,16 +103,16 @@ class WorkerCache(Generic[KeepableT]):
         with task:
             entry = self._take(key, task) or self._add(key, task, options)
             try:
-                yield entry.producer
+                yield entry.kept
             except BaseException:
-                entry.producer.close(timeout_ms=0)
+                entry.kept.close(timeout_ms=0)
                 self._remove(entry)
                 raise
-            if timeout_ms == 0 or not entry.producer.is_at_rest():
-                entry.producer.close()
+            if timeout_ms == 0 or not entry.kept.is_at_rest():
+                entry.kept.close()
                 self._remove(entry)
             else:
-                entry.producer.rest(KEPT_BYTES)
+                entry.kept.rest(KEPT_BYTES)
                 self._keep(entry, self._clock.now_ms() + timeout_ms)
 
     def idle(self) -> int:
@@ -127,8 +127,8 @@ class WorkerCache(Generic[KeepableT]):
         with self._lock:
             left_behind = [each for each in self._entries if each.is_left_behind]
         for each in left_behind:
-            logger.debug("= %s closed: its task was interrupted", each.producer.client_id)
-            each.producer.close(timeout_ms=0)
+            logger.debug("= %s closed: its task was interrupted", each.kept.client_id)
+            each.kept.close(timeout_ms=0)
             self._remove(each)
 
     def close(self) -> None:
@@ -148,8 +148,8 @@ class WorkerCache(Generic[KeepableT]):
                 if found is None:
                     return None
                 found.user = task
-            if found.producer.is_at_rest():
-                found.producer.resume()
+            if found.kept.is_at_rest():
+                found.kept.resume()
                 return found
             _close(found, "it failed while it was idle")
             self._remove(found)
@@ -206,8 +206,8 @@ class WorkerCache(Generic[KeepableT]):
 
 
 def _close(entry: _Entry[Any], why: str) -> None:
-    logger.debug("= %s closed: %s", entry.producer.client_id, why)
-    entry.producer.close(CLOSE_MS)
+    logger.debug("= %s closed: %s", entry.kept.client_id, why)
+    entry.kept.close(CLOSE_MS)
 
 
 def _may_be_kept(options: Mapping[str, object]) -> bool:

@@ -71,7 +71,7 @@ class _KafkaWriter:
             return self._write_at_least_once(iterator)
         except WriteAbortedError as error:
             logger.info("= %s: %s", Task.current(), error)
-            return _given_up(Task.current())
+            return _found_abort(Task.current())
         except KafkaError as error:
             from spark_kafka_sink.sink.broker_contact import remember_failure
 
@@ -123,20 +123,21 @@ class _KafkaWriter:
             report = attempt.finish()
             return replace(message, exactly_once=report, seconds=elapsed_s(task.started_s))
 
-    # On the driver. Spark hands over what write() has returned.
+    # On the driver. Spark hands over what write() has returned; for a stream with its batch, which the messages name too.
 
-    def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
+        freeze_loaded_modules()
         started_s, options = time.monotonic(), self.plan.options
         reports = commit.complete(messages)  # type: ignore[arg-type]
         version = None
         if options.is_exactly_once:
             from spark_kafka_sink.sink.exactly_once_commit import commit_version
 
-            commit.require_not_given_up(reports)
+            commit.require_not_aborted(reports)
             version = commit_version(self.plan, [each.exactly_once for each in reports])
         commit.commit(reports, options.report_path, options.on_commit, version, elapsed_s(started_s))
 
-    def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
         if not self.plan.options.is_exactly_once:
             commit.abort(messages)  # type: ignore[arg-type]
             return
@@ -145,14 +146,14 @@ class _KafkaWriter:
         abort_version(self.plan)
 
 
-def _given_up(task: Task) -> KafkaCommitMessage:
+def _found_abort(task: Task) -> KafkaCommitMessage:
     """Of a task that ended without its rows, as the driver had aborted the write, which query.stop() has it do. Fails a commit.
 
     An error would have no reader but the log: Spark logs it with stack traces, and runs the task again. That is where it does
     not kill the tasks of a query that is stopped, as foreachBatch has set another job group.
     """
     ids = (task.partition, task.attempt, task.query_id, task.batch_id)
-    return KafkaCommitMessage(*ids, 0, 0, 0.0, (0.0,) * len(COUNTERS), 0, 0, (), is_given_up=True)
+    return KafkaCommitMessage(*ids, 0, 0, 0.0, (0.0,) * len(COUNTERS), 0, 0, (), found_abort=True)
 
 
 def _no_larger_producer() -> NoReturn:
@@ -165,13 +166,6 @@ def _no_larger_producer() -> NoReturn:
 
 class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
     """For `df.write`, foreachBatch included."""
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        freeze_loaded_modules()
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._abort(messages)
 
 
 class PlanningError(ConfigError, pickle.PicklingError):
@@ -192,9 +186,3 @@ class KafkaStreamWriter(_KafkaWriter, DataSourceStreamArrowWriter):
         if self.environment_problems:
             raise PlanningError(join_problems(self.environment_problems))
         return self.__dict__
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's signature
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
-        self._abort(messages)

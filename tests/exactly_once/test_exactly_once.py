@@ -605,7 +605,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
     digest = hashlib.sha256(packed.encode()).hexdigest()[:16]
     chunks = [packed[start : start + 4000] for start in range(0, len(packed), 4000)]
     for number, chunk in enumerate(chunks):
-        first.client.commit_offsets(first.names.chunk_group("q", 2 * number), {ledger.place: (0, chunk)})
+        first.client.commit_offsets(first.names.overflow_group("q", 2 * number), {ledger.place: (0, chunk)})
     metadata = f"{DECIDED} chunks={len(chunks)} digest={digest}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
     tracemalloc.start()
@@ -651,7 +651,7 @@ def test_a_decision_whose_chunks_were_overwritten_counts_as_not_carried_out(run:
     entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     ledger.write_decision(Decision(2, State.DECIDED, 1000, 1000, Content(5, 6), entries))
-    first.client.commit_offsets(first.names.chunk_group("q", 0), {ledger.place: (4, "of version 4")})
+    first.client.commit_offsets(first.names.overflow_group("q", 0), {ledger.place: (4, "of version 4")})
     found = ledger.decision()
     assert found is not None
     assert (found.version, found.state, found.entries) == (2, State.TAKEN_OUT, ())

@@ -177,7 +177,7 @@ def test_a_task_that_fails_shows_no_heartbeat_any_more() -> None:
 def test_the_group_of_the_heartbeat_is_the_owners_and_of_no_other_kind() -> None:
     names = Names("P")
     assert names.heartbeat_group("q") == GROUP
-    assert GROUP.startswith(names.listed)
-    others = {names.marker_group("q", 0), names.decision_group("q"), names.chunk_group("q", 0), names.width_group("q", 0)}
+    assert GROUP.startswith(names.id_prefix)
+    others = {names.marker_group("q", 0), names.decision_group("q"), names.overflow_group("q", 0), names.width_group("q", 0)}
     assert GROUP not in {*others, names.aborted_group}
     assert names.parse(GROUP) is None

@@ -45,8 +45,6 @@ from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest, 
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from spark_kafka_sink.protocol.schema import Message
 
@@ -76,9 +74,9 @@ def _txn_offset_commit(request: TxnOffsetCommitRequest, code: int) -> TxnOffsetC
     topics = []
     for topic in request.topics:
         parts = (
-            TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code) for each in topic.partitions
+            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code) for each in topic.partitions
         )
-        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=tuple(parts)))
+        topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=tuple(parts)))
     return TxnOffsetCommitResponse(topics=tuple(topics))
 
 

@@ -33,8 +33,6 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.transaction_coordinator import TransactionCoordinator, offsets_partition, verification
@@ -125,8 +123,8 @@ class GroupOffsets:
         topics = []
         for topic in request.topics:
             errors = self._commit(topic.name, topic.partitions, pending, error)
-            parts = (TxnOffsetCommitResponsePartition(partition_index=index, error_code=code.number) for index, code in errors)
-            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=tuple(parts)))
+            parts = (OffsetCommitResponsePartition(partition_index=index, error_code=code.number) for index, code in errors)
+            topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=tuple(parts)))
         return TxnOffsetCommitResponse(topics=tuple(topics))
 
     def _commit(

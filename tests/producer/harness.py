@@ -209,16 +209,13 @@ class Accumulation:
         sequencer: Sequencer | None = None,
         seed: int = 0,
         clock: Clock | None = None,
-        is_transactional: bool = False,
         **options: object,
     ) -> None:
         self.config = config(**options)
         self.clock: Any = clock or ManualClock()
         self.wakeups = 0
         self.on_wake: Callable[[], object] = lambda: None
-        self.accumulator = RecordAccumulator(
-            self.config, self.clock, self.wake, sequencer or TransactionManager(), Random(seed), is_transactional=is_transactional
-        )
+        self.accumulator = RecordAccumulator(self.config, self.clock, self.wake, sequencer or TransactionManager(), Random(seed))
         self.pool = self.accumulator.pool
         self.hand_overs = HandOvers(self.clock, self.wake)
 
@@ -266,7 +263,7 @@ class Accumulation:
 
     def drain(self, where: Cluster, *nodes: int, max_size: int = 2**31 - 1) -> dict[int, list[ProducerBatch]]:
         occupied = self.accumulator.ready(where, self.now_ms).occupied
-        return self.accumulator.drain(where, nodes, max_size, self.now_ms, occupied)
+        return self.accumulator.drainer.drain(where, nodes, max_size, self.now_ms, occupied)
 
     def drain_one(self, where: Cluster, node: int = 0) -> ProducerBatch:
         (batch,) = self.drain(where, node)[node]
@@ -321,8 +318,7 @@ class Stage(Accumulation):
         self.metadata = Metadata(given, clock, random=Random(seed))
         self.client = DecodingClient(clock, self.metadata, max_in_flight=given.max_in_flight_requests_per_connection)
         self.transactions = manager_of(given, self.client, clock, Random(seed))
-        is_transactional = given.transactional_id is not None
-        super().__init__(sequencer=self.transactions, seed=seed, clock=clock, is_transactional=is_transactional, **options)
+        super().__init__(sequencer=self.transactions, seed=seed, clock=clock, **options)
         self.leaders = dict(leaders or {TOPIC: (0,)})
         for topic in self.leaders:
             self.metadata.add_topic(topic, self.now_ms)
@@ -337,7 +333,7 @@ class Stage(Accumulation):
             self.metrics,
             SenderFailures(given, self.hand_overs),
         )
-        self.sender = Sender(given, self.client, self.metadata, self.gatherer, self.outcomes, clock)
+        self.sender = Sender(self.client, self.gatherer, self.outcomes, clock)
         if given.enable_idempotence and has_producer_id:
             self.receive_producer_id()
 
@@ -369,7 +365,7 @@ class Stage(Accumulation):
         for request in self.in_flight:
             self.client.respond(all_good(request), request=request)
         self.run()
-        assert not self.accumulator.has_incomplete()
+        assert not self.accumulator.incomplete
         self.client.batches.clear()
         self.client.sent.clear()
 
@@ -421,4 +417,4 @@ class Stage(Accumulation):
         return list(self.client.requests)
 
     def queued(self, partition: int = 0, topic: str = TOPIC) -> list[ProducerBatch]:
-        return list(self.accumulator.queues_for(topic, [partition])[0].batches)
+        return list(self.accumulator.queues.of_partitions(topic, [partition])[0].batches)

@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record_chunk import RecordFuture
-from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
 from tests.producer.harness import tp
 from tests.producer.transactions.transactional_brokers import GROUP
 
@@ -275,7 +275,7 @@ class Application:
         producer = self.producer
         assert producer._pool.available_memory == producer._pool.total_memory
         assert producer._pool.queued() == 0
-        assert not producer._accumulator.has_incomplete()
+        assert not producer._accumulator.incomplete
         assert producer._sender.ended.is_given
         for lock in (producer._pool._lock, producer._metadata._lock, producer._metrics._lock):
             assert lock.acquire(timeout=LIMIT_MS / 1000)

@@ -78,7 +78,7 @@ class SimulatedProducer(KafkaProducer):
 
     @property
     def has_all_memory_back(self) -> bool:
-        return self._pool.available_memory == self._pool.total_memory and not self._accumulator.has_incomplete()
+        return self._pool.available_memory == self._pool.total_memory and not self._accumulator.incomplete
 
     # ---- the Sender ------------------------------------------------------------------------------------------------------------
 

@@ -120,8 +120,8 @@ def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer
         future._chunk._outcome_lock,
         delivery._lock,
         producer._metadata._lock,
-        producer._gatherer._hand_overs._lock,
-        producer._accumulator._incomplete._lock,
+        producer._gatherer.hand_overs._lock,
+        producer._accumulator.incomplete._lock,
         producer._pool._lock,
         producer._metrics._lock,
     ]

@@ -74,7 +74,7 @@ class Network(Accumulation):
         super().__init__(sequencer=self.transactions, clock=clock, **options)
         metrics, failures = ProducerMetrics(given, clock), SenderFailures(given, self.hand_overs)
         outcomes = BatchOutcomes(given, self.metadata, self.accumulator, self.transactions, metrics, failures)
-        self.sender = Sender(given, self.client, self.metadata, self.make_gatherer(), outcomes, clock)
+        self.sender = Sender(self.client, self.make_gatherer(), outcomes, clock)
 
     @property
     def has_ended(self) -> bool:

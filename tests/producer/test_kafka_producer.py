@@ -610,7 +610,7 @@ def test_a_flush_says_that_records_are_left_that_another_thread_is_queueing(brok
 
     with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
         future = producer.send(ProducerRecord("single", b"a"))
-        other = threading.Thread(target=lambda: producer._gatherer._hand_overs.run(encode), daemon=True)
+        other = threading.Thread(target=lambda: producer._gatherer.hand_overs.run(encode), daemon=True)
         other.start()
         assert is_held.wait(WAIT_S)
         with pytest.raises(KafkaTimeoutError, match=r"^\[KAFKA_FLUSH_TIMEOUT\]"):
@@ -996,7 +996,7 @@ def batch_sizes(request: Any) -> list[int]:
 def test_a_record_waits_for_memory_up_to_max_block_ms_and_its_future_says_so(broker: FakeBroker) -> None:
     heard: list[str | None] = []
     with producer_of(broker, max_block_ms=50, buffer_memory=65_536) as producer:
-        producer._metadata_wait._max_block_ms = WAIT_MS  # a busy machine takes longer than 50 ms for it
+        producer._parts.metadata_wait.max_block_ms = WAIT_MS  # a busy machine takes longer than 50 ms for it
         producer.partitions_for("single")
         held = fill_memory(producer)
         future = producer.send(ProducerRecord("single", b"a"), lambda _, error: heard.append(error and error.condition))

@@ -340,9 +340,9 @@ def test_flush_and_waiting_for_metadata_take_time(broker: FakeBroker) -> None:
 
 def test_what_send_refuses_is_an_error(broker: FakeBroker) -> None:
     with producer_of(broker, max_request_size=1000, max_block_ms=100) as producer:
-        producer._metadata_wait._max_block_ms = WAIT_MS  # a busy machine takes longer than 100 ms for it
+        producer._parts.metadata_wait.max_block_ms = WAIT_MS  # a busy machine takes longer than 100 ms for it
         producer.partitions_for("orders")
-        producer._metadata_wait._max_block_ms = 100
+        producer._parts.metadata_wait.max_block_ms = 100
         producer.send(ProducerRecord("orders", b"v" * 2000))
         with pytest.raises(RecordTooLargeError):
             producer.send_columns("orders", value=values(3, size=2000))

@@ -145,7 +145,7 @@ class Play:
 
     def _finish(self, advance_ms: int = 100) -> None:
         for _ in range(500):
-            if not self.stage.accumulator.has_incomplete() and not self.stage.in_flight:
+            if not self.stage.accumulator.incomplete and not self.stage.in_flight:
                 break
             self._good_round(advance_ms)
         self.stage.run()
@@ -165,7 +165,7 @@ class Play:
 
 def assert_settled(play: Play) -> None:
     stage = play.stage
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     assert not stage.accumulator.has_undrained()
     assert stage.is_whole
     for delivery, _ in play.deliveries:

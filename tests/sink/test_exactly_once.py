@@ -124,7 +124,7 @@ def test_a_task_of_a_write_that_was_given_up_ends_quietly_and_cannot_be_committe
     message = run_task(monkeypatch, writer, ["a"])
     writer.abort([message, None])
     late = run_task(monkeypatch, writer, ["b"], 1)
-    assert (late.spark_partition, late.rows, late.is_given_up) == (1, 0, True)
+    assert (late.spark_partition, late.rows, late.found_abort) == (1, 0, True)
     with pytest.raises(WriteAbortedError, match=r"1 of 2 tasks ended without their rows.*Nothing of this write is seen"):
         writer.commit([message, late])
     assert (seen(broker), open_ids(broker)) == ([], [])

@@ -283,16 +283,16 @@ def test_counters_are_the_tasks_own(broker: FakeBroker, cache: WorkerCache) -> N
 def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 5_000, value_bytes=1000)
     (idle,) = cache._entries
-    free = idle.producer._pool._free
+    free = idle.kept._pool._free
     assert 0 < sum(map(len, free)) <= KEPT_BYTES
-    assert idle.producer.metrics()["buffer-available-bytes"] == idle.producer.metrics()["buffer-total-bytes"]
+    assert idle.kept.metrics()["buffer-available-bytes"] == idle.kept.metrics()["buffer-total-bytes"]
 
 
 def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 10)
     (idle,) = cache._entries
     broker.drop_connections(0)
-    until(lambda: idle.producer.metrics()["connection-count"] == 0)
+    until(lambda: idle.kept.metrics()["connection-count"] == 0)
     counters = write(cache, broker, 10)
     assert (counters["record-retry-total"], counters["record-error-total"]) == (0, 0)
     assert len(broker.values("orders")) == 20
@@ -302,8 +302,8 @@ def test_one_that_finds_another_cluster_while_idle_is_not_lent_again(broker: Fak
     """It can never write again. If the cache lent it, it would fail a task for which a new producer works."""
     write(cache, broker, 10)
     (idle,) = cache._entries
-    idle.producer._metadata.cluster_changed("another")
-    assert not idle.producer.is_at_rest()
+    idle.kept._metadata.cluster_changed("another")
+    assert not idle.kept.is_at_rest()
     assert write(cache, broker, 10)["record-error-total"] == 0
 
 
@@ -311,9 +311,9 @@ def test_a_closed_producer_leaves_no_thread_and_no_socket(broker: FakeBroker, ca
     write(cache, broker, 10)
     (idle,) = cache._entries
     cache.close()
-    assert not idle.producer.is_at_rest()
+    assert not idle.kept.is_at_rest()
     assert not [each for each in threading.enumerate() if each.name.endswith("| cached")]
-    assert idle.producer.metrics()["connection-count"] == 0
+    assert idle.kept.metrics()["connection-count"] == 0
 
 
 def test_a_fork_does_not_touch_its_parents_producers(broker: FakeBroker) -> None:

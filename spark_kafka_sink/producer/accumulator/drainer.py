@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol
 
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
@@ -28,30 +27,30 @@ class ReadyCheckResult:
     occupied: dict[int, list[int]] = field(default_factory=dict)
 
 
-class Sequencer(Protocol):
-    """What draining needs of TransactionManager."""
+class Sequencer:
+    """What draining asks of TransactionManager. Without idempotence, as here, no batch waits and none is numbered."""
 
     @property
-    def has_producer_id(self) -> bool: ...
+    def has_producer_id(self) -> bool:
+        """Whether batches have all that they need to be drained."""
+        return True
 
-    def must_stop_draining(self, first: ProducerBatch) -> bool: ...
+    def must_stop_draining(self, first: ProducerBatch) -> bool:  # noqa: ARG002
+        """Whether the batch at the head of a queue must wait for other batches of its partition."""
+        return False
 
-    def assign_sequence(self, batch: ProducerBatch) -> None: ...
+    def assign_sequence(self, batch: ProducerBatch) -> None:
+        """Assign a batch its sequence at its first drain, and track it. A batch that has one keeps it."""
 
 
+@dataclass(eq=False, repr=False)
 class Drainer:
-    """Args:
-    linger_ms: linger.ms.
-    queues: of all batches.
-    sequencer: the TransactionManager.
-    compressor: for batches that no caller has compressed.
-    """
+    linger_ms: int
+    queues: PartitionQueues
+    sequencer: Sequencer  # the TransactionManager
+    compressor: BatchCompressor  # for batches that no caller has compressed
 
-    def __init__(self, linger_ms: int, queues: PartitionQueues, sequencer: Sequencer, compressor: BatchCompressor) -> None:
-        self._linger_ms = linger_ms
-        self._queues = queues
-        self._sequencer = sequencer
-        self._compressor = compressor
+    def __post_init__(self) -> None:
         self._drained_last: dict[int, int] = {}  # node -> index of the queue whose batch was taken last
         self._by_leader: dict[int | None, list[tuple[int, PartitionQueue]]] = {}  # with the index of the queue
         self._have_leader = 0  # how many queues are in it
@@ -82,7 +81,7 @@ class Drainer:
                 elif remaining_ms < result.next_ready_check_delay_ms:
                     result.next_ready_check_delay_ms = remaining_ms
             if leader is None:
-                result.unknown_leader_topics |= {self._queues[index].topic_partition.topic for index in occupied}
+                result.unknown_leader_topics |= {self.queues[index].topic_partition.topic for index in occupied}
             elif occupied:
                 result.occupied[leader] = occupied
                 if is_ready:
@@ -93,8 +92,8 @@ class Drainer:
         """All queues with their indexes. Leaders are looked up once per metadata."""
         if cluster is not self._leaders_are_of:
             self._by_leader, self._have_leader, self._leaders_are_of = {}, 0, cluster
-        for index in range(self._have_leader, len(self._queues)):  # callers may add queues meanwhile
-            queue = self._queues[index]
+        for index in range(self._have_leader, len(self.queues)):  # callers may add queues meanwhile
+            queue = self.queues[index]
             self._by_leader.setdefault(cluster.leader_for(queue.topic_partition), []).append((index, queue))
             self._have_leader = index + 1
         return self._by_leader
@@ -112,21 +111,21 @@ class Drainer:
                 return NEVER_MS
             full = len(queue.batches) > 1 or batch.is_full()
             if not full and not batch.in_retry:
-                queue.lingers_until_ms = now_ms + self._linger_ms - batch.waited_ms(now_ms)
+                queue.lingers_until_ms = now_ms + self.linger_ms - batch.waited_ms(now_ms)
         if self._waits_for_a_response(batch):
             return NEVER_MS  # the response wakes the Sender
         batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         backoff_ms = batch.remaining_backoff_ms(now_ms)
         if backoff_ms > 0 or full or at_once:
             return backoff_ms
-        return self._linger_ms - batch.waited_ms(now_ms)
+        return self.linger_ms - batch.waited_ms(now_ms)
 
     def _waits_for_a_response(self, batch: ProducerBatch) -> bool:
         """Whether the batch must wait for the response to another one of its partition.
 
         Without a producer id all batches wait, but their nodes count as ready, so that the Sender connects to them.
         """
-        return self._sequencer.has_producer_id and self._sequencer.must_stop_draining(batch)
+        return self.sequencer.has_producer_id and self.sequencer.must_stop_draining(batch)
 
     # DRAIN
 
@@ -150,7 +149,7 @@ class Drainer:
                 self._drain_node(cluster, node, occupied.get(node, ()), max_size, now_ms, drained[node])
         except BaseException:
             for batch in chain.from_iterable(drained.values()):
-                self._queues.put_back(batch)
+                self.queues.put_back(batch)
             raise
         return drained
 
@@ -160,22 +159,22 @@ class Drainer:
         """Add the batches to `drained` as they are taken."""
         size = 0
         for index in self._in_turn(node, occupied):
-            queue = self._queues[index]
+            queue = self.queues[index]
             if not queue.batches or queue.muted:
                 continue
             with queue.lock:
                 batch = self._head_to_drain_locked(queue, cluster, now_ms)
                 if batch is None:
                     continue
-                if drained and size + self._compressor.estimated_size(batch) > max_size:
+                if drained and size + self.compressor.estimated_size(batch) > max_size:
                     break
                 queue.take_first_locked()
-            self._queues.moves += 1
+            self.queues.moves += 1
             self._drained_last[node] = index
             if not self._can_finish(batch):
                 continue
             drained.append(batch)
-            self._sequencer.assign_sequence(batch)
+            self.sequencer.assign_sequence(batch)
             size += batch.size_in_bytes
             batch.drained_ms = now_ms
 
@@ -194,22 +193,22 @@ class Drainer:
         first.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         if first.poison is not None or first.remaining_backoff_ms(now_ms) > 0:
             return None
-        if self._sequencer.must_stop_draining(first):
+        if self.sequencer.must_stop_draining(first):
             return None
         return first
 
     def _can_finish(self, batch: ProducerBatch) -> bool:
         """Compress a batch that was taken. If that fails, the batch goes back, poisoned, and `take_expired` removes it."""
         try:
-            self._compressor.finish(batch)
+            self.compressor.finish(batch)
         except Exception as error:
             logger.exception("! %s cannot be compressed", batch)
             batch.poison = KafkaError(
                 f"{batch.topic_partition}: {batch.record_count} record(s) cannot be compressed with"
-                f" {self._compressor.compression.codec}: {error!r}",
+                f" {self.compressor.compression.codec}: {error!r}",
                 condition="KAFKA_INTERNAL_ERROR",
             )
-            self._queues.put_back(batch)
-            self._queues.oldest.poisoned()
+            self.queues.put_back(batch)
+            self.queues.oldest.poisoned()
             return False
         return True

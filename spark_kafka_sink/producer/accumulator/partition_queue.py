@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import KafkaError
@@ -108,7 +108,7 @@ class PartitionQueue:
                 self.batches = left
         return expired
 
-    def take_out(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
+    def withdraw(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
         """Remove all batches, or those that were never drained, because they fail with `error`.
 
         A batch that a caller still writes into stays, poisoned with `error`, and `take_expired` removes it later.
@@ -204,6 +204,16 @@ class PartitionQueues:
         """A queue for each partition; makes those that do not exist yet."""
         by_partition = self.of_topic(topic)
         return [by_partition.get(partition) or self._make(by_partition, topic, partition) for partition in partitions]
+
+    def withdraw(
+        self, error: KafkaError, concerns: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
+    ) -> list[ProducerBatch]:
+        """As PartitionQueue.withdraw, of all queues that it concerns. Sender only."""
+        queues = [queue for queue in self if concerns(queue)]
+        withdrawn = [batch for queue in queues for batch in queue.withdraw(error, undrained_only=undrained_only)]
+        self.moves += len(withdrawn)
+        self.oldest.poisoned()
+        return withdrawn
 
     def put_back(self, batch: ProducerBatch) -> None:
         """Put a batch at the head of its queue, but behind batches with lower sequences. Sender only."""

@@ -13,7 +13,7 @@ prepaid and never waits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -37,7 +37,6 @@ from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver
 from spark_kafka_sink.producer.topic_rows import TopicRows
-from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
 class RecordAccumulator:
@@ -49,7 +48,6 @@ class RecordAccumulator:
         sequencer: the TransactionManager.
         random: for sticky partitions and back-off jitter; seeded by tests.
         on_abandoned: called with topic, number and error of rows that got into no batch, before their owner's `abandon`.
-        is_transactional: whether new batches belong to a transaction.
     """
 
     def __init__(
@@ -60,8 +58,6 @@ class RecordAccumulator:
         sequencer: Sequencer,
         random: Random | None = None,
         on_abandoned: Callable[[str, int, KafkaError], None] = lambda *_: None,
-        *,
-        is_transactional: bool = False,
     ) -> None:
         self._config = config
         self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
@@ -69,16 +65,15 @@ class RecordAccumulator:
         self.wake_sender = wake_sender
         self._random = random or Random()
         self._on_abandoned = on_abandoned
-        self._is_transactional = is_transactional
-        self._queues = PartitionQueues()
-        self._incomplete = IncompleteBatches(clock)
+        self.queues = PartitionQueues()
+        self.incomplete = IncompleteBatches(clock)
         self._compressor = BatchCompressor(config, self.pool)
-        self._writer = SliceWriter(self.pool, self._compressor, self._queues.oldest.poisoned, wake_sender)
-        self._drainer = Drainer(config.linger_ms, self._queues, sequencer, self._compressor)
-        self.built_in_partitioner = BuiltInPartitioner(config, self._queues, self._compressor, self._random)
+        self._writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.poisoned, wake_sender)
+        self.drainer = Drainer(config.linger_ms, self.queues, sequencer, self._compressor)
+        self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, self._random)
         # Set by the Sender while a transaction is committed or aborted: nothing lingers then.
         self.completing = False
-        self._closed = False  # these three are written by one thread at a time and read by all without a lock
+        self.closed = False  # these three are written by one thread at a time and read by all without a lock
         self._ended_by: KafkaError | None = None
         self._refusal: KafkaError | None = None
         self._starving = Inside()  # callers that wait for memory
@@ -155,13 +150,10 @@ class RecordAccumulator:
         With `is_enough`, wait until it returns true, if that is sooner; it is asked after each batch that is done. Blocks at most
         `timeout_ms`; returns false when that time ran out.
         """
-        return self._incomplete.flush(timeout_ms, self.wake_sender, is_enough)
-
-    def is_closed(self) -> bool:
-        return self._closed
+        return self.incomplete.flush(timeout_ms, self.wake_sender, is_enough)
 
     def check_not_closed(self) -> None:
-        if self._closed:
+        if self.closed:
             raise closed_error(self._ended_by, "Cannot write: the producer is closed or being closed")
 
     def check_open(self) -> None:
@@ -172,9 +164,6 @@ class RecordAccumulator:
             raise fresh_copy(refusal)
 
     # CALLERS: what a SliceLayout needs
-
-    def queues_for(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
-        return self._queues.of_partitions(topic, partitions)
 
     def raw_limit(self, topic: str) -> int:
         """Bytes of uncompressed records that make a batch full."""
@@ -189,45 +178,28 @@ class RecordAccumulator:
             self._clock.now_ms() if created_ms is None else created_ms,
             raw_limit,
             base_timestamp,
-            self._incomplete.new_flush_id(),
+            self.incomplete.new_flush_id(),
             self.pool.block_size,
-            self._is_transactional,
+            self._config.transactional_id is not None,
         )
 
     def enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Put a new batch at the tail of a queue, whose lock the caller holds. A second call for it does nothing."""
-        self._incomplete.add([batch])
+        self.incomplete.add([batch])
         queue.append_locked(batch)
-        self._queues.oldest.queued(batch.created_ms)
+        self.queues.oldest.queued(batch.created_ms)
 
     # SENDER: what to send
 
     def wants_all_at_once(self) -> bool:
         """Whether nothing lingers: a caller waits for memory or flushes, a transaction completes, or the producer is closed."""
-        return len(self._starving) > 0 or self._closed or self._incomplete.is_flushing or self.completing
+        return len(self._starving) > 0 or self.closed or self.incomplete.is_flushing or self.completing
 
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
-        """Which nodes have a batch to send, when to ask again at the latest, and where `drain` will find batches."""
-        result = self._drainer.ready(cluster, now_ms, self.wants_all_at_once())
-        self.built_in_partitioner.update_load(cluster, self._incomplete.newest_flush_id)
+        """Which nodes have a batch to send, when to ask again at the latest, and where `drainer.drain` will find batches."""
+        result = self.drainer.ready(cluster, now_ms, self.wants_all_at_once())
+        self.built_in_partitioner.update_load(cluster, self.incomplete.newest_flush_id)
         return result
-
-    def drain(
-        self,
-        cluster: Cluster,
-        nodes: Iterable[int],
-        max_size: int,
-        now_ms: int,
-        occupied: Mapping[int, Sequence[int]],
-    ) -> dict[int, list[ProducerBatch]]:
-        """Take one batch of each partition that a ready node leads; see Drainer.drain."""
-        return self._drainer.drain(cluster, nodes, max_size, now_ms, occupied)
-
-    def mute_partition(self, topic_partition: TopicPartition) -> None:
-        self._queues.of_partition(topic_partition).muted = True
-
-    def unmute_partition(self, topic_partition: TopicPartition) -> None:
-        self._queues.of_partition(topic_partition).muted = False
 
     # SENDER: batches that come back
 
@@ -241,7 +213,7 @@ class RecordAccumulator:
             batch.backoff_ms = self._draw_backoff_ms(batch.attempts)  # drawn once: the shortest of many draws would end the wait
         else:
             batch.backoff_ms = min(at_most_ms, self._config.retry_backoff_ms)
-        self.insert(batch)
+        self.queues.put_back(batch)
 
     def _draw_backoff_ms(self, attempts: int) -> int:
         """retry.backoff.ms · 2^(attempts-1), at most retry.backoff.max.ms, ±20 % (KIP-580)."""
@@ -252,35 +224,31 @@ class RecordAccumulator:
     def divide(self, big: ProducerBatch) -> list[ProducerBatch]:
         """Split a batch that the broker found too large, and free its memory.
 
-        The caller inserts the smaller batches after the TransactionManager knows them. Kafka's splitAndReenqueue.
+        The caller puts the smaller batches into their queue after the TransactionManager knows them. Kafka's splitAndReenqueue.
         """
         children = big.split(self._compressor.raw_limit_after(big))
-        self._incomplete.add(children)
+        self.incomplete.add(children)
         self.deallocate(big)
         return children
-
-    def insert(self, batch: ProducerBatch) -> None:
-        """Put a batch back at the head of its queue, in sequence order if it has a sequence."""
-        self._queues.put_back(batch)
 
     # SENDER: batches that fail
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Remove the batches that are older than delivery.timeout.ms, and those that are poisoned."""
         expired: list[ProducerBatch] = []
-        oldest = self._queues.oldest
+        oldest = self.queues.oldest
         if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.some_are_poisoned:
             return expired
         oldest.look_anew()
-        for queue in self._queues:
+        for queue in self.queues:
             if queue.batches:
                 expired += queue.take_expired(self._config.delivery_timeout_ms, now_ms, oldest)
-        self._queues.moves += len(expired)
+        self.queues.moves += len(expired)
         return expired
 
     def next_expiry_delay_ms(self, now_ms: int) -> int:
         """How long until the first queued batch can expire: the Sender sleeps no longer than this."""
-        oldest_ms = self._queues.oldest.made_ms
+        oldest_ms = self.queues.oldest.made_ms
         return NEVER_MS if oldest_ms == NEVER_MS else max(0, oldest_ms + self._config.delivery_timeout_ms - now_ms)
 
     def take_waiting_for(self, leader: int | None, cluster: Cluster, error: KafkaError) -> list[ProducerBatch]:
@@ -288,13 +256,9 @@ class RecordAccumulator:
 
         A batch that a caller still writes into stays in its queue, poisoned with `error`, until `expired_batches` removes it.
         """
-        taken: list[ProducerBatch] = []
-        for queue in self._queues:
-            if queue.batches and cluster.leader_for(queue.topic_partition) == leader:
-                taken += queue.take_out(error)
-        self._queues.moves += 1
-        self._queues.oldest.poisoned()
-        return taken
+        return self.queues.withdraw(
+            error, lambda queue: bool(queue.batches) and cluster.leader_for(queue.topic_partition) == leader
+        )
 
     def withdraw_batches(self, error: KafkaError) -> list[ProducerBatch]:
         """Empty all queues. Returns every batch, queued or in flight, oldest first: they are to fail with `error`.
@@ -302,11 +266,8 @@ class RecordAccumulator:
         A batch that a caller still writes into is returned too, but stays in its queue, poisoned, until `expired_batches`
         removes it and its memory can be freed.
         """
-        for queue in self._queues:
-            queue.take_out(error)
-        self._queues.moves += 1
-        self._queues.oldest.poisoned()
-        return list(self._incomplete)
+        self.queues.withdraw(error)
+        return list(self.incomplete)
 
     def abort_undrained(self, error: KafkaError) -> list[ProducerBatch]:
         """Remove the batches that were never drained, which are to fail with `error`: those of a transaction that is aborted.
@@ -314,12 +275,7 @@ class RecordAccumulator:
         Batches in flight or in retry stay: the broker may have them, and the transaction cannot end before that is known.
         A batch that a caller still writes into stays, poisoned with `error`, until `expired_batches` removes it.
         """
-        taken: list[ProducerBatch] = []
-        for queue in self._queues:
-            taken += queue.take_out(error, undrained_only=True)
-        self._queues.moves += len(taken)
-        self._queues.oldest.poisoned()
-        return sorted(taken, key=lambda batch: batch.flush_id)
+        return sorted(self.queues.withdraw(error, undrained_only=True), key=lambda batch: batch.flush_id)
 
     # SENDER: batches that are done
 
@@ -333,24 +289,16 @@ class RecordAccumulator:
             self.pool.deallocate(memory)
         if surplus:
             self.pool.deallocate(surplus)
-        self.remove_incomplete(batch)
-
-    def remove_incomplete(self, batch: ProducerBatch) -> None:
-        """Flushes no longer wait for this batch. For one that is done while a request still refers to its memory."""
-        self._incomplete.remove(batch)
+        self.incomplete.remove(batch)
 
     # ANY THREAD
 
     def is_queued(self, batch: ProducerBatch) -> bool:
-        return self._queues.of_partition(batch.topic_partition).holds(batch)
+        return self.queues.of_partition(batch.topic_partition).holds(batch)
 
     def has_undrained(self) -> bool:
         """Whether any queue has batches. Takes each queue's lock, so after close() it sees every append that was in time."""
-        return any(queue.has_batches() for queue in self._queues)
-
-    def has_incomplete(self) -> bool:
-        """Whether any row that was appended has no outcome yet."""
-        return bool(self._incomplete)
+        return any(queue.has_batches() for queue in self.queues)
 
     def refuse_rows(self, error: KafkaError | None) -> None:
         """From now on appends raise a copy of `error`, also those in progress, until this is called with None.
@@ -368,7 +316,7 @@ class RecordAccumulator:
         """
         if ended_by is not None:
             self._ended_by = ended_by
-        self._closed = True
+        self.closed = True
         self.pool.close(ended_by)
 
     def end(self) -> None:
@@ -376,6 +324,6 @@ class RecordAccumulator:
 
         Also what calls hold that were interrupted, or have not noticed the end.
         """
-        for queue in self._queues:
+        for queue in self.queues:
             queue.clear()
         self.pool.end()

@@ -7,7 +7,6 @@ and never waits for memory: it stops, and `memory_wanted` is what it lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Part, RecordsOwner
-from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue
+from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.sorted_slice import FittingRows, SortedSlice
 
@@ -48,8 +47,7 @@ class BatchSource(Protocol):
     """What a layout needs of RecordAccumulator."""
 
     pool: BufferPool
-
-    def queues_for(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]: ...
+    queues: PartitionQueues
 
     def raw_limit(self, topic: str) -> int: ...
 
@@ -92,35 +90,26 @@ class _Place:
     memory: MemoryWanted
 
 
+@dataclass(eq=False, repr=False)
 class SliceLayout:
     """Reserves room for the rows of a sorted slice, run by run (a run: the slice's rows of one partition).
 
     The first call of `reserve` measures all runs together against the batches that are open then: enough for the runs that fit.
     Runs that do not fit are laid out batch by batch. So are runs whose batch another thread has drained or filled since.
-
-    Args:
-        created_ms: for new batches; None: the time at which each is made.
-        prepaid: a charge that the caller has for these rows. With it they never wait for memory.
     """
 
-    def __init__(
-        self,
-        accumulator: BatchSource,
-        topic: str,
-        rows: SortedSlice,
-        owner: RecordsOwner,
-        created_ms: int | None = None,
-        prepaid: PoolMemory | None = None,
-    ) -> None:
-        self._accumulator = accumulator
-        self._pool = accumulator.pool
-        self._rows = rows
-        self._owner = owner
-        self._created_ms = created_ms
-        self._prepaid = prepaid
-        self._queues = accumulator.queues_for(topic, rows.run_partitions)
-        self._ends: list[int] = rows.run_ends.tolist()
-        self._raw_limit = accumulator.raw_limit(topic)
+    accumulator: BatchSource
+    topic: str
+    rows: SortedSlice
+    owner: RecordsOwner
+    created_ms: int | None = None  # for new batches; None: the time at which each is made
+    prepaid: PoolMemory | None = None  # a charge that the caller has for these rows. With it they never wait for memory
+
+    def __post_init__(self) -> None:
+        self._pool = self.accumulator.pool
+        self._queues = self.accumulator.queues.of_partitions(self.topic, self.rows.run_partitions)
+        self._ends: list[int] = self.rows.run_ends.tolist()
+        self._raw_limit = self.accumulator.raw_limit(self.topic)
         self._run = 0
         self._row = 0  # the first row that has no room yet
         self._wanted = MemoryWanted(0, 0)  # what the pool could not give at once
@@ -130,11 +119,11 @@ class SliceLayout:
 
     @property
     def done(self) -> bool:
-        return self._row >= self._rows.rows
+        return self._row >= self.rows.rows
 
     def rows_without_place(self) -> npt.NDArray[np.int32]:
         """Their positions in the caller's chunk."""
-        return self._rows.original_rows[self._row :]
+        return self.rows.original_rows[self._row :]
 
     @property
     def memory_wanted(self) -> tuple[int, int, PoolMemory]:
@@ -176,7 +165,7 @@ class SliceLayout:
     def _guess_all_runs(self) -> dict[int, _Place]:
         """Places for all runs in the batches that are open now, where there is room."""
         tails = [_Tail.of(queue) for queue in self._queues]
-        fitting = self._rows.fit_all_runs(
+        fitting = self.rows.fit_all_runs(
             [tail.record_count for tail in tails],
             [None if tail.batch is None else tail.batch.base_timestamp for tail in tails],
             [self._room_in(tail) for tail in tails],
@@ -189,12 +178,12 @@ class SliceLayout:
         """A place for as many rows as the open batch has room for, or else a new batch."""
         tail = _Tail.of(queue)
         if tail.batch is not None:
-            rows = self._rows.fit(self._row, end, tail.record_count, tail.batch.base_timestamp, self._room_in(tail))
+            rows = self.rows.fit(self._row, end, tail.record_count, tail.batch.base_timestamp, self._room_in(tail))
             if rows is not None:
                 return self._place(tail, rows)
             with queue.lock:
                 queue.close_locked(tail.batch)
-        return self._place(_NO_BATCH, self._rows.fit_new_batch(self._row, end, self._raw_limit))
+        return self._place(_NO_BATCH, self.rows.fit_new_batch(self._row, end, self._raw_limit))
 
     def _room_in(self, tail: _Tail) -> int:
         return (self._raw_limit if tail.batch is None else tail.batch.raw_limit) - tail.record_bytes
@@ -212,7 +201,7 @@ class SliceLayout:
         more_blocks, more_charge = wanted.blocks - len(self._stock.blocks), wanted.charge - self._stock.charged
         if more_blocks <= 0 and more_charge <= 0:
             return True
-        more_blocks, more_charge, ahead = max(0, more_blocks), max(0, more_charge), self._prepaid is not None
+        more_blocks, more_charge, ahead = max(0, more_blocks), max(0, more_charge), self.prepaid is not None
         if self._pool.try_allocate(more_blocks, charge=more_charge, into=self._stock, ahead=ahead) is None:
             self._wanted = wanted
             return False
@@ -223,13 +212,13 @@ class SliceLayout:
 
         The segments of a slice take no more bytes than were charged for; but each batch's charge is rounded up to whole blocks.
         """
-        if self._prepaid is None:
+        if self.prepaid is None:
             return False
         batch = place.tail.batch
         segment_bytes, charged = (0, 0) if batch is None else (batch.record_bytes - batch.block_bytes, batch.memory.charged)
         charge = max(0, self._pool.blocks_for(segment_bytes + place.rows.size_bytes) - charged)
-        from_prepaid = min(charge, self._prepaid.charged)
-        self._prepaid.charged -= from_prepaid
+        from_prepaid = min(charge, self.prepaid.charged)
+        self.prepaid.charged -= from_prepaid
         self._stock.charged += from_prepaid
         if charge > from_prepaid:
             self._pool.overdraw(charge - from_prepaid, self._stock)
@@ -240,20 +229,20 @@ class SliceLayout:
 
     def _take_place(self, queue: PartitionQueue, place: _Place) -> None:
         """Reserve a place, with memory from the stock; does nothing if the queue's tail has changed meanwhile."""
-        rows, lo, tail = self._rows, self._row, place.tail
+        rows, lo, tail = self.rows, self._row, place.tail
         hi, size_bytes, max_timestamp, fill_batch = place.rows
         with queue.lock:
-            self._accumulator.check_open()
+            self.accumulator.check_open()
             batch = queue.open_batch()
             if not tail.is_still(batch):
                 return
             is_new = batch is None
             if batch is None:
-                batch = self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self._created_ms)
+                batch = self.accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self.created_ms)
             first_delta = tail.record_count
             # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
             positions, sizes = rows.original_rows[lo:hi].copy(), rows.sizes[lo:hi].copy()
-            part = Part(self._owner, queue.topic_partition, first_delta, positions, sizes, size_bytes)
+            part = Part(self.owner, queue.topic_partition, first_delta, positions, sizes, size_bytes)
             reservation = Reservation(
                 queue, batch, first_delta == 0, place.is_segment, 0, lo, hi, size_bytes, place.memory.charge
             )
@@ -264,4 +253,4 @@ class SliceLayout:
             self.reservations.append(reservation)
             self._row = hi
             if is_new:
-                self._accumulator.enqueue(queue, batch)
+                self.accumulator.enqueue(queue, batch)

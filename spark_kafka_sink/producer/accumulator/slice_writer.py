@@ -8,6 +8,7 @@ Law: every reservation ends, whatever raises. A batch with a reservation is neit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
@@ -22,21 +23,12 @@ from spark_kafka_sink.records.record_batch import octets
 ENCODED_TOGETHER_BYTES = 512 * 1024  # before they are copied into blocks, or compressed: what a core's cache holds
 
 
+@dataclass(eq=False, repr=False)
 class SliceWriter:
-    """Args:
-    pool: of the batches' memory.
-    compressor: for batches that are full.
-    poisoned: called when a batch is poisoned.
-    wake_sender: called when there is something to send.
-    """
-
-    def __init__(
-        self, pool: BufferPool, compressor: BatchCompressor, poisoned: Callable[[], None], wake_sender: Callable[[], None]
-    ) -> None:
-        self._pool = pool
-        self._compressor = compressor
-        self._poisoned = poisoned
-        self._wake_sender = wake_sender
+    pool: BufferPool  # of the batches' memory
+    compressor: BatchCompressor  # for batches that are full
+    poisoned: Callable[[], None]  # called when a batch is poisoned
+    wake_sender: Callable[[], None]  # called when there is something to send
 
     def write(self, sorted_slice: SortedSlice, reservations: list[Reservation]) -> None:
         """Encode the reserved rows and end their reservations. After an error some are open: see `give_up`."""
@@ -50,12 +42,12 @@ class SliceWriter:
                 else:
                     _write_to_blocks(rows, first, group)
                 for reservation in group:
-                    if self._compressor.compression.enabled:
+                    if self.compressor.compression.enabled:
                         self._compress_if_full(reservation)
                     wake |= self._release(reservation)
         finally:
             if wake:
-                self._wake_sender()
+                self.wake_sender()
 
     def give_up(self, reservations: list[Reservation]) -> None:
         """End the reservations that are open after an error. Their batches are poisoned: all rows in them fail."""
@@ -64,12 +56,12 @@ class SliceWriter:
                 self._poison(reservation)
                 self._release(reservation)
         if reservations:
-            self._wake_sender()
+            self.wake_sender()
 
     # SEGMENTS
 
     def _write_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> None:
-        compression = self._compressor.compression
+        compression = self.compressor.compression
         is_large = reservation.size_bytes >= SEGMENT_BYTES  # a small segment would compress badly by itself
         packed = self._packed_segment(rows, first, reservation) if compression.is_blockwise and is_large else None
         if packed is None:
@@ -77,14 +69,14 @@ class SliceWriter:
             reservation.batch.attach(reservation.place, data)
             return
         reservation.batch.attach(reservation.place, packed)
-        surplus = reservation.charge - self._pool.blocks_for(packed.size_bytes)
+        surplus = reservation.charge - self.pool.blocks_for(packed.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
-                self._pool.deallocate(reservation.batch.memory.take(0, surplus))
+                self.pool.deallocate(reservation.batch.memory.take(0, surplus))
 
     def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
         """Encode and compress in steps that stay in the CPU's cache; None if the first step does not get smaller."""
-        codec, level = self._compressor.compression.codec, self._compressor.compression.level
+        codec, level = self.compressor.compression.codec, self.compressor.compression.level
         count = reservation.hi - reservation.lo
         step = max(1, count * ENCODED_TOGETHER_BYTES // reservation.size_bytes)
         blocks: list[memoryview] = []
@@ -106,7 +98,7 @@ class SliceWriter:
         with reservation.queue.lock:
             is_last_writer = batch.closed and batch.reservations == 1 and batch.poison is None
         if is_last_writer:
-            self._compressor.finish(batch)
+            self.compressor.finish(batch)
 
     def _poison(self, reservation: Reservation) -> None:
         batch = reservation.batch
@@ -115,7 +107,7 @@ class SliceWriter:
             batch.poison = batch.poison or KafkaError(
                 f"{batch.topic_partition}: the batch is not sent because one of its rows could not be encoded"
             )
-        self._poisoned()
+        self.poisoned()
 
     def _release(self, reservation: Reservation) -> bool:
         """End a reservation; returns whether the Sender should look at the batch now."""

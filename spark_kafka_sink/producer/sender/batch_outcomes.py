@@ -96,8 +96,7 @@ class BatchOutcomes:
         """These batches go into a request now."""
         for batch in batches:
             self.in_flight.add(batch)
-            if self._guarantee_message_order:
-                self.accumulator.mute_partition(batch.topic_partition)
+            self._mute(batch, True)
 
     def take_back(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
         """No request was made of these batches: queue them again."""
@@ -105,11 +104,11 @@ class BatchOutcomes:
             if batch.in_flight:
                 self.in_flight.remove(batch)
             self.accumulator.reenqueue(batch, now_ms)
-            self._unmute(batch)
+            self._mute(batch, False)
 
-    def _unmute(self, batch: ProducerBatch) -> None:
+    def _mute(self, batch: ProducerBatch, muted: bool) -> None:
         if self._guarantee_message_order:
-            self.accumulator.unmute_partition(batch.topic_partition)
+            self.accumulator.queues.of_partition(batch.topic_partition).muted = muted
 
     # ANSWERS
 
@@ -137,7 +136,7 @@ class BatchOutcomes:
                 self.fail(batch, failure, final_state=FinalState.ABORTED)
             raise
         finally:
-            self._unmute(batch)
+            self._mute(batch, False)
         if error.refresh_metadata:
             self.metadata.request_update(f"{batch.topic_partition}: {error}")
 
@@ -183,7 +182,7 @@ class BatchOutcomes:
         try:
             self.transactions.replace_in_flight(batch, children)
             for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
-                self.accumulator.insert(child)
+                self.accumulator.queues.put_back(child)
         except Exception as raised:
             error = _internal_error(batch, "split the batch", raised)
             self.transactions.batch_failed(batch, error)
@@ -235,7 +234,7 @@ class BatchOutcomes:
             self.transactions.batch_failed(batch, error)
             if batch.in_flight or batch.reservations:
                 # Its memory is still in use, but flush() need not wait for it: its rows have failed.
-                self.accumulator.remove_incomplete(batch)
+                self.accumulator.incomplete.remove(batch)
             else:
                 self.accumulator.deallocate(batch)
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
-from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 
@@ -17,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class Expiry:
-    def __init__(self, config: ProducerConfig, metadata: Metadata, outcomes: BatchOutcomes) -> None:
-        self._limit_ms = config.delivery_timeout_ms
-        self._metadata = metadata
+    def __init__(self, outcomes: BatchOutcomes) -> None:
+        self._limit_ms = outcomes.config.delivery_timeout_ms
+        self._metadata = outcomes.metadata
         self._accumulator = outcomes.accumulator
         self._transactions = outcomes.transactions
         self._failures = outcomes.failures

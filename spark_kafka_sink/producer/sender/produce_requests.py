@@ -10,10 +10,9 @@ from functools import partial
 from uuid import UUID
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, KafkaClient
-from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
+from spark_kafka_sink.network.metadata import LeaderAndEpoch
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -34,13 +33,11 @@ _MOVED = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.numbe
 
 
 class ProduceRequests:
-    def __init__(
-        self, config: ProducerConfig, client: KafkaClient, metadata: Metadata, outcomes: BatchOutcomes, clock: Clock
-    ) -> None:
-        self._acks = config.acks
-        self._timeout_ms = config.request_timeout_ms
+    def __init__(self, client: KafkaClient, outcomes: BatchOutcomes, clock: Clock) -> None:
+        self._acks = outcomes.config.acks
+        self._timeout_ms = outcomes.config.request_timeout_ms
         self._client = client
-        self._metadata = metadata
+        self._metadata = outcomes.metadata
         self._outcomes = outcomes
         self._transactions = outcomes.transactions
         self._metrics = outcomes.metrics

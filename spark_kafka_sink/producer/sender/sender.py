@@ -15,12 +15,10 @@ from __future__ import annotations
 import logging
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.kafka_client import KafkaClient
-from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.drainer import ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
@@ -35,19 +33,11 @@ MIN_ROUND_MS = 50  # between rounds that only look again, however small retry.ba
 
 
 class Sender:
-    def __init__(
-        self,
-        config: ProducerConfig,
-        client: KafkaClient,
-        metadata: Metadata,
-        gatherer: RecordGatherer,
-        outcomes: BatchOutcomes,
-        clock: Clock,
-    ) -> None:
-        self._config = config
-        self._look_again_ms = max(config.retry_backoff_ms, MIN_ROUND_MS)
+    def __init__(self, client: KafkaClient, gatherer: RecordGatherer, outcomes: BatchOutcomes, clock: Clock) -> None:
+        self._config = outcomes.config
+        self._look_again_ms = max(self._config.retry_backoff_ms, MIN_ROUND_MS)
         self._client = client
-        self._metadata = metadata
+        self._metadata = outcomes.metadata
         self._accumulator = outcomes.accumulator
         self._transactions = outcomes.transactions
         self._metrics = outcomes.metrics
@@ -55,8 +45,8 @@ class Sender:
         self._outcomes = outcomes
         self._gatherer = gatherer
         self._clock = clock
-        self._expiry = Expiry(config, metadata, outcomes)
-        self._produce = ProduceRequests(config, client, metadata, outcomes, clock)
+        self._expiry = Expiry(outcomes)
+        self._produce = ProduceRequests(client, outcomes, clock)
         self._running = True  # written by initiate_close, read by run
         self._must_end = Signal()  # given by force_close
         self.ended = Signal()  # the thread has done all that it had to do; given by whoever runs it
@@ -176,14 +166,14 @@ class Sender:
 
     def is_settled(self) -> bool:
         """Whether every batch is acknowledged or has failed, and no answer is due, not even for a batch that has expired."""
-        return not self._outcomes.in_flight and not self._accumulator.has_incomplete()
+        return not self._outcomes.in_flight and not self._accumulator.incomplete
 
     def _fatal_error(self) -> KafkaError | None:
         """The error because of which nothing can be sent any more, if there is one."""
         return self._transactions.fatal_error or self._metadata.permanent_error()
 
     def _fail_everything(self, error: KafkaError, now_ms: int) -> None:
-        if self._accumulator.has_incomplete():
+        if self._accumulator.incomplete:
             self._outcomes.give_up_all(error)
         self._expiry.expire(now_ms)  # collects what a caller was still writing into
         self._fail_gathered(error)
@@ -235,7 +225,7 @@ class Sender:
         if not self._transactions.has_producer_id:
             nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll
         timeout_ms = min(timeout_ms, self._expiry.next_delay_ms(now_ms))
-        drained = self._accumulator.drain(cluster, nodes, self._config.request_bytes, now_ms, result.occupied)
+        drained = self._accumulator.drainer.drain(cluster, nodes, self._config.request_bytes, now_ms, result.occupied)
         self._send_requests(drained, cluster, now_ms)
         if any(drained.values()):
             return 0  # there may be more for the same nodes

@@ -1,4 +1,4 @@
-"""The arguments of `send_offsets_to_transaction`, as this package has them or as the consumers of others return them.
+"""What `send_offsets_to_transaction` takes, as this package has it or as the consumers of others return it.
 
 Taken are, besides OffsetAndMetadata and ConsumerGroupMetadata: confluent-kafka's list of TopicPartitions (`position`) and the
 bytes of its `consumer_group_metadata()`, kafka-python's dict and `group_metadata()`, and an int as an offset. They are known by
@@ -11,10 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_kafka_sink.producer.producer_record import whole_number
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 # librdkafka's: magic, generation, group id, member id, whether there is no instance id, instance id. Texts end with a zero byte.
@@ -30,6 +29,35 @@ _OFFSETS = (
     "offsets must map a TopicPartition to an OffsetAndMetadata or an int, or be a list of objects with topic, partition and"
     " offset, as position() of confluent-kafka's consumer returns it"
 )
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A position of a consumer group in one partition, as `send_offsets_to_transaction` takes it.
+
+    Args:
+        offset: of the next record to read.
+        metadata: any text, at most the broker's offset.metadata.max.bytes long.
+        leader_epoch: of the record before, or -1 if it is not known.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """A member of a consumer group (KIP-447). Without a member, generation and member id stay as they are here.
+
+    With generation and member id, the broker rejects offsets of a consumer that has lost its partitions meanwhile.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+NO_GROUP = ConsumerGroupMetadata("")
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:

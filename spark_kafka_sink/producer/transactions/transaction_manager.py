@@ -23,6 +23,7 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.network.kafka_client import KafkaClient
+from spark_kafka_sink.producer.accumulator.drainer import Sequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.sequence_numbers import (
     NO_LAST_ACKED_SEQUENCE,
@@ -74,7 +75,7 @@ NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every st
 }
 
 
-class TransactionManager:
+class TransactionManager(Sequencer):
     """Without idempotence. Sender thread only, except where another thread is named."""
 
     transactional_id: str | None = None
@@ -144,18 +145,6 @@ class TransactionManager:
     def produce_version_cap(self) -> int | None:
         """The newest version of Produce requests to use; None: the newest that the node knows."""
         return None
-
-    @property
-    def has_producer_id(self) -> bool:
-        """Whether batches have all that they need to be drained."""
-        return True
-
-    def must_stop_draining(self, first: ProducerBatch) -> bool:  # noqa: ARG002
-        """Whether the batch at the head of a queue must wait for other batches of its partition."""
-        return False
-
-    def assign_sequence(self, batch: ProducerBatch) -> None:
-        """Assign a batch its sequence at its first drain, and track it. A batch that has one keeps it."""
 
     def batch_completed(self, batch: ProducerBatch) -> None:
         """It is in the log."""

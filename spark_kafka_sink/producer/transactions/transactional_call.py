@@ -11,41 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, for_keeping
 from spark_kafka_sink.interrupts import Waiters
+from spark_kafka_sink.producer.transactions.group_offsets import NO_GROUP, ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-
-
-class OffsetAndMetadata(NamedTuple):
-    """A position of a consumer group in one partition, as `send_offsets_to_transaction` takes it.
-
-    Args:
-        offset: of the next record to read.
-        metadata: any text, at most the broker's offset.metadata.max.bytes long.
-        leader_epoch: of the record before, or -1 if it is not known.
-    """
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
-
-
-class ConsumerGroupMetadata(NamedTuple):
-    """A member of a consumer group (KIP-447). Without a member, generation and member id stay as they are here.
-
-    With generation and member id, the broker rejects offsets of a consumer that has lost its partitions meanwhile.
-    """
-
-    group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-
-
-NO_GROUP = ConsumerGroupMetadata("")
 
 
 class Method(enum.Enum):

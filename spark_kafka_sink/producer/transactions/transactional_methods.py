@@ -24,6 +24,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from spark_kafka_sink.clock import Clock
@@ -36,13 +37,14 @@ from spark_kafka_sink.errors import (
     fresh_copy,
 )
 from spark_kafka_sink.interrupts import Inside, Waiters
-from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
-from spark_kafka_sink.producer.transactions.transactional_call import (
+from spark_kafka_sink.producer.transactions.group_offsets import (
     ConsumerGroupMetadata,
-    Method,
     OffsetAndMetadata,
-    TransactionalCall,
+    checked_group,
+    checked_offsets,
+    checked_text,
 )
+from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -189,30 +191,16 @@ class TransactionalMethods:
         return self._transaction_calls.write(hand_over_rows, *args, **more)
 
 
+@dataclass(eq=False, repr=False)
 class TransactionCalls:
-    """Args:
-    transactions: the state, which the Sender moves.
-    encode_gathered: queues single records that were gathered, until a deadline (Clock.now_ms); false if some are left then.
-    wake_sender: called after a call was posted.
-    clock, max_block_ms: for the bounded waits.
-    took: called with method and nanoseconds of each call, for metrics.
-    """
+    transactions: Transactions  # the state, which the Sender moves
+    encode_gathered: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
+    wake_sender: Callable[[], None]  # called after a call was posted
+    clock: Clock
+    max_block_ms: int  # how long each call may wait
+    took: Callable[[Method, int], None]  # called with method and nanoseconds of each call, for metrics
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        encode_gathered: Callable[[int], bool],
-        wake_sender: Callable[[], None],
-        clock: Clock,
-        max_block_ms: int,
-        took: Callable[[Method, int], None],
-    ) -> None:
-        self._transactions = transactions
-        self._encode_gathered = encode_gathered
-        self._wake_sender = wake_sender
-        self._clock = clock
-        self._max_block_ms = max_block_ms
-        self._took = took
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards those below
         self._waiters = Waiters(self._lock)  # woken when a writer has left
         self._is_open = False
@@ -227,7 +215,7 @@ class TransactionCalls:
             with inside:
                 with self._lock:
                     if not self._is_open:
-                        raise self._transactions.call_error() or IllegalStateError(
+                        raise self.transactions.call_error() or IllegalStateError(
                             "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
                         )
                     self._writers.add(inside)
@@ -239,10 +227,10 @@ class TransactionCalls:
     def use_id(self, transactional_id: str) -> None:
         if not checked_text(transactional_id, "transactional.id"):
             raise ValueError("transactional.id must not be empty")
-        self._call(TransactionalCall(Method.USE_ID, self._clock, transactional_id=transactional_id), self._deadline_ms())
+        self._call(TransactionalCall(Method.USE_ID, self.clock, transactional_id=transactional_id), self._deadline_ms())
 
     def init(self) -> None:
-        self._call(TransactionalCall(Method.INIT, self._clock), self._deadline_ms()).is_reported = True
+        self._call(TransactionalCall(Method.INIT, self.clock), self._deadline_ms()).is_reported = True
 
     def begin(self) -> None:
         deadline_ms = self._deadline_ms()
@@ -255,7 +243,7 @@ class TransactionCalls:
                 self._beginning.add(inside)
             # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
             self._hand_over(Method.BEGIN, deadline_ms)
-            call = self._call(TransactionalCall(Method.BEGIN, self._clock), deadline_ms)
+            call = self._call(TransactionalCall(Method.BEGIN, self.clock), deadline_ms)
             self._is_open = True
         call.is_reported = True  # until now no other call was possible
 
@@ -263,21 +251,21 @@ class TransactionCalls:
         member = checked_group(group)
         positions = checked_offsets(offsets)
         if positions:
-            self._call(TransactionalCall(Method.SEND_OFFSETS, self._clock, positions, member), self._deadline_ms())
+            self._call(TransactionalCall(Method.SEND_OFFSETS, self.clock, positions, member), self._deadline_ms())
 
     def commit(self) -> None:
         self._end(Method.COMMIT).is_reported = True
 
     def prepare(self) -> PreparedTransaction:
         call = self._end(Method.PREPARE)
-        prepared = self._transactions.prepared
+        prepared = self.transactions.prepared
         call.is_reported = True
         return prepared
 
     def abort(self) -> None:
         deadline_ms = self._deadline_ms()
         self._refuse_rows(Method.ABORT)
-        self._call(TransactionalCall(Method.ABORT, self._clock), deadline_ms).is_reported = True
+        self._call(TransactionalCall(Method.ABORT, self.clock), deadline_ms).is_reported = True
 
     def finish_abort(self) -> None:
         """Wait for the end of an abort that has timed out, if there is one."""
@@ -290,7 +278,7 @@ class TransactionCalls:
         deadline_ms = self._deadline_ms()
         if self._refuse_rows(method):
             self._hand_over(method, deadline_ms)
-        return self._call(TransactionalCall(method, self._clock), deadline_ms)
+        return self._call(TransactionalCall(method, self.clock), deadline_ms)
 
     def _refuse_rows(self, method: Method) -> bool:
         """The transaction ends. Returns false if the same call did that before, and timed out."""
@@ -302,27 +290,27 @@ class TransactionCalls:
 
     def _hand_over(self, method: Method, deadline_ms: int) -> None:
         """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
-        if not self._waiters.wait_until(lambda: not self._writers, self._clock, deadline_ms):
+        if not self._waiters.wait_until(lambda: not self._writers, self.clock, deadline_ms):
             raise self._timed_out(method, "another thread is still handing rows over")
-        if not self._encode_gathered(deadline_ms):
+        if not self.encode_gathered(deadline_ms):
             raise self._timed_out(method, "another thread is still encoding records")
 
     def _deadline_ms(self) -> int:
-        return self._clock.now_ms() + self._max_block_ms
+        return self.clock.now_ms() + self.max_block_ms
 
     def _call(self, new: TransactionalCall, deadline_ms: int) -> TransactionalCall:
         """Post `new`, or wait for the same call that timed out before. Returns the one that has succeeded.
 
         The caller's last step is to set `is_reported`: until then, an interrupt may strike and the same call finds it again.
         """
-        started_ns = self._clock.now_ns()
+        started_ns = self.clock.now_ns()
         call = self._posted(new)
-        self._wake_sender()
+        self.wake_sender()
         try:
-            if not call.wait(max(0, deadline_ms - self._clock.now_ms())):
-                raise self._timed_out(call.method, self._transactions.waiting_for())
+            if not call.wait(max(0, deadline_ms - self.clock.now_ms())):
+                raise self._timed_out(call.method, self.transactions.waiting_for())
         finally:
-            self._took(call.method, self._clock.now_ns() - started_ns)
+            self.took(call.method, self.clock.now_ns() - started_ns)
         if call.error is not None:
             error = fresh_copy(call.error)
             call.is_reported = True
@@ -336,7 +324,7 @@ class TransactionCalls:
                 call = new
                 if new.method not in (Method.SEND_OFFSETS, Method.USE_ID):  # these are made anew, with what they say then
                     self._pending = call
-            self._transactions.calls.post(call)  # also again: an interrupt may have come before it was posted
+            self.transactions.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
     def _unfinished_locked(self, method: Method) -> TransactionalCall | None:
@@ -351,7 +339,7 @@ class TransactionCalls:
                     f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a commit that failed after its caller had gone
-        error = self._transactions.why_not(method) if pending is None else None
+        error = self.transactions.why_not(method) if pending is None else None
         if error is not None:
             raise error
         return pending
@@ -360,6 +348,4 @@ class TransactionCalls:
         remedy = f"Call {method.value}() again to continue waiting"
         if method is Method.SEND_OFFSETS:
             remedy = "Send them again, or abort the transaction"
-        return TransactionTimeoutError(
-            f"{method.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. {remedy}"
-        )
+        return TransactionTimeoutError(f"{method.value}() has not ended within max.block.ms={self.max_block_ms}: {why}. {remedy}")

@@ -17,10 +17,11 @@ from typing import Any, ClassVar, NamedTuple
 from spark_kafka_sink.errors import KafkaError, ProtocolError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorDirectory, CoordinatorKey, read_coordinator
+from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction
 from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, effect_of
-from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata, TransactionalCall
+from spark_kafka_sink.producer.transactions.transactional_call import TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -218,6 +219,9 @@ class _OfTransaction(TxnRequestHandler):
     def coordinator(self) -> CoordinatorKey:
         return CoordinatorKey(KeyType.TRANSACTION, self.transactional_id)
 
+    def outcome_unknown(self) -> None:
+        self.transaction.may_have_begun = True
+
     @property
     def _who(self) -> dict[str, Any]:
         """The fields that all of these requests have."""
@@ -257,9 +261,6 @@ class AddPartitionsToTxnHandler(_OfTransaction):
     def succeed(self, answer: Any) -> None:  # noqa: ARG002
         self.transaction.added(self.partitions)
 
-    def outcome_unknown(self) -> None:
-        self.transaction.may_have_begun = True
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AddOffsetsToTxnHandler(_OfTransaction):
@@ -283,9 +284,6 @@ class AddOffsetsToTxnHandler(_OfTransaction):
     def succeed(self, answer: Any) -> None:  # noqa: ARG002
         self.transaction.has_begun = True
         self.added(self.call)
-
-    def outcome_unknown(self) -> None:
-        self.transaction.may_have_begun = True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -11,21 +11,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitResponseTopic
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since
 
 LAST_VERSION_BEFORE_TRANSACTION_V2 = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitResponsePartition(Message):
-    partition_index: Int32
-    error_code: Int16 = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitResponseTopic(Message):
-    name: str
-    partitions: tuple[TxnOffsetCommitResponsePartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +22,7 @@ class TxnOffsetCommitResponse(Message):
     API_KEY: ClassVar = ApiKey.TXN_OFFSET_COMMIT
 
     throttle_time_ms: Int32 = 0
-    topics: tuple[TxnOffsetCommitResponseTopic, ...]
+    topics: tuple[OffsetCommitResponseTopic, ...]  # as that of OffsetCommit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -17,21 +18,15 @@ GATHERED_BYTES = 8 * 1024 * 1024
 GATHERED_ROWS_AT_FIRST = 32 * 1024  # a small task's rows are on their way while it reads the rest
 
 
+@dataclass(eq=False, repr=False)
 class SparkRows:
-    """The rows that Spark delivers to a task, in chunks.
+    """The rows that Spark delivers to a task, in chunks."""
 
-    Args:
-        before_first: called once there is a row, before more is read.
-    """
-
-    def __init__(
-        self, batches: Iterator[pa.RecordBatch], mapping: RowMapping, before_first: Callable[[], None] | None = None
-    ) -> None:
-        self._batches = batches
-        self._mapping = mapping
-        self._before_first = before_first
-        self._rows = 0  # in the chunks so far
-        self.waited_s = 0.0  # for the next rows: Spark reads, computes and copies them
+    batches: Iterator[pa.RecordBatch]
+    mapping: RowMapping
+    before_first: Callable[[], None] | None = None  # called once there is a row, before more is read
+    waited_s: float = 0.0  # for the next rows: Spark reads, computes and copies them
+    _rows: int = 0  # in the chunks so far
 
     def chunks(self, throttle: Throttle | None = None, idle_timeout_s: float | None = None) -> Iterator[Chunk]:
         """All rows. With a throttle each batch is a chunk: Spark sees that a task is alive when it reads.
@@ -70,12 +65,12 @@ class SparkRows:
     def _next(self) -> pa.RecordBatch | None:
         asked_s = time.monotonic()
         try:
-            batch = next(self._batches, None)
+            batch = next(self.batches, None)
         finally:
             self.waited_s += time.monotonic() - asked_s
-        if batch is not None and batch.num_rows and self._before_first is not None:
-            self._before_first()
-            self._before_first = None
+        if batch is not None and batch.num_rows and self.before_first is not None:
+            self.before_first()
+            self.before_first = None
         return batch
 
     def _chunk(self, batches: list[pa.RecordBatch]) -> Chunk:
@@ -84,4 +79,4 @@ class SparkRows:
         batches.clear()
         numbers = range(self._rows, self._rows + table.num_rows)
         self._rows = numbers.stop
-        return Chunk(self._mapping.columns(table), numbers, table.nbytes)
+        return Chunk(self.mapping.columns(table), numbers, table.nbytes)

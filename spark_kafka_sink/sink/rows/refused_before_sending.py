@@ -9,6 +9,7 @@ partitions are remembered here, so that a task waits once per topic and not once
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,21 +30,16 @@ if TYPE_CHECKING:
 WAITED_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer refuses such rows only after max.block.ms
 
 
+@dataclass(eq=False, repr=False)
 class RefusedBeforeSending:
-    """Args:
-    producer: the task's.
-    config: the producer's, for its limits.
-    takes_any_size: the producer takes larger rows than `config` says; those that are too large must be found here.
-    """
+    producer: KafkaProducer  # the task's
+    config: ProducerConfig  # the producer's, for its limits
+    outcomes: RowOutcomes
+    takes_any_size: bool  # the producer takes larger rows than `config` says; those that are too large must be found here
 
-    def __init__(
-        self, producer: KafkaProducer, config: ProducerConfig, outcomes: RowOutcomes, *, takes_any_size: bool = False
-    ) -> None:
-        self._producer = producer
-        self._size_limits = {"max.request.size": config.max_request_size, "buffer.memory": config.buffer_memory}
-        self._outcomes = outcomes
-        self._takes_any_size = takes_any_size
-        self.looks_first = takes_any_size  # whether chunks need remove_rows_known_to_fail
+    def __post_init__(self) -> None:
+        self._size_limits = {"max.request.size": self.config.max_request_size, "buffer.memory": self.config.buffer_memory}
+        self.looks_first = self.takes_any_size  # whether chunks need remove_rows_known_to_fail
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after max.block.ms
         self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
 
@@ -57,12 +53,12 @@ class RefusedBeforeSending:
         columns = chunk.columns
         topics = _topic_names(columns["topic"])
         if error.condition == "KAFKA_UNKNOWN_TOPIC" and not isinstance(columns["topic"], str):
-            self._unknown_topics |= self._producer.unknown_topics(topics)
+            self._unknown_topics |= self.producer.unknown_topics(topics)
         if error.condition == "KAFKA_UNKNOWN_PARTITION" or self._partition_counts:
             self._update_partition_counts(topics)
         self.looks_first |= bool(self._unknown_topics or self._partition_counts)
         refusals = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
-        failing = next((each for each in refusals if self._outcomes.fails_task(each.condition)), None)
+        failing = next((each for each in refusals if self.outcomes.fails_task(each.condition)), None)
         if failing is not None:
             raise self._error_of_first_row(chunk, failing, error)
         if not refusals:
@@ -71,7 +67,7 @@ class RefusedBeforeSending:
 
     def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
         """The rows whose topics and partitions may exist. The others are skipped or dead-lettered."""
-        if self._takes_any_size:
+        if self.takes_any_size:
             chunk = self._remove_large_rows(chunk)
         if not self._unknown_topics and not self._partition_counts:
             return chunk
@@ -94,14 +90,14 @@ class RefusedBeforeSending:
         if not refusals:
             return chunk
         for each in refusals:
-            self._outcomes.apply(chunk, each)
+            self.outcomes.apply(chunk, each)
         return chunk.drop(np.concatenate([each.rows for each in refusals]))
 
     def _error_of_first_row(self, chunk: Chunk, refusal: Refusal, error: KafkaError) -> KafkaError:
         if error.condition != refusal.condition:
             error = InvalidRecordError(refusal.text, condition=refusal.condition)
         text = error.message if error.condition == "KAFKA_UNKNOWN_PARTITION" else refusal.text
-        named = self._outcomes.error_naming_row(error, text, chunk, int(refusal.rows[0]))
+        named = self.outcomes.error_naming_row(error, text, chunk, int(refusal.rows[0]))
         if refusal.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's own message comes first, unchanged
             named.message = f"{text} It is {named.message.removesuffix(f': {text}')}"
         return named
@@ -112,9 +108,9 @@ class RefusedBeforeSending:
             if name in self._unknown_topics:
                 continue
             try:
-                self._partition_counts[name] = len(self._producer.partitions_for(name))
+                self._partition_counts[name] = len(self.producer.partitions_for(name))
             except KafkaError as error:
-                self._unknown_topics |= self._producer.unknown_topics(topics)
+                self._unknown_topics |= self.producer.unknown_topics(topics)
                 if name not in self._unknown_topics:
                     raise error
 

@@ -55,7 +55,6 @@ class RowSender:
     producer: the task's; RowSender does not close it.
     options: of the write.
     make_larger_producer: DeadLetters' argument.
-    throttle: for tests.
     is_transactional: the producer's rows are one transaction, in which no refused row can be replaced by others. So whatever a
         broker refuses fails the task. The producer takes rows of any size, and `options` say which ones are too large.
     """
@@ -65,19 +64,18 @@ class RowSender:
         producer: KafkaProducer,
         options: SinkOptions,
         make_larger_producer: Callable[[], KafkaProducer],
-        throttle: Throttle | None = None,
         *,
         is_transactional: bool = False,
     ) -> None:
         self._producer = producer
         self._is_transactional = is_transactional
         rates = options.max_records_per_second, options.max_bytes_per_second
-        self.throttle = Throttle(*rates) if throttle is None and any(rates) else throttle
+        self.throttle = Throttle(*rates) if any(rates) else None
         topic = options.dead_letter_topic
         self._dead_letters = None if topic is None else DeadLetters(topic, producer, make_larger_producer)
         self._outcomes = RowOutcomes(options, self._dead_letters)
         takes_any_size = is_transactional and options.on_record_too_large == DEAD_LETTER
-        self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_any_size=takes_any_size)
+        self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_any_size)
         self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL
         self._pending: deque[_SentChunk] = deque()
         self._kept: deque[_SentChunk] = deque()  # those of _pending that keep their chunk; the first ones may be settled already

@@ -46,7 +46,7 @@ def judge_ids(prefix: CheckedPrefix) -> CheckResult:
     check, ms = "transactional ids", prefix.ms[0]
     for answer, what in ((prefix.is_described, "neither DESCRIBE nor WRITE"), (prefix.may_write, "no WRITE")):
         if isinstance(answer, AuthorizationError):
-            remedy = f"grant the user WRITE on the transactional ids that begin with '{printable(prefix.names.listed)}'"
+            remedy = f"grant the user WRITE on the transactional ids that begin with '{printable(prefix.names.id_prefix)}'"
             return red(check, prefix.subject, f"[{answer.condition}] {what}", remedy, ms)
     if isinstance(prefix.is_described, KafkaError) and not isinstance(prefix.is_described, UnsupportedVersionError):
         found = f"the coordinator of {printable(prefix.names.check_id)} does not answer: {prefix.is_described}"
@@ -60,7 +60,7 @@ def judge_ids(prefix: CheckedPrefix) -> CheckResult:
 def judge_groups(prefix: CheckedPrefix) -> CheckResult:
     """READ on the groups, for markers and decisions."""
     check, found, ms = "groups", prefix.group_permissions, prefix.ms[1]
-    grant = f"grant the user READ on the groups that begin with '{printable(prefix.names.listed)}'"
+    grant = f"grant the user READ on the groups that begin with '{printable(prefix.names.id_prefix)}'"
     if isinstance(found, AuthorizationError):
         return red(check, prefix.subject, f"[{found.condition}] neither DESCRIBE nor READ", grant, ms)
     if isinstance(found, KafkaError) and not isinstance(found, UnsupportedVersionError):

@@ -45,7 +45,7 @@ def questions_about_prefix(names: Names, nodes: Sequence[int]) -> dict[Hashable,
         GROUP: Ask(CoordinatorKey(KeyType.GROUP, names.aborted_group), GroupPermissions(), names.aborted_group),
         MAX_TIMEOUT: Ask(ANY_BROKER, DescribeBrokerConfig(), MAX_TIMEOUT),
     }
-    return asks | {("listed", node): Ask(Broker(node), listing, names.listed) for node in nodes}
+    return asks | {("listed", node): Ask(Broker(node), listing, names.id_prefix) for node in nodes}
 
 
 def answers(client: RequestClient, asks: Mapping[Hashable, Ask[Any, Any]], timeout_ms: int) -> dict[Hashable, Answer]:

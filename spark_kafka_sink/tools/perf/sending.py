@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -73,37 +74,31 @@ class _Sent(NamedTuple):
     delivery: Delivery
 
 
+@dataclass(eq=False, repr=False)
 class Sending:
     """All records of a run, as the arguments say. Both ways wait until each is settled, and stop after a failure.
 
     The transaction of a failure is left open: close() aborts it.
     """
 
-    def __init__(
-        self,
-        producer: KafkaProducer,
-        arguments: argparse.Namespace,
-        values: Payloads,
-        measurements: Measurements,
-        transactions: TransactionPace | NoTransactions,
-        clock: Clock,
-    ) -> None:
-        self._producer = producer
-        self._arguments = arguments
-        self._values = values
-        self._measurements = measurements
-        self._transactions = transactions
-        self._clock = clock
-        self._throttler = ThroughputThrottler(arguments.throughput, clock)
+    producer: KafkaProducer
+    arguments: argparse.Namespace
+    values: Payloads
+    measurements: Measurements
+    transactions: TransactionPace | NoTransactions
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._throttler = ThroughputThrottler(self.arguments.throughput, self.clock)
         self._pending: deque[_Sent] = deque()
 
     def _chunks(self) -> Iterator[tuple[int, pa.Array]]:
         """The number of the first record of each chunk, and the values."""
-        arguments = self._arguments
+        arguments = self.arguments
         for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
             if first == arguments.warmup_records > 0:
-                self._measurements.begin_steady()
-            yield first, self._values(first, count)
+                self.measurements.begin_steady()
+            yield first, self.values(first, count)
 
     def send_columns(self) -> None:
         """Blocks for at most delivery.timeout.ms after the last chunk."""
@@ -111,32 +106,32 @@ class Sending:
         for first, chunk in self._chunks():
             failure = self._send_chunk(first, chunk)
             self._settle()
-            if failure is not None or self._measurements.error is not None:
+            if failure is not None or self.measurements.error is not None:
                 break
             self._throttler.wait(first + len(chunk))
         self._await_pending()
         if failure is not None:
-            self._measurements.failed(*failure)  # last: in a transaction, a record that failed before is the reason
+            self.measurements.failed(*failure)  # last: in a transaction, a record that failed before is the reason
 
     def _send_chunk(self, first: int, chunk: pa.Array) -> tuple[int, KafkaError] | None:
         """The failure, if there is one, and how many records were not sent at all."""
         unsent = len(chunk)
         try:
-            self._transactions.begin_if_none()
-            started_ns = self._clock.now_ns()
-            delivery = self._producer.send_columns(self._arguments.topic, value=chunk)
+            self.transactions.begin_if_none()
+            started_ns = self.clock.now_ns()
+            delivery = self.producer.send_columns(self.arguments.topic, value=chunk)
             self._pending.append(_Sent(first, _size(chunk), started_ns, delivery))
             unsent = 0
-            self._transactions.commit_if_due(is_last=first + len(chunk) == self._arguments.num_records)
+            self.transactions.commit_if_due(is_last=first + len(chunk) == self.arguments.num_records)
         except KafkaError as error:
             return unsent, error
         return None
 
     def _await_pending(self) -> None:
         while self._pending:
-            _wait_for(self._pending[0].delivery, self._measurements.until_next_line_ms())
+            _wait_for(self._pending[0].delivery, self.measurements.until_next_line_ms())
             self._settle()
-            self._measurements.progress()
+            self.measurements.progress()
 
     def _settle(self) -> None:
         """Count and remove the chunks that are settled. A later chunk may be settled before an earlier one."""
@@ -148,9 +143,9 @@ class Sending:
                 continue
             if delivery.acknowledged:
                 size = sent.size_bytes * delivery.acknowledged // delivery.rows
-                self._measurements.acknowledged(sent.first, delivery.acknowledged, size, sent.started_ns, delivery.settled_ns)
+                self.measurements.acknowledged(sent.first, delivery.acknowledged, size, sent.started_ns, delivery.settled_ns)
             if delivery.error is not None:
-                self._measurements.failed(delivery.failed, delivery.error)
+                self.measurements.failed(delivery.failed, delivery.error)
 
     def send_single(self) -> None:
         """One send() per record. Callbacks count the latencies, on the Sender's thread."""
@@ -159,29 +154,29 @@ class Sending:
             self._send_one_by_one()
         except KafkaError as error:
             failure = error
-        self._producer.flush()
+        self.producer.flush()
         if failure is not None:
-            self._measurements.failed(0, failure)
+            self.measurements.failed(0, failure)
 
     def _send_one_by_one(self) -> None:
-        last = self._arguments.num_records - 1
+        last = self.arguments.num_records - 1
         for first, chunk in self._chunks():
             for number, value in enumerate(chunk.cast(pa.binary()).to_pylist(), first):
-                self._transactions.begin_if_none()
-                callback = partial(self._count, number, len(value), self._clock.now_ns())
-                self._producer.send(ProducerRecord(self._arguments.topic, value), callback)
-                self._transactions.commit_if_due(is_last=number == last)
+                self.transactions.begin_if_none()
+                callback = partial(self._count, number, len(value), self.clock.now_ns())
+                self.producer.send(ProducerRecord(self.arguments.topic, value), callback)
+                self.transactions.commit_if_due(is_last=number == last)
                 self._throttler.wait(number + 1)
-            if self._measurements.error is not None:
+            if self.measurements.error is not None:
                 return
 
     def _count(
         self, number: int, size_bytes: int, started_ns: int, _metadata: RecordMetadata | None, error: KafkaError | None
     ) -> None:
         if error is None:
-            self._measurements.acknowledged(number, 1, size_bytes, started_ns, self._clock.now_ns())
+            self.measurements.acknowledged(number, 1, size_bytes, started_ns, self.clock.now_ns())
         else:
-            self._measurements.failed(1, error)
+            self.measurements.failed(1, error)
 
 
 def _size(values: pa.Array) -> int:

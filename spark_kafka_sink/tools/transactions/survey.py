@@ -137,16 +137,16 @@ def survey(
 
 def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()) -> set[TaskId]:
     """The ids of this prefix in these states, or in any."""
-    listed = (names.parse(each.transactional_id) for each in client.list_transactions(names.listed, states))
+    listed = (names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix, states))
     return {task for task in listed if task is not None}
 
 
 def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] | None:
     """Of other writes, sorted, if there is no id of this prefix in any state. None: there is one, or there are too many ids."""
     try:
-        if any(names.parse(each.transactional_id) for each in client.list_transactions(names.listed)):
+        if any(names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix)):
             return None
-        ids = [each.transactional_id for each in client.list_transactions("", probed=names.listed)]
+        ids = [each.transactional_id for each in client.list_transactions("", probed=names.id_prefix)]
     except ResponseTooLargeError:
         return None
     begins = ((each.rsplit("-", PARTS_AFTER_PREFIX)[0], each) for each in ids)
@@ -160,7 +160,7 @@ def _order(each: Transaction) -> tuple[bool, bool, int, TaskId]:
 def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool) -> str:
     """Brokers list without a word only what the user may describe. Raises AuthorizationError when that may be why nothing was."""
     try:
-        client.describe_transactions([names.listed])
+        client.describe_transactions([names.id_prefix])
     except AuthorizationError as error:
         if not has_found:
             raise

@@ -65,7 +65,7 @@ def test_partitions_with_longer_queues_are_drawn_less_often() -> None:
     for partition, length in enumerate((0, 3, 1)):
         for _ in range(length):
             stage.append(bytes(900), partition=partition)
-    stage.accumulator.queues_for(TOPIC, [0, 1, 2])
+    stage.accumulator.queues.of_partitions(TOPIC, [0, 1, 2])
     assign(stage, 1, where)  # queue lengths are only counted once there are rows without a key
     stage.ready(where)
     drawn = Counter(assign(stage, 1, where, size=2 * BATCH)[0] for _ in range(7000))
@@ -120,7 +120,7 @@ def test_without_adaptive_partitioning_queue_lengths_do_not_matter() -> None:
     where = cluster({TOPIC: (0, 0)})
     for _ in range(9):
         stage.append(bytes(900), partition=1)
-    stage.accumulator.queues_for(TOPIC, [0, 1])
+    stage.accumulator.queues.of_partitions(TOPIC, [0, 1])
     assign(stage, 1, where)
     stage.ready(where)
     drawn = Counter(assign(stage, 1, where, size=2 * BATCH)[0] for _ in range(2000))

@@ -99,7 +99,7 @@ def test_a_row_larger_than_the_pool_is_refused_and_nothing_is_kept() -> None:
     with pytest.raises(RecordTooLargeError):
         stage.append(bytes(5 * BATCH))
     assert stage.is_whole
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
 
 
 def test_batch_size_zero_gives_every_row_its_own_batch() -> None:
@@ -246,7 +246,7 @@ def test_a_batch_that_lingers_is_looked_at_once_until_its_time_is_over() -> None
     stage = Accumulation(linger_ms=10)
     stage.append(VALUE)
     lock: Any = CountingLock()
-    stage.accumulator.queues_for(TOPIC, [0])[0].lock = lock
+    stage.accumulator.queues.of_partitions(TOPIC, [0])[0].lock = lock
     for _ in range(10):
         assert stage.ready(ONE_NODE) == set()
         stage.clock.advance(1)
@@ -321,7 +321,7 @@ def test_however_many_nodes_are_drained_each_leader_is_looked_up_once() -> None:
     stage.append(*[VALUE] * 3, partition=[7, 8, 9])  # the other queues are empty now
     result = stage.accumulator.ready(where, stage.now_ms)
     assert result.occupied == {2: [7], 3: [8], 4: [9]}
-    drained = stage.accumulator.drain(where, result.ready_nodes, 1_000_000, stage.now_ms, result.occupied)
+    drained = stage.accumulator.drainer.drain(where, result.ready_nodes, 1_000_000, stage.now_ms, result.occupied)
     assert where.asked == 100
     assert {node: [batch.topic_partition.partition for batch in batches] for node, batches in drained.items()} == result.occupied
 
@@ -335,14 +335,14 @@ def test_no_partition_starves_behind_the_request_size_whichever_have_batches() -
     waited: Counter[int] = Counter()
     for _ in range(300):
         for partition in random.sample(range(12), 5):
-            if not stage.accumulator.queues_for(TOPIC, [partition])[0].batches:
+            if not stage.accumulator.queues.of_partitions(TOPIC, [partition])[0].batches:
                 stage.append(bytes(900), partition=partition)
         for batches in stage.drain(where, 0, 1, max_size=1).values():
             for batch in batches:
                 waited[batch.topic_partition.partition] = 0
                 stage.give_back(batch)
         for partition in range(12):
-            if stage.accumulator.queues_for(TOPIC, [partition])[0].batches:
+            if stage.accumulator.queues.of_partitions(TOPIC, [partition])[0].batches:
                 waited[partition] += 1
         assert max(waited.values()) <= 6
 
@@ -357,10 +357,10 @@ def test_a_node_that_leads_nothing_is_drained_of_nothing() -> None:
 def test_a_muted_partition_is_neither_ready_nor_drained() -> None:
     stage = Accumulation()
     stage.append(VALUE)
-    stage.accumulator.mute_partition(tp(0))
+    stage.accumulator.queues.of_partition(tp(0)).muted = True
     assert stage.ready(ONE_NODE) == set()
     assert stage.drain(ONE_NODE, 0) == {0: []}
-    stage.accumulator.unmute_partition(tp(0))
+    stage.accumulator.queues.of_partition(tp(0)).muted = False
     assert stage.ready(ONE_NODE) == {0}
     assert stage.drain_one(ONE_NODE).record_count == 1
 
@@ -369,7 +369,7 @@ def test_a_muted_partition_does_not_hold_up_another() -> None:
     stage = Accumulation()
     stage.append(VALUE, partition=0)
     stage.append(VALUE, partition=1)
-    stage.accumulator.mute_partition(tp(0))
+    stage.accumulator.queues.of_partition(tp(0)).muted = True
     assert stage.ready(ONE_NODE) == {0}
     assert stage.drain_one(ONE_NODE).topic_partition == tp(1)
 
@@ -429,7 +429,7 @@ def test_back_off_is_drawn_for_each_attempt_of_each_batch_of_each_producer() -> 
         for _ in range(3):
             stage.accumulator.reenqueue(batch, stage.now_ms)
             delays.append(stage.accumulator.ready(ONE_NODE, stage.now_ms).next_ready_check_delay_ms)
-            stage.accumulator.queues_for(TOPIC, [0])[0].batches.clear()
+            stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.clear()
     assert len(set(delays)) == 9
     assert all(8_000 <= delay <= 12_000 for delay in delays)
 

@@ -54,7 +54,7 @@ def test_queues_are_searched_for_expired_batches_only_when_one_may_be_there() ->
     stage = Accumulation(linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=200)
     stage.append(b"1")
     searched: list[int] = []
-    queue = stage.accumulator.queues_for(TOPIC, [0])[0]
+    queue = stage.accumulator.queues.of_partitions(TOPIC, [0])[0]
     queue.batches = Searched(queue.batches, searched)
     stage.clock.advance(150)
     assert stage.accumulator.expired_batches(stage.now_ms) == []
@@ -84,7 +84,7 @@ def test_a_batch_that_is_put_back_expires_with_its_own_age() -> None:
     assert stage.accumulator.expired_batches(stage.now_ms) == []
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == NEVER_MS
     stage.append(b"2")
-    stage.accumulator.insert(old)
+    stage.accumulator.queues.put_back(old)
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 0
     assert stage.accumulator.expired_batches(stage.now_ms) == [old]
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 200
@@ -163,7 +163,7 @@ def test_a_batch_in_which_writing_failed_is_never_sent_and_gives_its_memory_back
     stage.accumulator.deallocate(poisoned)
     assert before.failed == 1
     assert stage.is_whole
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
 
 
 def test_when_compression_fails_every_reservation_ends_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_when_compression_fails_every_reservation_ends_nevertheless(monkeypatch:
         patch.setattr(batch_records, "compress", fail)
         with pytest.raises(MemoryError):
             stage.append(*[bytes(500)] * 10, partition=[0] * 5 + [1] * 5)
-    batches = [batch for queue in stage.accumulator.queues_for(TOPIC, [0, 1]) for batch in queue.batches]
+    batches = [batch for queue in stage.accumulator.queues.of_partitions(TOPIC, [0, 1]) for batch in queue.batches]
     assert batches
     assert [batch.reservations for batch in batches] == [0] * len(batches)
 
@@ -225,16 +225,16 @@ def test_small_batches_in_many_partitions_take_a_block_each() -> None:
     stage = Accumulation(batch_size=1024 * 1024, buffer_memory=300 * MAX_BLOCK_SIZE)
     stage.append(*[VALUE] * 300, partition=list(range(300)))
     assert stage.pool.available_memory == 0
-    assert len(stage.accumulator._incomplete) == 300
+    assert len(stage.accumulator.incomplete) == 300
 
 
 def test_memory_that_compression_saves_comes_back_at_once() -> None:
     stage = Accumulation(batch_size=16 * BATCH, compression_type="gzip", linger_ms=10_000)
     stage.append(*[bytes(1000)] * 20)  # the first batch is full and compressed by the caller
     held = stage.pool.total_memory - stage.pool.available_memory
-    first = next(iter(stage.accumulator.queues_for(TOPIC, [0])[0].batches))
+    first = next(iter(stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches))
     assert first.codec == "gzip"
-    last = stage.accumulator.queues_for(TOPIC, [0])[0].batches[-1]
+    last = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches[-1]
     assert held == (len(first.memory) + len(last.memory)) * stage.pool.block_size
     assert first.memory == PoolMemory([], 1)
     while stage.accumulator.has_undrained():
@@ -267,7 +267,7 @@ def test_what_shrinks_while_it_is_written_is_charged_for_as_it_is(codec: str) ->
     """Its batch stays open for more, and would otherwise hold twenty times the memory that it needs."""
     stage = Accumulation(batch_size=2**20, compression_type=codec, linger_ms=10_000)
     stage.append(*[bytes(1000)] * 500)
-    batch = stage.accumulator.queues_for(TOPIC, [0])[0].batches[0]
+    batch = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches[0]
     assert not batch.closed
     held = stage.pool.total_memory - stage.pool.available_memory
     assert held == batch.memory.charged * stage.pool.block_size
@@ -330,7 +330,7 @@ def test_nobody_waits_for_memory_while_holding_a_reservation() -> None:
 
     def nothing_is_reserved(condition: threading.Condition, timeout_ms: int) -> bool:
         del condition
-        assert all(batch.reservations == 0 for batch in stage.accumulator._incomplete)
+        assert all(batch.reservations == 0 for batch in stage.accumulator.incomplete)
         stage.clock.advance(timeout_ms)
         return False
 
@@ -358,7 +358,7 @@ def split(stage: Accumulation, batch: ProducerBatch) -> list[ProducerBatch]:
     """As the Sender does."""
     children = stage.accumulator.divide(batch)
     for child in reversed(children):
-        stage.accumulator.insert(child)
+        stage.accumulator.queues.put_back(child)
     return children
 
 
@@ -476,7 +476,7 @@ def test_a_batch_expires_after_delivery_timeout_ms_even_if_muted(linger_ms: int,
     stage = Accumulation(linger_ms=linger_ms, request_timeout_ms=700, delivery_timeout_ms=1000)
     stage.append(b"1")
     if muted:
-        stage.accumulator.mute_partition(tp())
+        stage.accumulator.queues.of_partition(tp()).muted = True
     stage.clock.advance(999)
     assert stage.accumulator.expired_batches(stage.now_ms) == []
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 1
@@ -562,7 +562,7 @@ def test_flush_does_not_wait_for_rows_that_come_later() -> None:
 
     stage.on_wake = send
     assert stage.accumulator.flush(1000) is True
-    assert stage.accumulator.has_incomplete()
+    assert stage.accumulator.incomplete
 
 
 def test_flush_may_end_before_all_rows_have_an_outcome() -> None:
@@ -574,7 +574,7 @@ def test_flush_may_end_before_all_rows_have_an_outcome() -> None:
 
     stage.on_wake = send
     assert stage.accumulator.flush(1000, lambda: first.acknowledged == 1) is True
-    assert stage.accumulator.has_incomplete()
+    assert stage.accumulator.incomplete
     stage.on_wake = lambda: None
     assert stage.accumulator.flush(1000, first.done) is False
 
@@ -612,7 +612,7 @@ def test_flush_ends_when_a_batch_fails_while_its_request_is_still_out() -> None:
     batch = stage.drain_one(ONE_NODE)
     batch.in_flight = True
     batch.fail(KafkaError("expired"), final_state=FinalState.ABORTED)
-    stage.accumulator.remove_incomplete(batch)
+    stage.accumulator.incomplete.remove(batch)
     assert stage.accumulator.flush(0) is True
 
 
@@ -629,7 +629,7 @@ def test_a_closed_accumulator_refuses_rows_and_has_everything_sent() -> None:
 def test_rows_refused_by_a_closed_accumulator_take_no_memory() -> None:
     stage = Accumulation()
     stage.pool.try_allocate(0)
-    stage.accumulator._closed = True  # between the caller's memory and its reservation
+    stage.accumulator.closed = True  # between the caller's memory and its reservation
     with pytest.raises(ProducerClosedError):
         stage.append(b"1")
     assert stage.is_whole
@@ -665,7 +665,7 @@ def test_a_withdrawn_batch_that_is_being_written_stays_until_its_caller_is_done(
 
 
 def test_a_batch_says_that_it_belongs_to_a_transaction_and_so_do_the_pieces_of_it() -> None:
-    stage = Accumulation(batch_size=16 * BATCH, is_transactional=True)
+    stage = Accumulation(batch_size=16 * BATCH, enable_idempotence=True, transactional_id="t")
     stage.append(bytes(1000), bytes(1000))
     whole = stage.drain_one(ONE_NODE)
     assert decode_batch(b"".join(whole.wire_buffers())).transactional
@@ -693,15 +693,15 @@ def test_while_a_transaction_completes_nothing_lingers() -> None:
 
 def test_all_is_settled_when_the_last_batch_queued_or_in_flight_is_done() -> None:
     stage = Accumulation()
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     stage.append(b"1", b"2", partition=[0, 1])
-    assert stage.accumulator.has_incomplete()
+    assert stage.accumulator.incomplete
     first, second = stage.drain(ONE_NODE, 0)[0]
     assert not stage.accumulator.has_undrained()
     stage.give_back(first)
-    assert stage.accumulator.has_incomplete()
+    assert stage.accumulator.incomplete
     stage.give_back(second)
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
 
 
 ABORT = KafkaError("the transaction is being aborted")
@@ -728,11 +728,11 @@ def test_aborting_removes_what_was_never_drained_oldest_first() -> None:
     aborted = stage.accumulator.abort_undrained(ABORT)
     assert [(batch.topic_partition.partition, batch.closed) for batch in aborted] == [(1, True), (0, True), (1, True)]
     assert not stage.accumulator.has_undrained()
-    assert stage.accumulator.has_incomplete()  # until the Sender has failed them
+    assert stage.accumulator.incomplete  # until the Sender has failed them
     for batch in aborted:
         batch.fail(ABORT)
         stage.accumulator.deallocate(batch)
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     assert stage.is_whole
 
 
@@ -764,7 +764,7 @@ def test_an_aborted_batch_that_is_being_written_stays_until_its_caller_is_done()
     (aborted,) = stage.accumulator.expired_batches(stage.now_ms)
     assert aborted.poison is ABORT
     stage.accumulator.deallocate(aborted)
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     assert stage.is_whole
 
 
@@ -777,7 +777,7 @@ def test_rows_are_refused_with_a_fresh_copy_of_the_error_until_it_is_taken_back(
     assert raised.value is not ABORT
     assert ABORT.__traceback__ is None
     assert owner.failed == 1
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     assert stage.is_whole
     stage.accumulator.refuse_rows(None)
     stage.append(b"2")
@@ -801,7 +801,7 @@ def test_an_append_that_waits_for_memory_during_its_abort_puts_no_more_rows_in()
     with pytest.raises(KafkaError, match="is being aborted"):
         stage.append(*[bytes(500)] * 10, owner=owner)
     assert owner.failed == 10
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     assert stage.is_whole
 
 

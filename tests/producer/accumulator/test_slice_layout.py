@@ -81,7 +81,7 @@ def test_an_open_batch_without_room_for_the_next_row_is_closed() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(b"small")
     (reservation,) = lay_out(stage, [bytes(950)], [0])
-    first, second = stage.accumulator.queues_for(TOPIC, [0])[0].batches
+    first, second = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches
     assert first.closed
     assert reservation.batch is second
 
@@ -98,7 +98,7 @@ def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
     """A partition whose leader is down got twenty rows of each slice, and kept eight bytes for each of the slice's other rows."""
     stage = Accumulation()
     lay_out(stage, [ROW] * 1000, sorted(row % 50 for row in range(1000)))
-    (batch,) = stage.accumulator.queues_for(TOPIC, [0])[0].batches
+    (batch,) = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches
     (part,) = batch.parts
     assert [len(part.rows), len(part.sizes)] == [20, 20]
     assert part.rows.base is None
@@ -250,7 +250,7 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     stage.append(ROW)
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     guess = layout._guess_all_runs()[0]
-    stage.accumulator.queues_for(TOPIC, [0])[0].batches.popleft().closed = True
+    stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.popleft().closed = True
     layout._take_place(layout._queues[0], guess)
     assert layout.reservations == []
     (reservation,) = layout.reserve()
@@ -340,7 +340,7 @@ def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatc
 def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
     stage = Accumulation(batch_size=BATCH)
     layout = layout_of(stage, sorted_slice([ROW], [0]))
-    stage.accumulator._closed = True
+    stage.accumulator.closed = True
     with pytest.raises(ProducerClosedError):
         layout.reserve()
     assert stage.is_whole

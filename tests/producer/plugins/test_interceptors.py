@@ -519,7 +519,7 @@ def test_of_rows_that_were_queued_half_each_is_told_once(broker: FakeBroker) -> 
     row = bytes(3_000)
     rows = 2_000  # three slices
     with producer_of(broker, instance, buffer_memory=3_000_000, max_block_ms=100, batch_size=100_000) as producer:
-        producer._metadata_wait._max_block_ms = WAIT_MS  # a busy machine takes longer than 100 ms for it
+        producer._parts.metadata_wait.max_block_ms = WAIT_MS  # a busy machine takes longer than 100 ms for it
         producer.partitions_for("single")
         release = broker.hold_next(ApiKey.PRODUCE, times=5)
         with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):

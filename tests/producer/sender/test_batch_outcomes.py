@@ -187,7 +187,7 @@ def test_a_single_record_that_the_broker_finds_too_large_fails() -> None:
     stage.refuse(Errors.MESSAGE_TOO_LARGE)
     assert "KAFKA_MESSAGE_TOO_LARGE" in str(delivery.error)
     assert stage.is_whole
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
 
 
 @pytest.mark.parametrize("is_idempotent", [False, True])
@@ -229,7 +229,7 @@ def test_a_piece_that_still_is_too_large_is_split_again_and_a_single_record_fail
     assert delivery.failed == 3
     assert "KAFKA_MESSAGE_TOO_LARGE" in str(delivery.error)
     assert stage.is_whole
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
 
 
 def test_batches_behind_a_split_one_wait_for_its_pieces() -> None:

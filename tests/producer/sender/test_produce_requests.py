@@ -31,7 +31,7 @@ def test_rows_are_sent_and_acknowledged() -> None:
     assert delivery.done()
     assert delivery.error is None
     assert delivery.offsets == {tp(): OffsetRange(first=7, last=8, rows=2, bytes=delivery.offsets[tp()].bytes)}
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     assert stage.is_whole
 
 

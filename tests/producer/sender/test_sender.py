@@ -406,9 +406,9 @@ def test_records_sent_one_by_one_hold_only_buffer_memory_while_a_broker_is_silen
 
     with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         send_until_it_raises()
-    held = {id(block): len(block) for batch in stage.accumulator._incomplete for block in batch.memory.blocks}
+    held = {id(block): len(block) for batch in stage.accumulator.incomplete for block in batch.memory.blocks}
     segments = [
-        len(segment) for batch in stage.accumulator._incomplete for segment in batch.segments if isinstance(segment, memoryview)
+        len(segment) for batch in stage.accumulator.incomplete for segment in batch.segments if isinstance(segment, memoryview)
     ]
     gathered = sum(len(value or b"") for chunk in stage.gatherer.chunks.values() for value in chunk.values)
     assert len(futures) > least

@@ -46,7 +46,7 @@ class Scene:
             self.brokers.answer_all()
             self.stage.back_off()
             self.stage.run()
-            if not self.stage.accumulator.has_incomplete() and not self.stage.in_flight:
+            if not self.stage.accumulator.incomplete and not self.stage.in_flight:
                 return
         raise AssertionError("rows are not settled")
 
@@ -313,7 +313,7 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
     assert isinstance(stage.sender.failures.fatal, SystemExit)
     for error in (queued.error, gathered.exception(0)):
         assert str(error) == "[KAFKA_INTERNAL_ERROR] The producer's sender thread failed: SystemExit('enough')"
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     assert stage.is_whole
 
 
@@ -456,7 +456,7 @@ def run_to_the_end(stage: Stage) -> None:
         ("client", "send"),
         ("client", "ready"),
         ("accumulator", "ready"),
-        ("accumulator", "drain"),
+        ("accumulator.drainer", "drain"),
         ("accumulator", "expired_batches"),
         ("metadata", "cluster"),
         ("metrics", "request_sent"),
@@ -571,7 +571,7 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
     [
         ("txn", "must_stop_draining"),
         ("txn", "assign_sequence"),
-        ("accumulator", "mute_partition"),
+        ("sender._outcomes", "_mute"),
         ("sender._outcomes", "drained"),
         ("sender._expiry", "next_delay_ms"),
     ],
@@ -591,7 +591,8 @@ def test_batches_that_were_taken_out_of_their_queues_are_sent_whatever_fails_the
 
 
 @pytest.mark.parametrize(
-    ("part", "method", "call"), [("txn", "replace_in_flight", 0), ("accumulator", "insert", 0), ("accumulator", "insert", 1)]
+    ("part", "method", "call"),
+    [("txn", "replace_in_flight", 0), ("accumulator.queues", "put_back", 0), ("accumulator.queues", "put_back", 1)],
 )
 def test_pieces_of_a_batch_that_cannot_be_queued_fail(part: str, method: str, call: int) -> None:
     """The batch counted as done, and its pieces were in no queue: nobody settled the rows, and flush() waited in vain."""

@@ -11,8 +11,12 @@ import kafka.structs
 import pytest
 from confluent_kafka import Consumer
 
-from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.group_offsets import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    checked_group,
+    checked_offsets,
+)
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 WHERE = TopicPartition("orders", 3)

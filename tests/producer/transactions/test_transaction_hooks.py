@@ -44,7 +44,7 @@ def test_the_answer_of_a_batch_that_expired_in_flight_is_still_due(steps: list[b
     stage.clock.advance(2000)
     stage.run()
     assert delivery.failed == 1
-    assert not stage.accumulator.has_incomplete()
+    assert not stage.accumulator.incomplete
     assert steps[-1] is False
     stage.succeed()
     stage.run()

@@ -25,8 +25,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.txn_request_handlers import TxnOffsetCommitHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -522,7 +522,7 @@ def test_a_call_that_times_out_is_waited_for_by_the_same_call(broker: FakeBroker
         held = broker.hold_next(ApiKey.END_TXN)
         calls = producer._transaction_calls
         assert calls is not None
-        calls._max_block_ms = 100  # what never ends is given up soon, and all else has the time that a busy machine takes
+        calls.max_block_ms = 100  # what never ends is given up soon, and all else has the time that a busy machine takes
         with pytest.raises(TransactionTimeoutError, match=r"commit_transaction\(\) again"):
             producer.commit_transaction()
         with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) timed out before"):
@@ -530,7 +530,7 @@ def test_a_call_that_times_out_is_waited_for_by_the_same_call(broker: FakeBroker
         held.set()
         assert calls._pending is not None
         assert calls._pending.wait(WAIT_MS)
-        calls._max_block_ms = WAIT_MS
+        calls.max_block_ms = WAIT_MS
         producer.commit_transaction()
         with producer.transaction():
             write(producer, b"b")

@@ -25,7 +25,8 @@ from spark_kafka_sink.errors import (
     TransactionTimeoutError,
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata, TransactionalCall
+from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.transactional_call import TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
@@ -50,11 +51,11 @@ def hurried(producer: KafkaProducer) -> Iterator[None]:
     """Calls that never end are given up soon. All others have the time that a busy machine takes."""
     calls = producer._transaction_calls
     assert calls is not None
-    before, calls._max_block_ms = calls._max_block_ms, 100
+    before, calls.max_block_ms = calls.max_block_ms, 100
     try:
         yield
     finally:
-        calls._max_block_ms = before
+        calls.max_block_ms = before
 
 
 def settled(producer: KafkaProducer) -> TransactionalCall:

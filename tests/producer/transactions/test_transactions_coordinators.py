@@ -17,13 +17,9 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
 )
 from spark_kafka_sink.network.kafka_client import ClientRequest
+from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
-from spark_kafka_sink.producer.transactions.transactional_call import (
-    ConsumerGroupMetadata,
-    Method,
-    OffsetAndMetadata,
-    TransactionalCall,
-)
+from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -33,11 +29,10 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
 )
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitResponsePartition, OffsetCommitResponseTopic
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from tests.producer.harness import TOPIC, partition_answer, produce_response, tp
 from tests.producer.transactions.transaction_stage import GROUP, ID, OFFSETS, TransactionStage
@@ -497,11 +492,11 @@ def test_partitions_whose_offsets_are_accepted_are_not_sent_again(stage: Transac
     offsets = stage.post_offsets(TWO)
     first = held(stage, ApiKey.TXN_OFFSET_COMMIT)
     answers = (
-        TxnOffsetCommitResponsePartition(partition_index=0),
-        TxnOffsetCommitResponsePartition(partition_index=1, error_code=Errors.COORDINATOR_LOAD_IN_PROGRESS.number),
+        OffsetCommitResponsePartition(partition_index=0),
+        OffsetCommitResponsePartition(partition_index=1, error_code=Errors.COORDINATOR_LOAD_IN_PROGRESS.number),
     )
     stage.client.respond(
-        TxnOffsetCommitResponse(topics=(TxnOffsetCommitResponseTopic(name=TOPIC, partitions=answers),)), request=first
+        TxnOffsetCommitResponse(topics=(OffsetCommitResponseTopic(name=TOPIC, partitions=answers),)), request=first
     )
     stage.run()
     assert not offsets.is_done

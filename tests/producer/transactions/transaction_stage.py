@@ -19,13 +19,8 @@ from collections.abc import Mapping, Sequence
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.transactions.transactional_call import (
-    NO_GROUP,
-    ConsumerGroupMetadata,
-    Method,
-    OffsetAndMetadata,
-    TransactionalCall,
-)
+from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.transactional_call import NO_GROUP, Method, TransactionalCall
 from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode
@@ -163,7 +158,7 @@ class TransactionStage(Stage):
     def acknowledge_all(self) -> None:
         """The leaders write all that was appended."""
         for _ in range(1000):
-            if not self.accumulator.has_incomplete():
+            if not self.accumulator.incomplete:
                 return
             self.acknowledge()
             self.clock.advance(1)

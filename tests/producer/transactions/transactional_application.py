@@ -25,7 +25,7 @@ from spark_kafka_sink.errors import (
     TransactionTimeoutError,
 )
 from spark_kafka_sink.producer.producer_record import RecordMetadata
-from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata
+from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
 
