@@ -44,8 +44,5 @@ class DescribeGroupsResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
-    API_KEY: ClassVar = ApiKey.DESCRIBE_GROUPS
-    RESPONSE: ClassVar = DescribeGroupsResponse
-
     groups: tuple[str, ...]
     include_authorized_operations: Annotated[bool, since(3)] = False
