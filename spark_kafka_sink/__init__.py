@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from spark_kafka_sink.admin.offsets import CommittedOffset as CommittedOffset
     from spark_kafka_sink.admin.producers import ActiveProducer as ActiveProducer
     from spark_kafka_sink.admin.transaction_client import TransactionClient as TransactionClient
-    from spark_kafka_sink.admin.transactions import EndOutcome as EndOutcome
-    from spark_kafka_sink.admin.transactions import ListedTransaction as ListedTransaction
-    from spark_kafka_sink.admin.transactions import ProducerIdentity as ProducerIdentity
-    from spark_kafka_sink.admin.transactions import TransactionDescription as TransactionDescription
-    from spark_kafka_sink.admin.transactions import TransactionEnd as TransactionEnd
-    from spark_kafka_sink.admin.transactions import TransactionState as TransactionState
+    from spark_kafka_sink.admin.transaction_operations import EndOutcome as EndOutcome
+    from spark_kafka_sink.admin.transaction_operations import ListedTransaction as ListedTransaction
+    from spark_kafka_sink.admin.transaction_operations import ProducerIdentity as ProducerIdentity
+    from spark_kafka_sink.admin.transaction_operations import TransactionDescription as TransactionDescription
+    from spark_kafka_sink.admin.transaction_operations import TransactionEnd as TransactionEnd
+    from spark_kafka_sink.admin.transaction_operations import TransactionState as TransactionState
     from spark_kafka_sink.config.sink_options import exactly_once_options as exactly_once_options
     from spark_kafka_sink.errors import AbortableTransactionError as AbortableTransactionError
     from spark_kafka_sink.errors import AuthenticationError as AuthenticationError
@@ -149,10 +149,10 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "CommittedOffset": "spark_kafka_sink.admin.offsets",
     "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.group_offsets",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
-    "EndOutcome": "spark_kafka_sink.admin.transactions",
+    "EndOutcome": "spark_kafka_sink.admin.transaction_operations",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
-    "ListedTransaction": "spark_kafka_sink.admin.transactions",
+    "ListedTransaction": "spark_kafka_sink.admin.transaction_operations",
     "Node": "spark_kafka_sink.network.cluster",
     "OffsetAndMetadata": "spark_kafka_sink.producer.transactions.group_offsets",
     "OffsetRange": "spark_kafka_sink.producer.accumulator.delivery",
@@ -160,7 +160,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "Partitioner": "spark_kafka_sink.producer.plugins.partitioner",
     "PreparedTransaction": "spark_kafka_sink.protocol.prepared_transaction",
     "ProducerColumns": "spark_kafka_sink.producer.producer_record",
-    "ProducerIdentity": "spark_kafka_sink.admin.transactions",
+    "ProducerIdentity": "spark_kafka_sink.admin.transaction_operations",
     "ProducerInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
     "RecordFuture": "spark_kafka_sink.producer.record_chunk",
@@ -171,9 +171,9 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "SerializationError": "spark_kafka_sink.producer.serializers",
     "TopicPartition": "spark_kafka_sink.protocol.topic_partition",
     "TransactionClient": "spark_kafka_sink.admin.transaction_client",
-    "TransactionDescription": "spark_kafka_sink.admin.transactions",
-    "TransactionEnd": "spark_kafka_sink.admin.transactions",
-    "TransactionState": "spark_kafka_sink.admin.transactions",
+    "TransactionDescription": "spark_kafka_sink.admin.transaction_operations",
+    "TransactionEnd": "spark_kafka_sink.admin.transaction_operations",
+    "TransactionState": "spark_kafka_sink.admin.transaction_operations",
     "VersionSummary": "spark_kafka_sink.sink.commit",
     "WrittenRange": "spark_kafka_sink.sink.commit_message",
     "exactly_once_options": "spark_kafka_sink.config.sink_options",

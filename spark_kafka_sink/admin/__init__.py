@@ -9,17 +9,17 @@ Threads
     producers (network/background.py).
 
 Files
-    transaction_client.py   the public methods: transactions, groups, settings of brokers
-    transactions.py         EndTxn, InitProducerId, ListTransactions, DescribeTransactions
-    offsets.py              OffsetFetch, OffsetCommit
-    brokers.py              FindCoordinator, DescribeConfigs
-    producers.py            DescribeProducers, and Metadata to find the leaders that answer it
-    topics.py               Metadata and DescribeConfigs of a topic: replicas, settings, permissions
-    permissions.py          what the user may do with groups and transactional ids
-    operation.py            the interface of the operations in these six files: messages, batches, meaning of answers
-    request_client.py       sends many requests to many brokers in parallel, and retries each until a deadline
-    call.py                 one call of the request client: queues, look-ups of coordinators, back-offs
-    cluster_access.py       what all calls share: network, metadata, the directory of coordinators
+    transaction_client.py      the public methods: transactions, groups, settings of brokers
+    transaction_operations.py  EndTxn, InitProducerId, ListTransactions, DescribeTransactions
+    offsets.py                 OffsetFetch, OffsetCommit
+    brokers.py                 FindCoordinator, DescribeConfigs
+    producers.py               DescribeProducers, and Metadata to find the leaders that answer it
+    topics.py                  Metadata and DescribeConfigs of a topic: replicas, settings, permissions
+    permissions.py             what the user may do with groups and transactional ids
+    operation.py               the interface of the operations in these six files: messages, batches, meaning of answers
+    request_client.py          sends many requests to many brokers in parallel, and retries each until a deadline
+    call.py                    one call of the request client: queues, look-ups of coordinators, back-offs
+    cluster_access.py          what all calls share: network, metadata, the directory of coordinators
 
 Uses `network` and `protocol`. `admin` and `producer` do not import each other.
 """

@@ -31,7 +31,7 @@ from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, Fetch
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
 from spark_kafka_sink.admin.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
 from spark_kafka_sink.admin.request_client import RequestClient
-from spark_kafka_sink.admin.transactions import (
+from spark_kafka_sink.admin.transaction_operations import (
     BeginFenced,
     DescribeTransactions,
     EndOutcome,

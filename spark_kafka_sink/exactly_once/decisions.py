@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionEnd
+from spark_kafka_sink.admin.transaction_operations import TransactionEnd
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.exactly_once.fencing import fence_all, listed
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State, is_in_kafka

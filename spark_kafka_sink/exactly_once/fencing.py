@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 

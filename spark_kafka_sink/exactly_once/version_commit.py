@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionDescription, TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionDescription, TransactionState
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable_list
 from spark_kafka_sink.exactly_once.decisions import (
     LEFT_TO_THE_NEXT_RUN,

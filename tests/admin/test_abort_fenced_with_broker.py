@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionEnd, TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionEnd, TransactionState
 from tests.integration.transaction_brokers import KAFKA_3_9, WITH_VERSION_1, WITH_VERSION_2
 
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.admin.operation import Done, Operation, Retry
 from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
 from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
-from spark_kafka_sink.admin.transactions import (
+from spark_kafka_sink.admin.transaction_operations import (
     DescribeTransactions,
     EndTransaction,
     FenceProducer,

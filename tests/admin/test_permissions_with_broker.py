@@ -10,7 +10,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionEnd
+from spark_kafka_sink.admin.transaction_operations import TransactionEnd
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
-from spark_kafka_sink.admin.transactions import EndTransaction, ListedTransaction, ListTransactions
+from spark_kafka_sink.admin.transaction_operations import EndTransaction, ListedTransaction, ListTransactions
 from spark_kafka_sink.errors import (
     AuthenticationError,
     AuthorizationError,

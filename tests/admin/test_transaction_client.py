@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import PROBES, TransactionClient
-from spark_kafka_sink.admin.transactions import ListedTransaction, TransactionEnd, TransactionState, prefix_pattern
+from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionEnd, TransactionState, prefix_pattern
 from spark_kafka_sink.errors import (
     AuthorizationError,
     BrokerError,

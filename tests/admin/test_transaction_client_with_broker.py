@@ -10,7 +10,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionEnd, TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionEnd, TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaTimeoutError
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction

@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once import ledger
 from spark_kafka_sink.exactly_once.ledger import State

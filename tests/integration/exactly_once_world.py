@@ -15,7 +15,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.version_commit import Committed
 from tests.exactly_once.driving import Run

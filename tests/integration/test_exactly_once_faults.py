@@ -13,7 +13,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.brokers import FindCoordinator
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
-from spark_kafka_sink.admin.transactions import TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
 from spark_kafka_sink.exactly_once.names import TaskId

@@ -16,7 +16,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionEnd
+from spark_kafka_sink.admin.transaction_operations import TransactionEnd
 from spark_kafka_sink.errors import FatalProducerError, ProducerFencedError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata

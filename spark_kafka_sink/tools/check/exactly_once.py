@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.admin.transactions import ListedTransaction, TransactionState
+from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionState
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.protocol.permissions import AclOperation

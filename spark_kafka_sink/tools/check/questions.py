@@ -10,7 +10,7 @@ from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker
 from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
-from spark_kafka_sink.admin.transactions import DescribeTransactions, ListedTransaction, ListTransactions
+from spark_kafka_sink.admin.transaction_operations import DescribeTransactions, ListedTransaction, ListTransactions
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.fencing import UNFINISHED
 from spark_kafka_sink.exactly_once.names import Names

@@ -15,7 +15,7 @@ from itertools import chain
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.producers import ActiveProducer
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaError, printable
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, ENDING
 from spark_kafka_sink.exactly_once.ledger import Decision

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import TransactionDescription, TransactionState
+from spark_kafka_sink.admin.transaction_operations import TransactionDescription, TransactionState
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooLargeError, printable
 from spark_kafka_sink.exactly_once.decisions import decisions_of
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.admin.transactions import ListedTransaction
+from spark_kafka_sink.admin.transaction_operations import ListedTransaction
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.protocol.permissions import AclOperation
