@@ -96,6 +96,15 @@ def test_transactions_are_listed(environment: Path, broker: FakeBroker, tmp_path
     assert json.loads(done.stdout) == {"prefix": "orders", "transactions": 0, "known_prefixes": []}
 
 
+def test_what_workflows_try_each_wheel_with_runs_without_pyspark(environment: Path, tmp_path: Path) -> None:
+    with FakeBroker(topics={"smoke": 1}) as broker:
+        done = run(environment, f"python {ROOT}/tests/packaging/smoke.py {broker.bootstrap_servers}", tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "every row was acknowledged" in done.stdout
+        assert len(broker.values("smoke")) == 1_000
+        assert broker.violations == []
+
+
 def test_the_commands_of_the_document_run(environment: Path, broker: FakeBroker, tmp_path: Path) -> None:
     write(tmp_path / "commits.jsonl", one_commit())
     block = code_block("pykafka-sink transactions list").replace("localhost:9092", broker.bootstrap_servers)
