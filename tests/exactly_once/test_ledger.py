@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import re
+import struct
+import zlib
+from base64 import b85encode
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -104,6 +108,8 @@ def test_a_decision_is_one_record_which_brokers_keep_under_these_names(ledger: L
     assert list(groups.offsets) == ["P-q-decision"]
     assert groups.offsets["P-q-decision"].metadata.startswith(f"decided {text} entries=")
     assert ledger.decision() == DECIDED
+    ledger.write_decision(replace(DECIDED, earlier=()))
+    assert "earlier" not in groups.offsets["P-q-decision"].metadata
 
 
 def test_where_nothing_is_decided_there_is_no_decision(ledger: Ledger) -> None:
@@ -156,7 +162,7 @@ def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger,
         *full, last = (len(each.metadata) for each in chunks.values())
         assert set(full) == {METADATA_BYTES}
         assert 0 < last <= METADATA_BYTES
-        assert f" chunks={len(chunks)} digest=" in groups.offsets["P-q-decision"].metadata
+        assert re.search(rf" chunks={len(chunks)} digest=[0-9a-f]{{16}}$", groups.offsets["P-q-decision"].metadata)
     assert {each.offset for each in groups.offsets.values()} == {5, 6}
 
 
@@ -252,6 +258,41 @@ def test_as_many_earlier_versions_are_read_and_one_more_is_an_error(ledger: Ledg
     assert ledger.decision() == most
     ledger.write_decision(replace(DECIDED, earlier=earlier))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
+        ledger.decision()
+
+
+def packed_bytes(entries: int) -> bytes:
+    """The fields of so many transactions, as a decision holds them: one array after the other."""
+    rows = [(each, 0, 1, 0, 2, 1, 0) for each in range(entries)]
+    columns = zip("IIqhBQQ", zip(*rows, strict=True), strict=True)
+    return b"".join(struct.pack(f"<{entries}{code}", *column) for code, column in columns)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda packed: zlib.compress(packed[:-1]),
+        lambda packed: zlib.compress(packed + b"0"),
+        lambda packed: zlib.compress(packed)[:-1],  # all bytes are there, their checksum is not
+        lambda packed: zlib.compress(packed) + b"0",
+        lambda packed: packed,
+        lambda packed: zlib.compress(bytes(len(packed))),  # partition 0 twice
+    ],
+    ids=["shorter", "longer", "cut", "and more", "not compressed", "twice"],
+)
+def test_entries_that_are_not_what_was_written_are_an_error(
+    ledger: Ledger, groups: Groups, damaged: Callable[[bytes], bytes]
+) -> None:
+    def put(compressed: bytes) -> None:
+        entries = b85encode(struct.pack("<I", 2) + compressed).decode()
+        groups.put("P-q-decision", 7, f"decided tasks=2 partitions=2 rows=1 fingerprint=00 entries={entries}")
+
+    put(zlib.compress(packed_bytes(2)))
+    found = ledger.decision()
+    assert found is not None
+    assert found.entries == (entry(0), entry(1))
+    put(damaged(packed_bytes(2)))
+    with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: '"):
         ledger.decision()
 
 
@@ -371,6 +412,14 @@ def test_a_task_asks_once_for_all_that_it_has_to_know(ledger: Ledger, groups: Gr
     ledger.record_abort(Planned("host", 101))
     assert groups.offsets["P-aborted"] == (101, "host")
     assert ledger.look(Planned("host", 100), 1) == Seen(DECIDED, True, Marker(7, Content(3, 4)))
+
+
+def test_what_a_task_cannot_read_is_an_error_that_names_the_group(ledger: Ledger, groups: Groups) -> None:
+    groups.put("P-q-1-marker", 7, "")
+    with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
+        ledger.look(Planned("host", 100), 1)
+    with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
+        ledger.all_markers(2)
 
 
 @pytest.mark.parametrize(

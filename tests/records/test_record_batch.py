@@ -16,6 +16,7 @@ from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records import record_batch
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.compression import CODECS
+from spark_kafka_sink.records.interleave import row_offsets_and_data
 from spark_kafka_sink.records.record_batch import (
     BATCH_HEADER_SIZE,
     EncodedRecords,
@@ -123,6 +124,43 @@ def test_a_record_beyond_the_length_field_is_refused_with_its_row(monkeypatch: p
         encode(columns)
     with pytest.raises(RecordTooLargeError, match="row 1"):
         encode(columns, np.array([1, 0]))
+
+
+@pytest.mark.parametrize("order", [None, np.array([3, 0, 4, 2, 1])], ids=["in order", "in another order"])
+def test_the_rows_of_a_part_are_those_of_the_whole(order: Any) -> None:
+    headers = pa.array([[("h", b"1" * row)] * row for row in range(5)], pa.map_(pa.string(), pa.binary()))
+    columns = record_columns(pa.array(["v" * row for row in range(5)]), pa.array(["k" * 2 * row for row in range(5)]), headers)
+    rows = record_batch.RecordRows(columns, order, columns.base_sizes if order is None else columns.base_sizes[order])
+
+    def written(lo: int, hi: int) -> list[bytes]:
+        part = rows.interleave(lo, hi, np.arange(lo, hi), 0).write(0, hi - lo)
+        offsets, data = row_offsets_and_data(part, hi - lo)
+        return row_bytes(EncodedRecords(offsets, record_batch.octets(data)))
+
+    whole = written(0, 5)
+    assert len(set(whole)) == 5
+    for lo, hi in itertools.combinations(range(6), 2):
+        assert written(lo, hi) == whole[lo:hi]
+
+
+def test_the_row_of_a_part_that_is_too_large_is_named_by_its_index_in_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_batch, "INT32_MAX", 100)
+    columns = record_columns(pa.array(["a", "b", "c", "x" * 200]))
+    order = np.array([1, 2, 3, 0])
+    for selected, row in ((None, 3), (order, 3)):
+        sizes = columns.base_sizes if selected is None else columns.base_sizes[selected]
+        with pytest.raises(RecordTooLargeError, match=f"row {row}: a record of"):
+            record_batch.RecordRows(columns, selected, sizes).interleave(1, 4, np.arange(3), 0)
+
+
+def test_a_record_as_large_as_the_length_field_allows_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = record_columns(pa.array(["small", "x" * 200]))
+    monkeypatch.setattr(record_batch, "INT32_MAX", 207)
+    encoded = encode_records(columns, np.arange(2), 0)
+    assert [row.value for row in decode_records(bytes(encoded.data), 2)] == [b"small", b"x" * 200]
+    monkeypatch.setattr(record_batch, "INT32_MAX", 206)
+    with pytest.raises(RecordTooLargeError, match="row 1: a record of 207 bytes"):
+        encode_records(columns, np.arange(2), 0)
 
 
 @given(st.lists(st.builds(DecodedRecord, st.just(0), payloads, payloads, headers), min_size=1, max_size=5))
