@@ -73,7 +73,7 @@ class BackgroundWorker:
             try:
                 _in_a_thread(lambda: self._done(token, outcome_of(work), key))
             except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
-                self._done(token, Outcome(None, NetworkError(f"no background thread could be started: {error}")), key)
+                self._done(token, _not_started(error), key)
 
     def _done(self, token: object, outcome: Outcome, key: object) -> None:
         with self._lock:
@@ -122,7 +122,10 @@ def outcomes_within(works: Sequence[Callable[[], Any]], timeout_ms: int, clock: 
     clock = clock or Clock()
     done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     for number, work in enumerate(works):
-        _in_a_thread(partial(_put_outcome, done, number, work))
+        try:
+            _in_a_thread(partial(_put_outcome, done, number, work))
+        except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
+            done.put((number, _not_started(error)))
     outcomes: list[Outcome | None] = [None] * len(works)
     deadline_ms = clock.now_ms() + timeout_ms
     with contextlib.suppress(queue.Empty):
@@ -130,6 +133,10 @@ def outcomes_within(works: Sequence[Callable[[], Any]], timeout_ms: int, clock: 
             number, outcome = done.get(timeout=wait_seconds(deadline_ms - clock.now_ms()))
             outcomes[number] = outcome
     return outcomes
+
+
+def _not_started(error: RuntimeError) -> Outcome:
+    return Outcome(None, NetworkError(f"no background thread could be started: {error}"))
 
 
 def _put_outcome(done: queue.SimpleQueue[tuple[int, Outcome]], number: int, work: Callable[[], Any]) -> None:

@@ -71,6 +71,12 @@ def test_each_ask_goes_to_its_coordinator_and_results_keep_the_order_of_the_asks
     assert sorted(ended(net)) == [("a", 2), ("b", 0), ("c", 2)]
 
 
+def test_each_ask_is_reported_once_when_it_has_its_outcome(net: ScriptedNetwork) -> None:
+    positions: list[int] = []
+    assert net.client.ask(asks("a", "b", "c", target=KEPT), TIMEOUT_MS, positions.append) == ["a", "b", "c"]
+    assert sorted(positions) == [0, 1, 2]
+
+
 def test_coordinators_of_many_keys_are_found_with_one_request_and_each_key_once(net: ScriptedNetwork) -> None:
     ask(net, "a", "b", "a", "c")
     assert keys_asked_for(net) == [("a", "b", "c")]

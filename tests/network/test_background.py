@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, NetworkError
-from spark_kafka_sink.network.background import HANGS_AFTER_MS, BackgroundWorker, Outcome, outcome_of, outcome_within
+from spark_kafka_sink.network.background import (
+    HANGS_AFTER_MS,
+    BackgroundWorker,
+    Outcome,
+    outcome_of,
+    outcome_within,
+    outcomes_within,
+)
 from tests.fakes.clock import ManualClock
 
 LIMIT_S = 30
@@ -135,6 +142,16 @@ def test_a_thread_that_cannot_be_started_is_a_failure_of_the_work(bench: Bench, 
     assert "can't start new thread" in outcome.error.message
 
 
+def test_works_that_no_thread_can_be_started_for_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    (outcome,) = outcomes_within([lambda: 5], LIMIT_S * 1000)
+    assert outcome is not None
+    assert isinstance(outcome.error, NetworkError)
+
+
 def test_waiting_for_an_outcome_has_a_limit() -> None:
     release = threading.Event()
     assert outcome_within(lambda: release.wait(LIMIT_S), 10) is None
@@ -165,3 +182,24 @@ def test_our_own_errors_stay_what_they_are() -> None:
     error = outcome_of(fails).error
     assert isinstance(error, ConfigError)
     assert error.__traceback__ is None
+
+
+def test_works_run_side_by_side_and_those_that_hang_are_left() -> None:
+    """Each of the first two ends when the other has begun."""
+    first, second, release = threading.Event(), threading.Event(), threading.Event()
+
+    def meets(mine: threading.Event, other: threading.Event) -> bool:
+        mine.set()
+        return other.wait(LIMIT_S)
+
+    works: list[Callable[[], Any]] = [lambda: meets(first, second), lambda: meets(second, first), lambda: release.wait(LIMIT_S)]
+    assert outcomes_within(works, 2_000) == [Outcome(True, None), Outcome(True, None), None]
+    release.set()
+    assert outcomes_within([], 10) == []
+
+
+def test_a_work_that_fails_leaves_the_others() -> None:
+    failed, done = outcomes_within([lambda: 1 // 0, lambda: 5], LIMIT_S * 1000)
+    assert failed is not None
+    assert "ZeroDivisionError" in str(failed.error)
+    assert done == Outcome(5, None)

@@ -9,7 +9,7 @@ from spark_kafka_sink.admin.transaction_operations import ListedTransaction, Tra
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, denied, green, red, yellow
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, denied, green, red, whole_number, yellow
 from spark_kafka_sink.tools.words import count
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
@@ -85,7 +85,7 @@ def judge_timeout(
         is_written: a transaction with our time-out has begun.
     """
     check = "transaction time"
-    told = answer if isinstance(answer, str) and answer.isascii() and answer.isdecimal() and len(answer) < 20 else None
+    told = whole_number(answer)
     if told is None:
         ours = f"{OURS}={given_ms}" if given_ms is not None else f"{default_ms} ms, Kafka's default, are assumed"
         if is_written:
@@ -94,7 +94,7 @@ def judge_timeout(
         why = f" ({answer})" if isinstance(answer, KafkaError) and not is_denied else ""
         remedy = "grant the user DESCRIBE_CONFIGS on the cluster" if is_denied else ""
         return yellow(check, "", f"{MAX_TIMEOUT}: {FIND_OUT}{why}; {ours}", remedy, ms)
-    if given_ms is not None and given_ms > int(told):
+    if given_ms is not None and given_ms > told:
         remedy = f"lower {OURS}, or leave it out: a write then takes what brokers allow"
         return red(check, "", f"{OURS}={given_ms} is above the brokers' {MAX_TIMEOUT}={told}", remedy, ms)
     ours = f"our {given_ms} ms" if given_ms is not None else "so long may a task, and the commit after it, take"

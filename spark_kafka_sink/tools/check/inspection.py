@@ -36,7 +36,7 @@ from spark_kafka_sink.tools.check.exactly_once import (
     judge_timeout,
 )
 from spark_kafka_sink.tools.check.questions import Answer
-from spark_kafka_sink.tools.check.results import CheckResult, Light, yellow
+from spark_kafka_sink.tools.check.results import CheckResult, Light, whole_number, yellow
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, CheckedTopic, judge_topic
 from spark_kafka_sink.tools.words import count
 
@@ -194,9 +194,8 @@ class Inspection:
         """That of the user's; else what a write would take where it is not known whether brokers accept it."""
         if self._given_timeout_ms is not None:
             return self._given_timeout_ms
-        if isinstance(limit, str) and limit.isascii() and limit.isdecimal():
-            return min(WRITE_TIMEOUT_MS, int(limit))
-        return DEFAULT_LONGEST_TRANSACTION_MS
+        longest_ms = whole_number(limit)
+        return DEFAULT_LONGEST_TRANSACTION_MS if longest_ms is None else min(WRITE_TIMEOUT_MS, longest_ms)
 
 
 def _nodes(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:

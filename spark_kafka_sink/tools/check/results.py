@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
 
+MOST_DIGITS = 19  # of a long
 FIND_OUT = "not known; `--write` finds out"
 
 
@@ -59,6 +60,12 @@ def merged(results: Iterable[CheckResult]) -> list[CheckResult]:
         replace(group[0], ms=max(each.ms for each in group), also=tuple(each.subject for each in group[1:]))
         for group in groups.values()
     ]
+
+
+def whole_number(answer: object) -> int | None:
+    """From the text of a setting; None for anything else that a broker may have told."""
+    is_number = isinstance(answer, str) and answer.isascii() and answer.isdecimal() and len(answer) <= MOST_DIGITS
+    return int(str(answer)) if is_number else None
 
 
 def worst(results: Iterable[CheckResult]) -> Light:

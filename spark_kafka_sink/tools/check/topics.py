@@ -11,7 +11,7 @@ from spark_kafka_sink.config.producer_rules import ACKS_ALL
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, green, red, yellow
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, green, red, whole_number, yellow
 from spark_kafka_sink.tools.words import count
 
 AUTO_CREATE = "auto.create.topics.enable"
@@ -55,6 +55,8 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
         return [red("topic", topic.subject, str(found), ms=topic.ms[0])]
     if found is None:
         return [judge_missing(topic, must_exist=must_exist)]
+    if not found.partitions:
+        return [red("topic", topic.subject, "exists, and brokers tell of no partition of it", ms=topic.ms[0])]
     results = [judge_existing(topic, found), judge_leaders(topic, found)]
     if AclOperation.WRITE in topic.needs:
         results.append(judge_replicas(topic, found, config.acks))
@@ -128,8 +130,7 @@ def _nodes(partition: MetadataResponsePartition) -> tuple[tuple[int, ...], tuple
 
 
 def _number(settings: Mapping[str, str] | KafkaError, name: str) -> int | None:
-    text = "" if isinstance(settings, KafkaError) else settings.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+    return None if isinstance(settings, KafkaError) else whole_number(settings.get(name))
 
 
 # SETTINGS

@@ -88,6 +88,12 @@ def test_partitions_without_a_leader_are_red_and_named() -> None:
     assert (found.light, found.found) == (Light.RED, "2 of 3 partitions without a leader: 1, 2")
 
 
+def test_a_topic_without_partitions_is_red() -> None:
+    topic = CheckedTopic("t", WRITES, TopicDescription((), EVERYTHING), SETTINGS)
+    (found,) = judge_topic(topic, network_config(), must_exist=False)
+    assert found.light is Light.RED
+
+
 def test_a_compacted_topic_is_told() -> None:
     assert "a row without a key is rejected" in judged(settings=SETTINGS | {"cleanup.policy": "compact,delete"})["topic"].found
 
