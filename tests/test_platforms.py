@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.fakes.fake_broker import FakeBroker
 
 ROOT = Path(__file__).parent.parent
-LIMIT_S = 120
+LIMIT_S = 240
 
 WINDOWS = """
 import http.client, logging, os, selectors, signal, socket, socketserver, ssl, subprocess, sys, tempfile, wsgiref.simple_server

@@ -154,7 +154,7 @@ def test_wherever_an_interrupt_comes_no_producer_stays_open_and_no_later_task_wa
         made.cache.close()
         assert all(each.closed for each in made.made), where
         at += 1
-    assert at > 50
+    assert at > 40  # fewer since Python 3.12, where comprehensions are no calls
 
 
 def test_without_a_timeout_it_is_closed_with_the_task(stage: Stage) -> None:
