@@ -2,8 +2,7 @@
 
 Python looks for signals where a function begins, where a call of a C function has returned, and where a loop goes back.
 Interrupts counts these points in one thread, in frames of the package and of the standard library's helpers that it uses, and
-raises KeyboardInterrupt at those that the test names. Where `__enter__` of a C class returns to its `with` is a point in Python
-3.14 only (python/cpython#148874). Nothing can be promised there, and it is left out.
+raises KeyboardInterrupt at those that the test names.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record_chunk import RecordFuture
 from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
-from tests.producer.harness import tp
+from tests.producer.harness import may_be_interrupted, tp
 from tests.producer.transactions.transactional_brokers import GROUP
 
 WHERE = ("spark_kafka_sink", "contextlib.py", "threading.py")
@@ -51,7 +50,7 @@ class Interrupts:
         sys.setprofile(None)
 
     def _profile(self, frame: FrameType, event: str, called: object) -> None:
-        if event == "call" or (event == "c_return" and getattr(called, "__name__", "") != "__enter__"):
+        if may_be_interrupted(event, called):
             self._point(frame, event)
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
