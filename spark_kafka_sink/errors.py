@@ -1,4 +1,4 @@
-"""Every error that reaches a user of the producer or the sink.
+"""The errors that all packages share; what one package alone raises is a subclass there.
 
 Spark passes only the text of an exception from an executor to the driver, so the text contains everything: it begins with a
 condition in brackets, `[KAFKA_RECORD_TOO_LARGE]`, and then names what happened, where, which limit applies, and what to do. The

@@ -227,7 +227,7 @@ def _rejected_transactions(producer_options: dict[str, object]) -> Iterator[str]
 
 
 def _rejected_without_transactions(producer_options: dict[str, object]) -> Iterator[str]:
-    """What no transaction can do with. Removes the keys: the producer's own rules would propose other remedies."""
+    """Options that rule out transactions. Removes the keys: the producer's own rules would propose other remedies."""
     for key, needed, is_allowed in _NEEDED_BY_TRANSACTIONS:
         value = str(producer_options.get(key, "")).strip().lower()
         if value and not is_allowed(value):

@@ -138,7 +138,7 @@ class VersionCommit:
         if decision.version == self._write.version and decision.state is State.DECIDED:
             if lost := self._end_decided(decision):
                 return self._commit_rest(decision, lost)
-            self._mark(decision.now(State.CARRIED_OUT))
+            self._record_outcome(decision.now(State.CARRIED_OUT))
             how = How.ROLLED_FORWARD
         elif not self._has_name and decision.state is State.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
             self._carry_out(decision)
@@ -176,7 +176,7 @@ class VersionCommit:
             if lost:
                 self._ledger.write_decision(decision)
             else:
-                self._mark(decision)
+                self._record_outcome(decision)
         if decision.state is State.TAKEN_OUT:
             logger.warning(
                 "! only a part of version %d is in Kafka; the rest of its %d rows is not written, as version %d follows",
@@ -276,11 +276,11 @@ class VersionCommit:
         return recorded
 
     def _is_later(self, report: TaskReport | None, marker: Marker) -> bool:
-        """Whether the task has written nothing, as later rows are in Kafka than those it had."""
+        """Whether the task wrote nothing because later rows than its own are in Kafka."""
         return report is not None and report.result is Result.SKIPPED and marker.version > self._write.version
 
     def _is_missing(self, report: TaskReport, marker: Marker | None) -> bool:
-        """Whether the task has written nothing, as its rows were decided, and they are not in Kafka."""
+        """Whether the task wrote nothing because the version was decided, but its rows are not in Kafka."""
         if report.result is not Result.DECIDED:
             return False
         if marker is None or marker.version < self._write.version:
@@ -316,7 +316,7 @@ class VersionCommit:
     def _carry_out(self, decision: Decision) -> None:
         if lost := self._end_decided(decision):
             self._take_out(decision, lost)
-        self._mark(decision.now(State.CARRIED_OUT))
+        self._record_outcome(decision.now(State.CARRIED_OUT))
 
     def _end_decided(self, decision: Decision) -> list[Entry]:
         return commit_decided(self._ledger, decision, rest=self._rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE))
@@ -332,15 +332,17 @@ class VersionCommit:
             )
         return of_named if self._has_name else of_unnamed + _NOT_NAMED
 
-    def _mark(self, decision: Decision) -> None:
+    def _record_outcome(self, decision: Decision) -> None:
         try:
             self._ledger.write_decision(decision)
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
     def _fence_late(self, decision: Decision, kept: Collection[TaskId] | None = None) -> None:
-        """Whatever is open now, but for what ends by itself. `kept`: None after the own commit. Own ids that are open again are
-        another's by then, but for those of empty tasks at their epoch.
+        """Fence every id that is open now, except those in `kept` and those that brokers are ending.
+
+        `kept` is None after the own commit. An own id that is open again belongs to another run then; an empty task's id at its
+        own epoch does not.
         """
         own = set(self._open | self._empty)
         try:

@@ -44,7 +44,7 @@ HANGS_AFTER_MS = 300_000
 
 
 class BackgroundWorker:
-    """Sender thread only. The work's thread calls `wakeup` when the work is done."""
+    """For one thread, that of NetworkClient. The work's thread calls `wakeup` when the work is done."""
 
     def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup

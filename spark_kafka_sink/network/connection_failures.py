@@ -1,6 +1,6 @@
 """Connections that fail: what is logged and kept about them, and when a failed authentication is final.
 
-Part of NetworkClient. Sender thread only. A broker that starts may not know all users yet, or not have read its own certificate,
+Part of NetworkClient, on its thread. A broker that starts may not know all users yet, or not have read its own certificate,
 so a failed authentication is final only when it happens twice in a row, or when no broker accepts this client.
 """
 

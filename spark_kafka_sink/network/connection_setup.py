@@ -1,7 +1,7 @@
 """Makes connections ready for requests: looks names up, connects, shakes hands; and logs in again before a session ends.
 
 Part of NetworkClient, which reports events of connections here and sends the requests of handshakes. The background worker does
-what may block: DNS, a token endpoint, a Kerberos server. Sender thread only.
+what may block: DNS, a token endpoint, a Kerberos server. All else runs on NetworkClient's thread.
 """
 
 from __future__ import annotations

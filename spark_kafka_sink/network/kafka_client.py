@@ -25,7 +25,7 @@ class ClientRequest:
         created_ms: when it was created; for metrics and logs.
         expect_response: false for Produce with acks=0; the request is then complete when its last byte is written.
         request_timeout_ms: the connection is closed when this time has passed since sending without an answer.
-        callback: called with the ClientResponse, on the Sender thread, inside poll().
+        callback: called with the ClientResponse, inside poll(), on the thread that polls.
         max_version: never use a newer version than this.
     """
 

@@ -1,6 +1,6 @@
 """Metrics of the network: bytes, requests, connections and waiting, for all nodes together and for each.
 
-Selector and NetworkClient record them, on the Sender thread only, per system call or response. The names are those of Java's
+Selector and NetworkClient record them, on their thread, per system call or response. The names are those of Java's
 Selector and NetworkClient. ProducerMetrics reads them, from any thread.
 """
 

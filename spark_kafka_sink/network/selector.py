@@ -1,9 +1,9 @@
-"""Many connections at once: the only place in the package that waits for the network.
+"""Many connections at once: the only place in the package that waits for brokers' sockets.
 
 NetworkClient connects and sends. `send` writes what the socket takes, `poll` moves all other bytes. What happened is listed in
 `connected`, `completed_sends`, `completed_receives` and `disconnected`, from which NetworkClient takes it; the next poll clears
 what is left there. Bytes that arrive go through the node's Connection.
-Threads: the Sender only, except `wakeup`, which any thread may call.
+Threads: one at a time, the Sender or the caller of an admin client. Only `wakeup` may be called by any.
 Law: the Selector releases buffers that were passed to `send` when they are written or their connection is closed, never later.
 """
 

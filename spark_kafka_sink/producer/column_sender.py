@@ -54,17 +54,11 @@ class ColumnSender:
     def send(self, given: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
         """As KafkaProducer.send_columns. `call` makes the rows' owners, where there are interceptors."""
         delivery = Delivery(0, self.clock)
-        self.hand_overs.run(self._queue, given, call, delivery)
+        self.hand_overs.run(self.queue, delivery, given, call)
         return delivery
 
-    def queue(
-        self, given: ProducerColumns, call: InterceptedCall | None = None, *, hand_over: HandOver, delivery: Delivery
-    ) -> None:
-        """Queue further rows of a Delivery, as one step of a call that hands more of them over."""
-        self._queue(hand_over, given, call, delivery)
-
-    def _queue(self, hand_over: HandOver, given: ProducerColumns, call: InterceptedCall | None, delivery: Delivery) -> None:
-        """The law above holds: what begins the hand-over is the first append."""
+    def queue(self, hand_over: HandOver, delivery: Delivery, given: ProducerColumns, call: InterceptedCall | None = None) -> None:
+        """Queue rows of a Delivery, which may have rows already. What begins the hand-over is the first append."""
         check_topic_type(given.topic)
         columns = rows_of(given, row_count(given), self.clock.wall_ms())
         topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.rows))

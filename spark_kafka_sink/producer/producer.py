@@ -223,9 +223,10 @@ class KafkaProducer(TransactionalMethods):
         Args:
             record: the record and its topic.
             topic, value, key, partition, headers, timestamp: the fields of a ProducerRecord.
-            callback: called once, with (RecordMetadata, None) or (None, error), on the Sender's thread, in order per partition.
-                It must not wait for this producer, because it would wait for its own thread. An Exception that it raises is
-                logged. SystemExit, by sys.exit(), ends the producer, and records that are not acknowledged by then fail.
+            callback: called once, with (RecordMetadata, None) or (None, error), in order per partition: on the Sender's thread,
+                or before `send` returns, on the caller's, for records that cannot be queued. It must not wait for this
+                producer, because it would wait for its own thread. An Exception that it raises is logged. SystemExit, by
+                sys.exit(), ends the producer, and records that are not acknowledged by then fail.
 
         Returns:
             A future; `.result()` makes the call synchronous.

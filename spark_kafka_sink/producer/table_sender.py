@@ -76,7 +76,7 @@ class TableSender:
 
     def _send_batch(self, hand_over: HandOver, given: ProducerColumns, delivery: Delivery) -> None:
         _require_topics(given, delivery.rows)
-        queue = partial(self._columns.queue, hand_over=hand_over, delivery=delivery)
+        queue = partial(self._columns.queue, hand_over, delivery)
         if self._interceptors is None:
             queue(given)
         else:

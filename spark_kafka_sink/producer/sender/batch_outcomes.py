@@ -144,7 +144,7 @@ class BatchOutcomes:
         expired = batch.has_reached_delivery_timeout(self.config.delivery_timeout_ms, now_ms)
         may_retry = batch.attempts < self.config.retries and not expired and not batch.is_done
         facts = self.transactions.sequence_facts(batch)
-        return Attempt(batch.record_count, may_retry, done=batch.is_done, log_start_offset=answer.log_start_offset, **facts)
+        return Attempt(batch.record_count, may_retry, has_failed=batch.is_done, log_start_offset=answer.log_start_offset, **facts)
 
     def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""

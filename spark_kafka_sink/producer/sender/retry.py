@@ -1,4 +1,4 @@
-"""What to do with a batch after an answer: one pure table, with a row for each error that has its own rule.
+"""What to do with a batch after an answer: a pure decision, by a rule or a fixed step for each error that has one.
 
 Other errors follow their `retriable` flag in protocol/error_codes.py. BatchOutcomes applies the decision; nothing here has an
 effect. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
@@ -28,7 +28,7 @@ class Attempt:
 
     record_count: int
     may_retry: bool  # attempts are left, delivery.timeout.ms has not run out, and the batch has not failed meanwhile
-    done: bool = False  # it has failed already, as it expired in flight
+    has_failed: bool = False  # already, as it expired in flight
     idempotent: bool = False
     transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
     sequence_was_reset: bool = False
@@ -50,7 +50,7 @@ def decide(error: ErrorCode, attempt: Attempt) -> NextStep:
 
 
 def _too_large(attempt: Attempt) -> NextStep:
-    return NextStep.SPLIT if attempt.record_count > 1 and not attempt.done else NextStep.FAIL
+    return NextStep.SPLIT if attempt.record_count > 1 and not attempt.has_failed else NextStep.FAIL
 
 
 def _unknown_producer(attempt: Attempt) -> NextStep:

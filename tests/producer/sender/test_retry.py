@@ -19,7 +19,7 @@ IDEMPOTENT = replace(PLAIN, idempotent=True)
 TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.NONE, {}, COMPLETE),
     (Errors.NONE, {"may_retry": False}, COMPLETE),
-    (Errors.NONE, {"done": True, "may_retry": False}, COMPLETE),
+    (Errors.NONE, {"has_failed": True, "may_retry": False}, COMPLETE),
     # written by an attempt before
     (Errors.DUPLICATE_SEQUENCE_NUMBER, {"idempotent": True}, COMPLETE),
     (Errors.DUPLICATE_SEQUENCE_NUMBER, {"idempotent": True, "may_retry": False}, COMPLETE),
@@ -47,7 +47,7 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.MESSAGE_TOO_LARGE, {"record_count": 2}, SPLIT),
     (Errors.MESSAGE_TOO_LARGE, {"may_retry": False}, SPLIT),  # does not use up a retry
     (Errors.MESSAGE_TOO_LARGE, {"record_count": 1}, FAIL),
-    (Errors.MESSAGE_TOO_LARGE, {"done": True}, FAIL),
+    (Errors.MESSAGE_TOO_LARGE, {"has_failed": True}, FAIL),
     # fatal: no batch of this producer will fare better
     (Errors.CLUSTER_AUTHORIZATION_FAILED, {"idempotent": True}, FATAL),
     (Errors.PRODUCER_FENCED, {"idempotent": True}, FATAL),
@@ -100,13 +100,13 @@ def test_an_error_newer_than_this_client_fails() -> None:
 
 
 def test_nothing_is_retried_that_may_not_be() -> None:
-    """All errors with all facts: RETRY and RETRY_IN_NEW_EPOCH need may_retry, and a batch that is done is never split."""
+    """All errors with all facts: RETRY and RETRY_IN_NEW_EPOCH need may_retry, and a batch that has failed is never split."""
     flags = [field.name for field in fields(Attempt) if field.type == "bool"]
     for values in itertools.product([False, True], repeat=len(flags)):
         attempt = Attempt(record_count=2, **{"log_start_offset": 3}, **dict(zip(flags, values, strict=True)))  # type: ignore[arg-type]
         for error in ERROR_CODES.values():
             decision = decide(error, attempt)
             assert attempt.may_retry or decision not in (RETRY, NEW_EPOCH)
-            assert not attempt.done or decision is not SPLIT
+            assert not attempt.has_failed or decision is not SPLIT
             assert attempt.idempotent or decision is not NEW_EPOCH
             assert (decision is COMPLETE) == (error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER))
