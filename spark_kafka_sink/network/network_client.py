@@ -277,8 +277,8 @@ class NetworkClient:
         self._ensure_open()
         self._failures.begin_poll()
         try:
-            if not self._responses:  # else: of requests that were not sent, which are called back at once
-                self._poll(timeout_ms, now_ms)
+            # Requests that could not be sent, or that need no answer, are called back at once; others must not wait for that.
+            self._poll(0 if self._responses else timeout_ms, now_ms)
         finally:
             responses, self._responses = self._responses, []
             _call_back(responses)
@@ -322,8 +322,8 @@ class NetworkClient:
     def _handle_written(self, connection: BrokerConnection, now_ms: int) -> None:
         sent = connection.in_flight[-1]
         if not sent.request.expect_response:
-            connection.in_flight.pop()
             self._responses.append(sent.response(now_ms))
+            connection.in_flight.pop()
             logger.debug("< %s is written, which completes it (acks=0)", sent)
 
     def _handle_completed_receives(self, now_ms: int) -> None:

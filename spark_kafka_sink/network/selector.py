@@ -174,6 +174,7 @@ class Selector:
     def close(self, node_id: int | None = None) -> None:
         """Close one connection without reporting it in `disconnected`; without a node, close everything."""
         if node_id is not None:
+            self.disconnected.pop(node_id, None)  # by a send: it would be taken for the end of the next connection
             channel = self._channels.get(node_id)
             if channel is not None:
                 self._forget(channel)

@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from spark_kafka_sink.errors import KafkaError, SchemaError
+from spark_kafka_sink.errors import KafkaError, SchemaError, printable_list
 
 READ_FAILED = "KAFKA_TABLE_READ_FAILED"
 
@@ -54,11 +54,24 @@ def _reader_of(table: object) -> pa.RecordBatchReader:
 def next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
     """None after the last one. Blocks as long as the table's source does.
 
-    Raises KafkaError (KAFKA_TABLE_READ_FAILED), with what the source raised as its cause.
+    Raises:
+        KafkaError (KAFKA_TABLE_READ_FAILED): the source has failed, with its exception as the cause.
+        SchemaError: the batch has other columns than the table, which a source written in Python can do.
     """
     try:
-        return reader.read_next_batch()
+        batch = reader.read_next_batch()
     except StopIteration:
         return None
     except Exception as error:
         raise KafkaError(f"the table cannot be read: {error}", condition=READ_FAILED) from error
+    if _columns(batch.schema) != _columns(reader.schema):
+        raise SchemaError(f"a batch has the columns {_named(batch.schema)}, and its table has {_named(reader.schema)}")
+    return batch
+
+
+def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    return list(zip(schema.names, schema.types, strict=True))
+
+
+def _named(schema: pa.Schema) -> str:
+    return printable_list(f"{name}: {kind}" for name, kind in _columns(schema)) or "none"

@@ -72,8 +72,17 @@ def _missing(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
         if name in needed:
             hint = "" if nearest is None else f". Did you mean {nearest!r}? Rename it to {name}"
             yield f"{needed[name]}. The table's columns are: {printable_list(columns) or 'none'}{hint}"
-        elif nearest is not None:
-            yield f"column {nearest!r} is no part of a record; did you mean {name}? Rename it, or leave it out of the table"
+        elif (found := _misspelt(name, others)) is not None:
+            yield f"column {found!r} is no part of a record; did you mean {name}? Rename it, or leave it out of the table"
+
+
+def _misspelt(name: str, columns: list[str]) -> str | None:
+    """A column whose name differs only by case, spaces, underscores, dashes or a plural s. Others may be about anything."""
+    return next((column for column in columns if _plain_name(column) == _plain_name(name)), None)
+
+
+def _plain_name(column: str) -> str:
+    return column.lower().translate({ord(each): None for each in " _-"}).removesuffix("s")
 
 
 # TYPES

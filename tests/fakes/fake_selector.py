@@ -150,7 +150,9 @@ class FakeSelector:
     def close(self, node_id: int | None = None) -> None:
         if node_id is None:
             self.is_closed = True
-        elif node_id in self._connections:
+            return
+        self.disconnected.pop(node_id, None)
+        if node_id in self._connections:
             self.closed.append(node_id)
             self._forget(node_id)
 

@@ -339,6 +339,17 @@ def test_answers_that_came_before_a_write_failed_are_delivered(server: Server, c
     selector.close()
 
 
+def test_a_connection_that_a_send_has_ended_is_not_reported_after_it_was_closed(server: Server, clock: ManualClock) -> None:
+    """The next connection to the node was taken for the one that ended."""
+    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=BrokenPipeTransport)
+    connect(selector, server)
+    assert not selector.send(1, [b"x"])
+    assert 1 in selector.disconnected
+    selector.close(1)
+    assert selector.disconnected == {}
+    selector.close()
+
+
 def test_a_reset_connection_is_reported(selector: Selector, server: Server) -> None:
     _, peer = connect(selector, server)
     reset(peer)

@@ -362,6 +362,23 @@ def test_a_commit_of_another_thread_waits_for_the_whole_table(broker: FakeBroker
     assert broker.committed_values("single") == [b"a", b"b"]
 
 
+OTHERS = {
+    "swapped": pa.record_batch({"value": pa.array([b"k"]), "key": pa.array([b"v"])}),
+    "fewer": pa.record_batch({"key": pa.array([b"k"])}),
+    "other types": pa.record_batch({"key": pa.array(["k"]), "value": pa.array([b"v"])}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_batch_with_other_columns_than_its_table_is_an_error(broker: FakeBroker, producer: KafkaProducer, name: str) -> None:
+    """Columns are found by the table's schema: keys and values were written swapped, without a word."""
+    first = pa.record_batch({"key": pa.array([b"k"]), "value": pa.array([b"v"])})
+    with pytest.raises(SchemaError, match=r"a batch has the columns .*batch that begins at row 1"):
+        producer.send_table("single", pa.RecordBatchReader.from_batches(first.schema, iter([first, OTHERS[name]])))
+    producer.send_table("single", first).result(WAIT_MS)
+    assert broker.values("single") == [b"v", b"v"]
+
+
 # ---- INTERRUPTS; test_interrupts.py has every point
 
 

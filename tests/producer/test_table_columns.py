@@ -301,6 +301,11 @@ def test_a_column_that_is_probably_misspelt_is_told(name: str, meant: str) -> No
     assert found == f"column {name!r} is no part of a record; did you mean {meant}? Rename it, or leave it out of the table"
 
 
+@pytest.mark.parametrize("name", ["event_timestamp", "position", "partition_date", "partition_id", "readers", "leaders"])
+def test_a_column_that_is_about_something_else_is_left_out(name: str) -> None:
+    assert TableColumns.find(pa.schema({"value": pa.string(), name: pa.string()}), "orders").mapping.key is None
+
+
 def test_columns_of_a_topic_that_was_read_are_taken_as_they_are() -> None:
     """What Spark and others call the columns of a Kafka source: none is taken for a misspelt one."""
     names = {"offset": pa.int64(), "timestampType": pa.int32(), "timestamp": pa.int64(), "partition": pa.int32()}

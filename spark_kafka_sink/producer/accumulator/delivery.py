@@ -108,6 +108,7 @@ class Delivery:
         first_row = self.rows
         with self._lock:
             self.rows = first_row + rows
+            self.settled_ns = None  # those before may have been settled
         return self if first_row == 0 else _LaterRows(self, first_row)
 
     def done(self) -> bool:

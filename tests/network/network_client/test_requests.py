@@ -168,6 +168,21 @@ def test_a_request_without_a_response_is_complete_when_it_is_written(net: Net) -
     assert net.client.in_flight_request_count() == 0
 
 
+def test_requests_without_responses_keep_no_other_from_being_answered_or_timed_out(net: Net) -> None:
+    """Each of them is complete in `send`, so that there is always something to call back: nothing else was looked at any more."""
+    net.connect(0, 1)
+    answered = net.send(1)
+    net.send(1, request_timeout_ms=1_000)
+    net.selector.respond(answered, INIT_RESPONSE)
+    found: list[ClientResponse] = []
+    for _ in range(20):
+        net.send(message=ProduceRequest(acks=0, timeout_ms=1, topic_data=()), expect_response=False)
+        found += net.poll()
+        net.clock.advance(100)
+    assert [each.disconnected for each in found if each.request.node_id == 1] == [False, True]
+    assert len(found) == 22
+
+
 def test_a_callback_that_raises_keeps_no_other_from_running(net: Net) -> None:
     def fail(_: ClientResponse) -> None:
         raise ValueError("a bug")
