@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ def run_tool(name: str, run: Callable[[], int]) -> int:
         name: begins the line that says that the tool was interrupted.
         run: does the work, and returns its exit code. SystemExit, which argparse raises, passes through.
     """
+    _escape_what_cannot_be_encoded()
     try:
         try:
             return _flushed(run)
@@ -38,6 +40,13 @@ def run_tool(name: str, run: Callable[[], int]) -> int:
         _discard_output()
         print(f"{name}: error: the output cannot be written ({error.strerror}).", file=sys.stderr)
         return FAILED
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    """Where the output is not UTF-8, `…` is written as \\u2026, instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _flushed(run: Callable[[], int]) -> int:

@@ -23,10 +23,11 @@ WITHOUT_SPARK = (
 )
 
 
-def run(*words: str, code: str = WITHOUT_SPARK) -> subprocess.CompletedProcess[str]:
+def run(*words: str, code: str = WITHOUT_SPARK, encoding: str = "utf-8") -> subprocess.CompletedProcess[str]:
     """As a user runs it, with pyspark missing."""
     command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=LIMIT_S, check=False)
 
 
 def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str, str]:
@@ -179,6 +180,12 @@ def test_output_that_cannot_be_written_is_one_line(lines: int) -> None:
         1,
         "pykafka-sink: error: the output cannot be written (No space left on device).\n",
     )
+
+
+def test_what_the_output_cannot_encode_is_escaped() -> None:
+    body = "print('a\u2026'); print('b\u2026', file=sys.stderr); return 0"
+    done = run(code=fake_tool(body), encoding="ascii:strict")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\\u2026\n", "b\\u2026\n")
 
 
 def test_an_error_of_the_system_that_is_not_of_the_output_is_not_hidden() -> None:

@@ -26,6 +26,7 @@ from spark_kafka_sink.tools.check.inspection import Inspection
 from spark_kafka_sink.tools.check.output import Origin, Screen
 from spark_kafka_sink.tools.check.results import CheckResult, Light, worst
 from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.patience import AFTER_S, word_after
 from spark_kafka_sink.tools.sink_arguments import add_sink_arguments, sink_options
 
 PROG = "pykafka-sink check"
@@ -76,7 +77,7 @@ def _addresses(host: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, name: str) -> int:
     """Returns the exit code. Raises UsageError and ConfigError before anything is printed."""
     clock = Clock()
     began_ms = clock.now_ms()
@@ -84,12 +85,18 @@ def run(arguments: argparse.Namespace) -> int:
     screen = Screen(is_json=arguments.json)
     screen.begin(origin())
     results: list[CheckResult] = []
-    with stderr_log.without_warnings(logging.CRITICAL):  # the results say it
+    # Results say what warnings would.
+    with stderr_log.without_warnings(logging.CRITICAL), word_after(lambda: _say_it_takes_long(name)):
         for result in inspection.results():
             results.append(result)
             screen.show(result)
     screen.end(results, clock.now_ms() - began_ms)
     return exit_code(worst(results), strict=arguments.strict)
+
+
+def _say_it_takes_long(name: str) -> None:
+    word = f"{name}: brokers have been asked for {AFTER_S} s; the last line comes within 20 s of the first"
+    print(word, file=sys.stderr, flush=True)
 
 
 def exit_code(found: Light, *, strict: bool) -> int:
@@ -102,7 +109,7 @@ def main(argv: list[str] | None = None, prog: str = PROG) -> int:
     name = tool_name(prog)
     stderr_log.add_handler()
     try:
-        return run(arguments)
+        return run(arguments, name)
     except (UsageError, ConfigError) as error:
         print(f"{name}: error: {error}", file=sys.stderr)
         return 2

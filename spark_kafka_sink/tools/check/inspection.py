@@ -46,7 +46,7 @@ BROKERS_END_MS = 11_000
 QUESTIONS_END_MS = 15_500
 RECORD_END_MS = 19_000
 MOST_BROKERS = 100  # that are connected to; each takes a thread
-WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write`, where neither the user nor brokers want another
+WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write` at most: an interrupted check leaves it open for so long
 
 Needs = dict[AclOperation, str]
 
@@ -187,15 +187,20 @@ class Inspection:
             return yellow(writing.CHECK, printable(topic), "not tried: it might create the topic")
         transactional = None
         if self.options.is_exactly_once:
-            transactional = writing.Transactional(self._names.check_id, self._write_timeout_ms(found[MAX_TIMEOUT].value))
+            limit_ms = whole_number(found[MAX_TIMEOUT].value)
+            times_ms = (self._write_timeout_ms(limit_ms), self._longest_ms(limit_ms))
+            transactional = writing.Transactional(self._names.check_id, *times_ms)
         return writing.write(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
 
-    def _write_timeout_ms(self, limit: object) -> int:
-        """That of the user's; else what a write would take where it is not known whether brokers accept it."""
-        if self._given_timeout_ms is not None:
-            return self._given_timeout_ms
-        longest_ms = whole_number(limit)
-        return DEFAULT_LONGEST_TRANSACTION_MS if longest_ms is None else min(WRITE_TIMEOUT_MS, longest_ms)
+    def _write_timeout_ms(self, limit_ms: int | None) -> int:
+        """Short, whatever the user's is: readers wait so long for the transaction of a check that was interrupted."""
+        return min(each for each in (WRITE_TIMEOUT_MS, self._given_timeout_ms, limit_ms) if each is not None)
+
+    def _longest_ms(self, limit_ms: int | None) -> int | None:
+        """What a write would take, where it is not known whether brokers accept it."""
+        if limit_ms is not None:
+            return None
+        return self._given_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS
 
 
 def _nodes(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:

@@ -29,10 +29,15 @@ _PLUG_INS = ("interceptor.classes", "partitioner.class")
 
 @dataclass(frozen=True, slots=True)
 class Transactional:
-    """Args: timeout_ms, after which brokers abort the transaction if this process cannot."""
+    """
+    Args:
+        timeout_ms: after which brokers abort the transaction if this process cannot.
+        longest_ms: a time-out that brokers are asked to accept, before a transaction begins; None: need not be asked.
+    """
 
     transactional_id: str
     timeout_ms: int
+    longest_ms: int | None = None
 
 
 def write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int, clock: Clock) -> CheckResult:
@@ -51,6 +56,10 @@ def write(topic: str, config: ProducerConfig, transactional: Transactional | Non
 
 
 def _write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> RecordMetadata:
+    if transactional is not None and transactional.longest_ms is not None:
+        longest = Transactional(transactional.transactional_id, transactional.longest_ms)
+        with KafkaProducer(_options(config, longest, timeout_ms)) as producer:
+            producer.init_transactions()
     with KafkaProducer(_options(config, transactional, timeout_ms)) as producer:
         if transactional is None:
             return producer.send(topic, VALUE, key=KEY).result(timeout_ms / 1000)
@@ -67,10 +76,11 @@ def _write(topic: str, config: ProducerConfig, transactional: Transactional | No
 
 
 def _options(config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> Mapping[str, object]:
-    """The user's, with short waits, and without plug-ins."""
+    """The user's, with short waits, and without plug-ins. With acks=0 nobody would hear whether a broker has the record."""
     options = {name: value for name, value in config.to_mapping().items() if name not in _PLUG_INS}
     request_ms = max(timeout_ms - LEAST_MS, LEAST_MS)
     options |= {
+        "acks": "all",
         "linger.ms": 0,
         "request.timeout.ms": request_ms,
         "delivery.timeout.ms": max(timeout_ms, request_ms),

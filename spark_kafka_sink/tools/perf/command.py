@@ -14,12 +14,12 @@ import argparse
 import json
 import sys
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.tools.arguments import new_parser, pair, positive, tool_name, with_bootstrap_servers
 from spark_kafka_sink.tools.errors import UsageError
@@ -43,10 +43,30 @@ EXAMPLES = """
     PROG --topic orders --num-records 1000000 --record-size 100 --throughput 50000 --command-config producer.properties
     PROG --topic orders --num-records 100000 --record-size 100 --transaction-duration-ms 1000 --bootstrap-servers localhost:9092
 """
+LEAST_RATE = 0.001  # a record in a quarter of an hour
+MOST_RECORD_BYTES = 2**31 - 1  # what an Arrow column and a Kafka request can hold
 say = partial(print, flush=True)
 
 
 # ARGUMENTS
+
+
+def rate(text: str) -> float:
+    """Records per second; zero and less: no limit."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = nan
+    if not isfinite(number) or 0 < number < LEAST_RATE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {LEAST_RATE}, or -1 for no limit")
+    return number
+
+
+def record_size(text: str) -> int:
+    number = positive(text)
+    if number > MOST_RECORD_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_RECORD_BYTES}")
+    return number
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
@@ -55,7 +75,7 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--topic", required=True, help="topic to write to")
     add("--num-records", type=positive, required=True, help="number of records to write")
-    add("--throughput", type=float, default=-1, help="limit in records per second; -1: no limit (default)")
+    add("--throughput", type=rate, default=-1, help="limit in records per second; -1: no limit (default)")
     add("--bootstrap-servers", "--bootstrap-server", metavar="HOST:PORT,...", help="brokers; overrides the next two")
     properties = {"type": pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
     add("--command-property", "--producer-props", **properties, help="producer options; override the file's")  # type: ignore[arg-type]
@@ -72,7 +92,7 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     chunk = f"records per chunk (default: {CHUNK_RECORDS}, or as many as --throughput allows in 10 ms)"
     add("--chunk-records", type=positive, default=None, help=chunk)
     payload = parser.add_mutually_exclusive_group(required=True)
-    payload.add_argument("--record-size", type=positive, metavar="BYTES", help="payloads are random letters of this size")
+    payload.add_argument("--record-size", type=record_size, metavar="BYTES", help="payloads are random letters of this size")
     payload.add_argument(
         "--payload-file", type=Path, metavar="FILE", help="payloads are the lines of a text file, in random order"
     )
@@ -173,4 +193,4 @@ def main(argv: list[str] | None = None, prog: str = PROG) -> int:
         return run(arguments, producer_options(arguments), payloads(arguments), Clock(), name)
     except (UsageError, KafkaError) as error:
         print(f"{name}: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, (UsageError, ConfigError)) else 1

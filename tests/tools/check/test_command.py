@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,21 @@ def test_brokers_are_asked_side_by_side(broker: FakeBroker, run: Any) -> None:
     thread.start()
     assert run(broker.bootstrap_servers).code == 0
     thread.join(LIMIT_S)
+
+
+def test_a_word_is_said_when_it_takes_long(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[object] = []
+
+    def at_once(say: Callable[[], object]) -> AbstractContextManager[None]:
+        said.append(say())
+        return nullcontext()
+
+    monkeypatch.setattr(command, "word_after", at_once)
+    assert command.main(["--bootstrap-servers", broker.bootstrap_servers, "--topic", TOPIC]) == 0
+    assert capfd.readouterr().err == "check: brokers have been asked for 10 s; the last line comes within 20 s of the first\n"
+    assert len(said) == 1
 
 
 # SERVERS
@@ -399,6 +415,47 @@ def test_a_record_that_nobody_acknowledges_ends_in_time(broker: FakeBroker, run:
     monkeypatch.setattr(inspection, "RECORD_END_MS", 2_000)
     broker.hold_next(ApiKey.PRODUCE, times=50)
     assert run(broker.bootstrap_servers, "--write").one("write", "red")
+
+
+def test_a_record_counts_only_if_brokers_acknowledge_it(broker: FakeBroker, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With acks=0 a record that no broker had was green, at offset -1."""
+    monkeypatch.setattr(inspection, "RECORD_END_MS", 2_000)
+    broker.drop_next(ApiKey.PRODUCE, times=50)
+    found = run(broker.bootstrap_servers, "--write", *options(acks="0", enable_idempotence="false"))
+    assert found.one("write")["result"] == "red"
+    assert broker.values(TOPIC) == []
+
+
+def transaction_times(broker: FakeBroker) -> list[int]:
+    return [each.message.transaction_timeout_ms for each in broker.requests_of(ApiKey.INIT_PRODUCER_ID)]
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "given", "times_ms"),
+    [
+        ("900000", {}, [60_000]),
+        ("900000", {"transaction_timeout_ms": "800000"}, [60_000]),
+        ("30000", {}, [30_000]),
+        ("", {}, [900_000, 60_000]),
+        ("", {"transaction_timeout_ms": "800000"}, [800_000, 60_000]),
+        ("", {"transaction_timeout_ms": "20000"}, [20_000, 20_000]),
+    ],
+)
+def test_the_transaction_of_a_check_is_short(
+    broker: FakeBroker, run: Any, limit_ms: str, given: dict[str, str], times_ms: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever interrupts the check leaves it open. Where the limit is not told, the write's own time is tried first."""
+    monkeypatch.setattr(inspection, "whole_number", lambda _answer: int(limit_ms) if limit_ms else None)
+    found = run(broker.bootstrap_servers, "--write", "--exactly-once", "P", *options(**given))
+    assert found.one("write")["result"] == "green"
+    assert transaction_times(broker) == times_ms
+
+
+def test_a_time_that_brokers_do_not_accept_is_red(broker: FakeBroker, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "whole_number", lambda _answer: None)
+    given = options(transaction_timeout_ms="1000000")
+    assert run(broker.bootstrap_servers, "--write", "--exactly-once", "P", *given).one("write")["result"] == "red"
+    assert broker.requests_of(ApiKey.PRODUCE) == []
 
 
 # USAGE, SECRETS, IMPORTS

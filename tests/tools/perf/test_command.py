@@ -202,15 +202,31 @@ def test_conflicting_and_unknown_arguments_end_with_exit_code_2(arguments: list[
     assert exit_.value.code == 2
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [*(["--record-size", "1", "--throughput", text] for text in ("nan", "inf", "1e-320", "x")), ["--record-size", "3000000000"]],
+)
+def test_numbers_out_of_range_are_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        build_parser().parse_args([*NEEDED, *arguments])
+    assert exit_.value.code == 2
+    assert f"'{arguments[-1]}' is " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "0.5", "50000"])
+def test_any_other_number_is_a_throughput(text: str) -> None:
+    assert build_parser().parse_args([*NEEDED, "--record-size", "1", "--throughput", text]).throughput == float(text)
+
+
 def test_a_secret_among_the_properties_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         producer_perf.main([*NEEDED, "--record-size", "1", "--producer-props", "hunter2"])
     assert "hunter2" not in capsys.readouterr().err
 
 
-def test_a_configuration_that_the_producer_refuses_ends_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_the_producer_refuses_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--record-size", "1", "--bootstrap-server", "b:1", "--producer-props", "acks=7"]
-    assert producer_perf.main([*NEEDED, *arguments]) == 1
+    assert producer_perf.main([*NEEDED, *arguments]) == 2
     assert capsys.readouterr().err.startswith("perf: error: [KAFKA_INVALID_CONFIG] ")
 
 

@@ -67,11 +67,11 @@ def test_a_duration_that_is_none_ends_with_exit_code_2(duration: str, capsys: py
 
 @pytest.mark.parametrize("arguments", [["--transactional-id", "a"], ["--transaction-duration-ms", "5"]], ids=["id", "duration"])
 @pytest.mark.parametrize("contradicts", ["enable.idempotence=false", "acks=1"])
-def test_properties_that_contradict_transactions_end_with_exit_code_1(
+def test_properties_that_contradict_transactions_end_with_exit_code_2(
     arguments: list[str], contradicts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--bootstrap-server", "b:1", *arguments, "--producer-props", contradicts]
-    assert producer_perf.main([*NEEDED, *given]) == 1
+    assert producer_perf.main([*NEEDED, *given]) == 2
     error = capsys.readouterr().err
     assert error.startswith("perf: error: [KAFKA_INVALID_CONFIG] Cannot set a transactional.id without also enabling")
 
