@@ -3,7 +3,7 @@
     pykafka-sink check --bootstrap-servers localhost:9092 --topic orders
     pykafka-sink check --config conf/sink.properties --topic orders --exactly-once orders --write
 
-Laws: nothing is written without --write, which sends one record. The first line comes at once, the last one within 20 seconds,
+Laws: no record is written without --write, which sends one. The first line comes at once, the last one within 20 seconds,
 whatever brokers do. Values of options are never printed.
 """
 

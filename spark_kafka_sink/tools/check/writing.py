@@ -78,9 +78,10 @@ def _write(topic: str, config: ProducerConfig, transactional: Transactional | No
 def _options(config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> Mapping[str, object]:
     """The user's, with short waits, and without plug-ins. With acks=0 nobody would hear whether a broker has the record."""
     options = {name: value for name, value in config.to_mapping().items() if name not in _PLUG_INS}
+    if config.acks == 0:
+        options["acks"] = 1
     request_ms = max(timeout_ms - LEAST_MS, LEAST_MS)
     options |= {
-        "acks": "all",
         "linger.ms": 0,
         "request.timeout.ms": request_ms,
         "delivery.timeout.ms": max(timeout_ms, request_ms),
