@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer_record import ProducerColumns as ProducerColumns
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
-    from spark_kafka_sink.producer.record_chunk import RecordFuture as RecordFuture
+    from spark_kafka_sink.producer.record_bundle import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
     from spark_kafka_sink.producer.table_batches import ArrowTable as ArrowTable
     from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
@@ -163,7 +163,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "ProducerIdentity": "spark_kafka_sink.admin.transaction_operations",
     "ProducerInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
-    "RecordFuture": "spark_kafka_sink.producer.record_chunk",
+    "RecordFuture": "spark_kafka_sink.producer.record_bundle",
     "RecordInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
     "RecordPartitioner": "spark_kafka_sink.producer.plugins.partitioner",

@@ -13,7 +13,7 @@ Threads
 Which thread uses which class
     KafkaProducer       callers, with MetadataWait and ColumnSender, which also queues gathered records
     TableSender         callers: reads a table batch by batch, and has ColumnSender queue each
-    RecordGatherer      callers add records; a chunk is encoded (ColumnSender) by the caller who fills it, or by the Sender after
+    RecordGatherer      callers add records; a bundle is encoded (ColumnSender) by the caller who fills it, or by the Sender after
                         linger.ms
     RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender
     BufferPool          allocate: callers; deallocate: both
@@ -32,11 +32,11 @@ Lock order: a thread that holds one of these locks takes only locks further down
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. IncompleteBatches._lock    the batches whose rows have no outcome yet, flushes in progress
     3. BufferPool._lock           free blocks, charges, waiters
-    4. Delivery._lock             acknowledged rows, first error (RecordChunk._outcome_lock for gathered records)
+    4. Delivery._lock             acknowledged rows, first error (RecordBundle._outcome_lock for gathered records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
-The lock of a topic's chunk in record_gatherer.py comes before these five. It is held while a chunk is begun, charged or taken; no
-thread waits for memory while it holds it. One call at a time encodes chunks of a topic; the Sender does it only if no other does.
-Encoding a chunk needs no more memory. RecordChunk._lock, held while a record is appended to a chunk's lists, comes last.
+The lock of a topic's bundle in record_gatherer.py comes before these five. It is held while a bundle is begun, charged or taken;
+no thread waits for memory while it holds it. One call at a time encodes bundles of a topic; the Sender does it only if no other
+does. Encoding a bundle needs no more memory. RecordBundle._lock, held while a record is appended to a bundle's lists, comes last.
 While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, HandOvers._lock,
 TransactionCalls._lock, TransactionalCall._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. No thread waits
 while it holds a lock, except for another lock (interrupts.py).

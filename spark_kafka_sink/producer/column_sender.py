@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerColumns, SizeLimits
-from spark_kafka_sink.producer.record_chunk import RecordChunk
+from spark_kafka_sink.producer.record_bundle import RecordBundle
 from spark_kafka_sink.producer.topic_rows import (
     TopicRows,
     by_topic,
@@ -47,7 +47,7 @@ class ColumnSender:
     hand_overs: HandOvers  # rows are handed over under its rule
     plugins: ProducerPlugins
     metrics: ProducerMetrics  # counts the rows of calls that are rejected
-    encode_gathered: Callable[[str], None]  # queues what is gathered of a topic, before rows of a call follow
+    encode_topic: Callable[[str], None]  # queues what is gathered of a topic, before rows of a call follow
 
     # THE ROWS OF ONE CALL: the caller's thread
 
@@ -89,7 +89,7 @@ class ColumnSender:
         if partitioner is not None:
             topics = [_decided(partitioner, rows, cluster) for rows, cluster in zip(topics, clusters, strict=True)]
         for rows in topics:
-            self.encode_gathered(rows.topic)  # records that were sent one by one before go first
+            self.encode_topic(rows.topic)  # records that were sent one by one before go first
         return [
             (part, cluster)
             for rows, cluster in zip(topics, clusters, strict=True)
@@ -112,55 +112,55 @@ class ColumnSender:
                 raise
             self.accumulator.append(rows, cluster, owner, hand_over)
 
-    # GATHERED RECORDS: the thread of the caller who filled the chunk, or the Sender's after linger.ms
+    # GATHERED RECORDS: the thread of the caller who filled the bundle, or the Sender's after linger.ms
 
-    def send_gathered(self, hand_over: HandOver, chunk: RecordChunk) -> None:
-        """Queue a sealed chunk. Never waits: the chunk has its memory. Errors go to the records."""
-        left = np.arange(len(chunk), dtype=np.int32)
+    def send_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
+        """Queue a sealed bundle. Never waits: the bundle has its memory. Errors go to the records."""
+        left = np.arange(len(bundle), dtype=np.int32)
         try:
-            self.metadata_wait.ask_for([chunk.topic])  # metadata of a topic in use must not expire
-            rows = self._rows_of(chunk)
+            self.metadata_wait.ask_for([bundle.topic])  # metadata of a topic in use must not expire
+            rows = self._rows_of(bundle)
             left = rows.rows
             if not len(left):
                 return
-            if self.plugins.chunk_partitioner is not None:
-                rows = replace(rows, explicit=self.plugins.chunk_partitioner.decide(rows, chunk.cluster))
+            if self.plugins.bundle_partitioner is not None:
+                rows = replace(rows, explicit=self.plugins.bundle_partitioner.decide(rows, bundle.cluster))
         except ORDINARY_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
-            self.accumulator.abandon(chunk.topic, left, chunk, reason)
+            self.accumulator.abandon(bundle.topic, left, bundle, reason)
             return
         try:
             self.accumulator.append(
-                rows, chunk.cluster, chunk.owner, hand_over, created_ms=chunk.created_ms, prepaid=chunk.memory
+                rows, bundle.cluster, bundle.owner, hand_over, created_ms=bundle.created_ms, prepaid=bundle.memory
             )
         except ORDINARY_ERRORS as error:
-            logger.debug("! records for %s: %s", chunk.topic, error)  # append has failed the records concerned
+            logger.debug("! records for %s: %s", bundle.topic, error)  # append has failed the records concerned
             if not isinstance(error, KafkaError | MemoryError):
                 raise
 
-    def _rows_of(self, chunk: RecordChunk) -> TopicRows:
+    def _rows_of(self, bundle: RecordBundle) -> TopicRows:
         """The records as columns; what interceptors made of them, where there are any."""
-        given = chunk.as_columns()
+        given = bundle.as_columns()
         interceptors = self.plugins.interceptors_of_gathered
         if interceptors is not None:
             given = interceptors.on_send_gathered(given)
-        columns = rows_of(given, len(chunk), self.clock.wall_ms())
-        chunk.become(columns)
+        columns = rows_of(given, len(bundle), self.clock.wall_ms())
+        bundle.become(columns)
         explicit = explicit_partitions(given.partition, columns.rows)
-        rows = TopicRows(chunk.topic, columns, explicit, np.arange(len(chunk), dtype=np.int32))
-        return rows if interceptors is None else self._without_spoiled(chunk, rows)
+        rows = TopicRows(bundle.topic, columns, explicit, np.arange(len(bundle), dtype=np.int32))
+        return rows if interceptors is None else self._without_spoiled(bundle, rows)
 
-    def _without_spoiled(self, chunk: RecordChunk, rows: TopicRows) -> TopicRows:
+    def _without_spoiled(self, bundle: RecordBundle, rows: TopicRows) -> TopicRows:
         """A record that interceptors made too large fails, or that names a partition that does not exist. The others go on."""
         bounds = size_upper_bounds(rows.columns)
-        count = chunk.cluster.partition_count(chunk.topic) or 0
+        count = bundle.cluster.partition_count(bundle.topic) or 0
         spoiled = (bounds > self.size_limits.largest_record) | (rows.explicit >= count)
         for row in np.flatnonzero(spoiled):
             try:
-                self.size_limits.check(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
-                raise self.metadata_wait.absent(chunk.topic, int(rows.explicit[row]), count, 0)
+                self.size_limits.check(int(bounds[row]), f"a record for topic {bundle.topic}, as interceptors left it")
+                raise self.metadata_wait.absent(bundle.topic, int(rows.explicit[row]), count, 0)
             except KafkaError as error:
-                self.accumulator.abandon(chunk.topic, rows.rows[row : row + 1], chunk, error)
+                self.accumulator.abandon(bundle.topic, rows.rows[row : row + 1], bundle, error)
         return rows.take(np.flatnonzero(~spoiled)) if spoiled.any() else rows
 
 

@@ -39,7 +39,7 @@ from spark_kafka_sink.producer.producer_record import (
     headers_bound,
     record_of_arguments,
 )
-from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordFuture, failed_record
+from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture, failed_record
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.table_batches import ArrowTable
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionalMethods
@@ -100,7 +100,7 @@ class KafkaProducer(TransactionalMethods):
         self._sender = parts.sender
         self._transaction_calls = parts.transaction_calls
         # At hand for `send`, which is called once per record.
-        self._chunks, self._chunk_bytes = self._gatherer.chunks, self._gatherer.chunk_bytes
+        self._bundles, self._bundle_bytes = self._gatherer.bundles, self._gatherer.bundle_bytes
         self._interceptors = self._parts.plugins.interceptors
         self._record_partitioner = self._parts.plugins.record_partitioner
         self._largest_record = self._parts.size_limits.largest_record
@@ -271,11 +271,11 @@ class KafkaProducer(TransactionalMethods):
             details = checked_details(record)
             size += headers_bound(details.headers)
         else:
-            chunk = self._chunks.get(topic)
-            if chunk is not None and size <= self._largest_record:
-                future = chunk.add(key, value, callback, size)
+            bundle = self._bundles.get(topic)
+            if bundle is not None and size <= self._largest_record:
+                future = bundle.add(key, value, callback, size)
                 if future is not None:
-                    if chunk.size_bytes >= self._chunk_bytes:
+                    if bundle.size_bytes >= self._bundle_bytes:
                         self._gatherer.encode_full(topic)
                     return future
             details = None
@@ -283,7 +283,7 @@ class KafkaProducer(TransactionalMethods):
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
     def _gather(self, record: ProducerRecord, gathered: GatheredRecord) -> RecordFuture:
-        """`send` for the first record of a chunk, and for one with partition, headers or timestamp: makes all checks."""
+        """`send` for the first record of a bundle, and for one with partition, headers or timestamp: makes all checks."""
         topic, details = record.topic, gathered.details
         highest = NO_PARTITION if details is None or details.partition is None else details.partition
         try:
@@ -436,7 +436,7 @@ class KafkaProducer(TransactionalMethods):
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
         works = lives and self._sender.failures.fatal is None and not self._accumulator.closed
         works = works and self._transactions.is_at_rest and self._metadata.permanent_error() is None
-        return works and not self._accumulator.incomplete and not self._gatherer.chunks
+        return works and not self._accumulator.incomplete and not self._gatherer.bundles
 
     # METRICS: at any time, from any thread, without blocking; also after close()
 

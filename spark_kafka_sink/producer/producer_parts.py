@@ -75,7 +75,7 @@ class ProducerParts:
             self._hand_overs,
             self.plugins,
             self.metrics,
-            self._encode_gathered,
+            self._encode_topic,
         )
         self.tables = TableSender(self.columns, self.plugins.interceptors, self._hand_overs, clock, self.transactions.row_failed)
         self.gatherer = RecordGatherer(
@@ -96,7 +96,7 @@ class ProducerParts:
         self.gatherer.leave_behind()
         self._client.wakeup()
 
-    def _encode_gathered(self, topic: str) -> None:
+    def _encode_topic(self, topic: str) -> None:
         self.gatherer.encode_topic(topic)
 
     def _make_transaction_calls(self) -> TransactionCalls | None:

@@ -1,7 +1,7 @@
-"""A chunk of records that were sent one by one: lists while `send` fills it, then the owner of its rows.
+"""A bundle of records that were sent one by one: lists while `send` fills it, then the owner of its rows.
 
-When a chunk is sealed, its lists become Arrow columns, and its records are rows like any others. The Sender reports to the
-chunk what became of them; futures and callbacks get it from there.
+When a bundle is sealed, its lists become Arrow columns, and its records are rows like any others. The Sender reports to the
+bundle what became of them; futures and callbacks get it from there.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _FAILED = -2
 
 
 class RecordFuture:
-    """The outcome of one record. It only holds a place in the chunk, so that a million futures cost little."""
+    """The outcome of one record. It only holds a place in the bundle, so that a million futures cost little."""
 
-    __slots__ = ("_chunk", "_index")
+    __slots__ = ("_bundle", "_index")
 
-    def __init__(self, chunk: RecordChunk, index: int) -> None:
-        self._chunk = chunk
+    def __init__(self, bundle: RecordBundle, index: int) -> None:
+        self._bundle = bundle
         self._index = index
 
     def done(self) -> bool:
-        return self._chunk.is_settled(self._index)
+        return self._bundle.is_settled(self._index)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record was written. Blocks until the record is settled, at most `timeout` seconds.
@@ -58,12 +58,12 @@ class RecordFuture:
         error = self.exception(timeout)
         if error is not None:
             raise fresh_copy(error)
-        return self._chunk.metadata_of(self._index)
+        return self._bundle.metadata_of(self._index)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
         """The record's error, or None when it was written. Blocks as `result` does."""
-        self._chunk.await_settled(self._index, timeout)
-        return self._chunk.error_of(self._index)
+        self._bundle.await_settled(self._index, timeout)
+        return self._bundle.error_of(self._index)
 
 
 class _Acknowledgement(NamedTuple):
@@ -73,7 +73,7 @@ class _Acknowledgement(NamedTuple):
 
 
 class GatheredRecord(NamedTuple):
-    """What `RecordChunk.add` takes."""
+    """What `RecordBundle.add` takes."""
 
     key: bytes | None
     value: bytes | None
@@ -82,14 +82,14 @@ class GatheredRecord(NamedTuple):
     details: RecordDetails | None
 
 
-class RecordChunk:
+class RecordBundle:
     """Holds columns from the start: lists that `add` fills, one entry per record, and a dict of what only some records have."""
 
     def __init__(self, topic: str, cluster: Cluster, clock: Clock, interceptors: Interceptors | None = None) -> None:
         self.topic = topic
         self.created_ms = clock.now_ms()  # linger.ms and delivery.timeout.ms count from the first record
         self.cluster = cluster  # metadata that contains the topic
-        self.memory = PoolMemory()  # a charge; the thread that has the chunk encoded gives it back
+        self.memory = PoolMemory()  # a charge; the thread that has the bundle encoded gives it back
         self._lock = threading.Lock()  # guards what `add` fills
         self._room_bytes = _NO_LIMIT  # the limit of `size_bytes`, or _SEALED
         self.size_bytes = 0  # the sum of the records' size bounds
@@ -122,7 +122,7 @@ class RecordChunk:
         size_bytes: int,
         details: RecordDetails | None = None,
     ) -> RecordFuture | None:
-        """Add a record. None if the chunk takes no more, or if more memory has to be charged first."""
+        """Add a record. None if the bundle takes no more, or if more memory has to be charged first."""
         with self._lock:
             size = self.size_bytes + size_bytes
             if size > self._room_bytes:
@@ -137,7 +137,7 @@ class RecordChunk:
                 if details is not None:
                     self.details[index] = details
                 self.size_bytes = size
-                callbacks.append(callback)  # last: with it the record is in the chunk
+                callbacks.append(callback)  # last: with it the record is in the bundle
             except BaseException:
                 self._room_bytes = _SEALED  # an interrupt may have left half a record, which nothing may follow
                 raise
@@ -199,7 +199,7 @@ class RecordChunk:
         return partitions
 
     def become(self, columns: RecordColumns) -> None:
-        """The records are rows of these columns from here on. The chunk keeps sizes and timestamps, not the payloads."""
+        """The records are rows of these columns from here on. The bundle keeps sizes and timestamps, not the payloads."""
         self._columns = columns.without_payloads()
         self.values, self.keys, self.sent_s = [], [], []
 
@@ -209,7 +209,7 @@ class RecordChunk:
         assert self._columns is not None
         return self if self._interceptors is None else InterceptedOwner(self._interceptors, self.topic, self._columns, self)
 
-    # OUTCOMES: the Sender's thread, or a caller whose chunk could not be queued
+    # OUTCOMES: the Sender's thread, or a caller whose bundle could not be queued
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         acknowledgement = _Acknowledgement(part, base_offset, log_append_time_ms)
@@ -342,9 +342,9 @@ def failed_record(
     interceptors: Interceptors | None = None,
 ) -> RecordFuture:
     """The future of a record that could not be gathered. Its callback has been called."""
-    chunk = RecordChunk(topic, Cluster(), clock, interceptors)
-    future = chunk.add(None, None, callback, 0, details)
+    bundle = RecordBundle(topic, Cluster(), clock, interceptors)
+    future = bundle.add(None, None, callback, 0, details)
     assert future is not None
-    chunk.seal()
-    chunk.abandon_all(error)
+    bundle.seal()
+    bundle.abandon_all(error)
     return future

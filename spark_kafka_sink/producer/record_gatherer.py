@@ -1,11 +1,11 @@
-"""Gathers records that were sent one by one into chunks, and has the chunks encoded when they are due.
+"""Gathers records that were sent one by one into bundles, and has the bundles encoded when they are due.
 
-`send` only appends a record to the lists of its topic's chunk (record_chunk.py). A chunk is encoded when it holds a batch's
+`send` only appends a record to the lists of its topic's bundle (record_bundle.py). A bundle is encoded when it holds a batch's
 worth of bytes, on the thread of the caller who filled it; when linger.ms is over, on the Sender's; or at flush and close.
 ColumnSender does the encoding.
-Laws: the chunks of a topic are encoded one at a time, in the order in which they were begun, so records keep their order.
+Laws: the bundles of a topic are encoded one at a time, in the order in which they were begun, so records keep their order.
 A record is gathered only after buffer memory has been charged for its size bound. Its caller waits for that memory; encoding the
-chunk later waits for nothing, because the charge covers it.
+bundle later waits for nothing, because the charge covers it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -22,17 +23,17 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
-from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordChunk, RecordFuture
+from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 
-MIN_CHUNK_BYTES = 512 * 1024  # a chunk costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
-CHUNK_SHARE = 4  # but no chunk takes more than a quarter of buffer.memory
+MIN_BUNDLE_BYTES = 512 * 1024  # a bundle costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
+BUNDLE_SHARE = 4  # but no bundle takes more than a quarter of buffer.memory
 
 
 class _TopicLocks:
     def __init__(self) -> None:
-        self.chunk = threading.Lock()  # guards the topic's entry in RecordGatherer.chunks
-        # The calls that encode a chunk. They are of one thread: encoding may call a callback with an error, and that callback may
-        # send again. HandOvers guards it, and lets one thread look at a time.
+        self.bundle = threading.Lock()  # guards the topic's entry in RecordGatherer.bundles
+        # The calls that encode a bundle. They are of one thread: encoding may call a callback with an error, and that callback
+        # may send again. HandOvers guards it, and lets one thread look at a time.
         self._encoders: list[HandOver] = []
 
     def admit(self, hand_over: HandOver) -> bool:
@@ -44,31 +45,37 @@ class _TopicLocks:
         return True
 
 
+class _Added(NamedTuple):
+    future: RecordFuture
+    bundle: RecordBundle
+    begins_bundle: bool
+
+
 @dataclass(eq=False, repr=False)
 class RecordGatherer:
     config: ProducerConfig
     clock: Clock  # for linger.ms and bounded waits
     accumulator: RecordAccumulator  # where memory comes from
-    hand_overs: HandOvers  # records and chunks are handed over under its rule
-    # Queues a sealed chunk, or fails its records. It uses the chunk's charge and never waits for memory.
-    encode: Callable[[HandOver, RecordChunk], None]
+    hand_overs: HandOvers  # records and bundles are handed over under its rule
+    # Queues a sealed bundle, or fails its records. It uses the bundle's charge and never waits for memory.
+    encode_bundle: Callable[[HandOver, RecordBundle], None]
     # Whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself.
     may_wait: Callable[[], bool] = lambda: True
-    interceptors: Interceptors | None = None  # chunks report outcomes to them
+    interceptors: Interceptors | None = None  # bundles report outcomes to them
 
     def __post_init__(self) -> None:
         self._pool = self.accumulator.pool
         # No larger than a batch or a request: the Sender may have to encode it at once.
-        wanted = max(min(self.config.batch_size, self.config.max_request_size), MIN_CHUNK_BYTES)
-        self.chunk_bytes = min(wanted, max(1, self._pool.total_memory // CHUNK_SHARE))
-        self.chunks: dict[str, RecordChunk] = {}  # by topic; those that take records
+        wanted = max(min(self.config.batch_size, self.config.max_request_size), MIN_BUNDLE_BYTES)
+        self.bundle_bytes = min(wanted, max(1, self._pool.total_memory // BUNDLE_SHARE))
+        self.bundles: dict[str, RecordBundle] = {}  # by topic; those that take records
         self._topics: dict[str, _TopicLocks] = {}  # grows only
-        self._not_queued: set[RecordChunk] = set()  # chunks with records that may be in no batch
+        self._not_queued: set[RecordBundle] = set()  # bundles with records that may be in no batch
         self._closed = False
         self._ended_by: KafkaError | None = None
 
     def begin(self, topic: str, cluster: Cluster, record: GatheredRecord) -> RecordFuture:
-        """Add a record to the topic's chunk, after waiting for memory if need be; begin a chunk if there is none.
+        """Add a record to the topic's bundle, after waiting for memory if need be; begin a bundle if there is none.
 
         Blocks at most max.block.ms for memory, and as encode_full does.
 
@@ -77,10 +84,10 @@ class RecordGatherer:
             RecordTooLargeError: the record is larger than buffer.memory.
             KafkaTimeoutError: there was not enough memory in time.
         """
-        open_chunk = self.chunks.get(topic)
-        future = None if open_chunk is None else open_chunk.add(*record)
-        if open_chunk is not None and future is not None:
-            is_full = open_chunk.size_bytes >= self.chunk_bytes
+        open_bundle = self.bundles.get(topic)
+        future = None if open_bundle is None else open_bundle.add(*record)
+        if open_bundle is not None and future is not None:
+            is_full = open_bundle.size_bytes >= self.bundle_bytes
         else:
             future, is_full = self.hand_overs.run(self._add, topic, cluster, record)
         if is_full:
@@ -88,48 +95,57 @@ class RecordGatherer:
         return future
 
     def _add(self, hand_over: HandOver, topic: str, cluster: Cluster, record: GatheredRecord) -> tuple[RecordFuture, bool]:
-        """The record's future, and whether its chunk is full."""
+        """The record's future, and whether its bundle is full."""
         locks = self._topics.get(topic) or self._topics.setdefault(topic, _TopicLocks())
-        memory = PoolMemory()
+        memory = PoolMemory()  # charged, and not in a bundle yet
+        added = None
         try:
-            while True:
-                with locks.chunk:
+            while added is None:
+                with locks.bundle:
                     if self._closed:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
-                    chunk = self.chunks.get(topic)
-                    missing_bytes = record.size_bytes if chunk is None else chunk.missing_bytes(record.size_bytes)
-                    missing = self._pool.blocks_for(missing_bytes)
-                    had = 0 if chunk is None else chunk.memory.charged
-                    is_sealed = chunk is not None and chunk.is_sealed  # an interrupt has cut off a record
-                    if missing <= memory.charged and not is_sealed:
+                    bundle = self.bundles.get(topic)
+                    is_sealed = bundle is not None and bundle.is_sealed  # an interrupt has cut off a record
+                    missing = self._missing_blocks(bundle, record) - memory.charged
+                    if missing <= 0 and not is_sealed:
                         hand_over.begin()
-                        begins = chunk is None
-                        if chunk is None:
-                            chunk = RecordChunk(topic, cluster, self.clock, self.interceptors)
-                            self._not_queued.add(chunk)
-                        chunk.charge(memory, self._pool.block_size)
-                        future = chunk.add(*record)
-                        if future is not None:
-                            if begins:
-                                self.chunks[topic] = chunk
-                            break
-                        continue  # another thread has used that memory for its record
+                        added = self._add_locked(bundle, topic, cluster, record, memory)
+                        continue
                 if is_sealed:
                     self.encode_topic(topic)
                 else:
-                    self._charge(hand_over, missing - memory.charged, had, memory)
+                    self._charge(hand_over, missing, 0 if bundle is None else bundle.memory.charged, memory)
         except ORDINARY_ERRORS:
             self._pool.deallocate(memory)
             raise
-        is_full = chunk.size_bytes >= self.chunk_bytes
-        if begins and not is_full:
+        is_full = added.bundle.size_bytes >= self.bundle_bytes
+        if added.begins_bundle and not is_full:
             self.accumulator.wake_sender()  # linger.ms begins
-        return future, is_full
+        return added.future, is_full
+
+    def _missing_blocks(self, bundle: RecordBundle | None, record: GatheredRecord) -> int:
+        return self._pool.blocks_for(record.size_bytes if bundle is None else bundle.missing_bytes(record.size_bytes))
+
+    def _add_locked(
+        self, bundle: RecordBundle | None, topic: str, cluster: Cluster, record: GatheredRecord, memory: PoolMemory
+    ) -> _Added | None:
+        """None if another thread has used that memory for its record. `bundle`: the topic's; None: a new one begins."""
+        begins_bundle = bundle is None
+        if bundle is None:
+            bundle = RecordBundle(topic, cluster, self.clock, self.interceptors)
+            self._not_queued.add(bundle)
+        bundle.charge(memory, self._pool.block_size)
+        future = bundle.add(*record)
+        if future is None:
+            return None
+        if begins_bundle:
+            self.bundles[topic] = bundle
+        return _Added(future, bundle, begins_bundle)
 
     def _charge(self, hand_over: HandOver, missing: int, had: int, memory: PoolMemory) -> None:
-        """Charge memory for a record. Where possible doubles the chunk's charge, up to a full chunk, to take few steps."""
+        """Charge memory for a record. Where possible doubles the bundle's charge, up to a full bundle, to take few steps."""
         hand_over.begin()
-        ample = min(had, self._pool.blocks_for(self.chunk_bytes) - had)
+        ample = min(had, self._pool.blocks_for(self.bundle_bytes) - had)
         if ample > missing and self._pool.try_allocate(0, charge=ample, into=memory) is not None:
             return
         if self._pool.try_allocate(0, charge=missing, into=memory) is not None:
@@ -145,40 +161,40 @@ class RecordGatherer:
         self.accumulator.wait_for_memory(0, missing, memory, hand_over.begin)
 
     def encode_full(self, topic: str) -> None:
-        """Queue a topic's chunk, which has reached `chunk_bytes`. Blocks while another thread encodes one of the topic.
+        """Queue a topic's bundle, which has reached `bundle_bytes`. Blocks while another thread encodes one of the topic.
 
         Errors go to the records.
         """
-        self._encode_topic(topic, self.config.max_block_ms)
+        self._encode_within(topic, self.config.max_block_ms)
 
     def encode_all(self, deadline_ms: int) -> bool:
         """Queue everything gathered, for flush and close. False if another thread still encodes at the deadline."""
         done = True
         for topic in list(self._topics):
-            done &= self._encode_topic(topic, max(0, deadline_ms - self.clock.now_ms()))
+            done &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))
         return done
 
     def encode_topic(self, topic: str) -> None:
         """Queue what is gathered for a topic, before rows of `send_columns` follow. Raises KafkaTimeoutError."""
-        if topic in self._topics and not self._encode_topic(topic, self.config.max_block_ms):
+        if topic in self._topics and not self._encode_within(topic, self.config.max_block_ms):
             raise KafkaTimeoutError(
                 f"another thread is still encoding earlier records for {topic} after max.block.ms={self.config.max_block_ms}"
             )
 
     def encode_lingered(self, now_ms: int, at_once: bool) -> int:
-        """Queue what has waited for linger.ms; returns in how many ms the next chunk is due. Sender thread; never waits."""
+        """Queue what has waited for linger.ms; returns in how many ms the next bundle is due. Sender thread; never waits."""
         delay_ms = NEVER_MS
-        for topic, chunk in list(self.chunks.items()):
-            remaining_ms = 0 if at_once else chunk.created_ms + self.config.linger_ms - now_ms
+        for topic, bundle in list(self.bundles.items()):
+            remaining_ms = 0 if at_once else bundle.created_ms + self.config.linger_ms - now_ms
             if remaining_ms > 0:
                 delay_ms = min(delay_ms, remaining_ms)
-            elif not self._encode_topic(topic, 0):
-                delay_ms = min(delay_ms, max(1, self.config.linger_ms))  # another thread encodes the chunk before this one
+            elif not self._encode_within(topic, 0):
+                delay_ms = min(delay_ms, max(1, self.config.linger_ms))  # another thread encodes the bundle before this one
         return delay_ms
 
     def leave_behind(self) -> None:
-        """In a forked child, or when an interrupt has ended the producer: without a chunk, `send` makes all its checks."""
-        self.chunks.clear()
+        """In a forked child, or when an interrupt has ended the producer: without a bundle, `send` makes all its checks."""
+        self.bundles.clear()
 
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Take no more records. `ended_by`: why the producer ended, if not by close(). Called again without, it keeps it."""
@@ -186,54 +202,54 @@ class RecordGatherer:
             self._ended_by = ended_by
         self._closed = True
         for topic, locks in list(self._topics.items()):
-            with locks.chunk:
-                chunk = self.chunks.get(topic)
-                if chunk is not None:
-                    chunk.refuse_records()
+            with locks.bundle:
+                bundle = self.bundles.get(topic)
+                if bundle is not None:
+                    bundle.refuse_records()
 
-    def take_all(self) -> list[RecordChunk]:
-        """The chunks that are gathered and not queued yet, to be failed. Their memory is given back. Sender thread."""
-        taken = [chunk for topic in list(self._topics) if (chunk := self._take(topic)) is not None]
-        for chunk in taken:
-            self._finish(chunk)
+    def take_all(self) -> list[RecordBundle]:
+        """The bundles that are gathered and not queued yet, to be failed. Their memory is given back. Sender thread."""
+        taken = [bundle for topic in list(self._topics) if (bundle := self._take(topic)) is not None]
+        for bundle in taken:
+            self._finish(bundle)
         return taken
 
-    def take_unfinished(self) -> list[RecordChunk]:
-        """After `close`: the chunks with records that may be in no batch, because a call that encodes them was interrupted or is
+    def take_unfinished(self) -> list[RecordBundle]:
+        """After `close`: the bundles with records that may be in no batch, because a call that encodes them was interrupted or is
         not over. Sender thread.
         """
         unfinished = list(self._not_queued)
-        for chunk in unfinished:
-            chunk.seal()
+        for bundle in unfinished:
+            bundle.seal()
         return unfinished
 
-    def _encode_topic(self, topic: str, timeout_ms: int) -> bool:
-        """Queue a topic's chunk. False if another thread was still encoding the chunk before it when time ran out."""
-        return self.hand_overs.run(self._encode_next, topic, self.clock.now_ms() + timeout_ms)
+    def _encode_within(self, topic: str, timeout_ms: int) -> bool:
+        """Queue a topic's bundle. False if another thread was still encoding the bundle before it when time ran out."""
+        return self.hand_overs.run(self._encode_in_turn, topic, self.clock.now_ms() + timeout_ms)
 
-    def _encode_next(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
+    def _encode_in_turn(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
         locks = self._topics[topic]
         if not self.hand_overs.wait_until(lambda: locks.admit(hand_over), deadline_ms):
             return False
         hand_over.begin()
-        chunk = self._take(topic)
-        if chunk is not None:
+        bundle = self._take(topic)
+        if bundle is not None:
             try:
-                self.encode(hand_over, chunk)
+                self.encode_bundle(hand_over, bundle)
             except ORDINARY_ERRORS:
-                self._finish(chunk)
+                self._finish(bundle)
                 raise
-            self._finish(chunk)
+            self._finish(bundle)
         return True
 
-    def _finish(self, chunk: RecordChunk) -> None:
+    def _finish(self, bundle: RecordBundle) -> None:
         """Each of its records is in a batch, or has failed."""
-        self._pool.deallocate(chunk.memory)
-        self._not_queued.discard(chunk)
+        self._pool.deallocate(bundle.memory)
+        self._not_queued.discard(bundle)
 
-    def _take(self, topic: str) -> RecordChunk | None:
-        with self._topics[topic].chunk:
-            chunk = self.chunks.pop(topic, None)
-        if chunk is not None:
-            chunk.seal()
-        return chunk
+    def _take(self, topic: str) -> RecordBundle | None:
+        with self._topics[topic].bundle:
+            bundle = self.bundles.pop(topic, None)
+        if bundle is not None:
+            bundle.seal()
+        return bundle

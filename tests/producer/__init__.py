@@ -44,7 +44,7 @@ SenderTest → tests/producer/sender, by section or file
         test_the_tables_name_everything…; test_a_throttled_node_gets_nothing…
     testRetries, testCanRetryWithoutIdempotence, testSenderShouldRetryWithBackoff…, testDefault/CustomErrorMessage → RETRIES
     testRecordErrorPropagatedToApplication → test_the_row_that_the_broker_blames_is_named; test_delivery.py,
-        test_record_chunk.py
+        test_record_bundle.py
     testProducerBatchRetriesWhenPartitionLeaderChanges, testWhenProduceResponse…LeaderShipChangeError… → KIP-951
     testSendInOrder, testWhenFirstBatchExpireNoSendSecondBatchIfGuaranteeOrder → ORDER WITH ONE REQUEST IN FLIGHT
     testInflightBatchesExpire…, testExpiredBatchDoesNot(Retry|Split…), testResetNextBatchExpiry,
@@ -80,7 +80,7 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
 ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
         under SPLITTING
 BuiltInPartitionerTest → plugins/test_partitioner.py  all; rack and leaderless partitions in test_built_in_partitioner.py
-FutureRecordMetadataTest → test_record_chunk.py, test_delivery.py
+FutureRecordMetadataTest → test_record_bundle.py, test_delivery.py
 KafkaProducerTest → test_kafka_producer.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
         negative

@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails
-from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordChunk, RecordFuture
+from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.failures import SenderFailures
@@ -255,13 +255,13 @@ class Accumulation:
         """For single records, which go into this accumulator."""
         return RecordGatherer(self.config, self.clock, self.accumulator, self.hand_overs, self._append_gathered)
 
-    def _append_gathered(self, hand_over: HandOver, chunk: RecordChunk) -> None:
-        given = chunk.as_columns()
-        rows = rows_of(given, len(chunk), 0)
-        chunk.become(rows)
-        explicit = explicit_partitions(given.partition, len(chunk))
-        gathered = TopicRows(chunk.topic, rows, np.maximum(explicit, 0), np.arange(len(chunk), dtype=np.int32))
-        self._append(hand_over, gathered, chunk.owner, created_ms=chunk.created_ms, prepaid=chunk.memory)
+    def _append_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
+        given = bundle.as_columns()
+        rows = rows_of(given, len(bundle), 0)
+        bundle.become(rows)
+        explicit = explicit_partitions(given.partition, len(bundle))
+        gathered = TopicRows(bundle.topic, rows, np.maximum(explicit, 0), np.arange(len(bundle), dtype=np.int32))
+        self._append(hand_over, gathered, bundle.owner, created_ms=bundle.created_ms, prepaid=bundle.memory)
 
     def wake(self) -> None:
         self.wakeups += 1

@@ -22,7 +22,7 @@ import pytest
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.record_chunk import RecordFuture
+from spark_kafka_sink.producer.record_bundle import RecordFuture
 from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
 from tests.producer.harness import may_be_interrupted, tp
 from tests.producer.transactions.transactional_brokers import GROUP
@@ -128,7 +128,7 @@ class Application:
         self._in_transaction.append(row.value)
 
     def send_full(self) -> None:
-        """As much as makes a chunk full: the caller encodes it."""
+        """As much as makes a bundle full: the caller encodes it."""
         row = Row(self._value() + bytes(600_000))
         self._rows.append(row)
         row.future = self.producer.send("single", row.value, callback=row.hear)

@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_child_is_told_to_make_its_own_producer(producer: KafkaProducer, call: str) -> None:
-    producer.send(ProducerRecord("orders", b"gathered"))  # the child finds a chunk that takes records without any check
+    producer.send(ProducerRecord("orders", b"gathered"))  # the child finds a bundle that takes records without any check
     answer = in_a_fork(lambda: CALLS[call](producer))
     assert answer.startswith("[KAFKA_ILLEGAL_STATE]")
     assert "make a KafkaProducer in the child process" in answer
@@ -117,7 +117,7 @@ def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer
     future = producer.send(ProducerRecord("orders", b"v"))
     delivery = producer.send_columns("orders", value=pa.array([b"w"]), partition=pa.array([0], pa.int32()))
     locks = [
-        future._chunk._outcome_lock,
+        future._bundle._outcome_lock,
         delivery._lock,
         producer._metadata._lock,
         producer._gatherer.hand_overs._lock,

@@ -1,4 +1,4 @@
-"""RecordChunk: a chunk becomes columns, and each record gets its own outcome."""
+"""RecordBundle: a bundle becomes columns, and each record gets its own outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Part
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails, RecordMetadata, headers_bound
-from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture, failed_record
+from spark_kafka_sink.producer.record_bundle import RecordBundle, RecordFuture, failed_record
 from spark_kafka_sink.producer.topic_rows import rows_of
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
@@ -21,7 +21,7 @@ from tests.producer.test_record_gatherer import Gathering
 
 
 class Sent(NamedTuple):
-    """What send hands to a chunk."""
+    """What send hands to a bundle."""
 
     value: bytes | None = b"v"
     key: bytes | None = None
@@ -30,26 +30,26 @@ class Sent(NamedTuple):
     timestamp: int | None = 1234
 
 
-def part_of(chunk: RecordChunk, rows: list[int], *, first_delta: int = 0, partition: int = 0) -> Part:
-    return Part(chunk, tp(partition), first_delta, np.array(rows, np.int32), np.full(len(rows), 10, np.int32), 10 * len(rows))
+def part_of(bundle: RecordBundle, rows: list[int], *, first_delta: int = 0, partition: int = 0) -> Part:
+    return Part(bundle, tp(partition), first_delta, np.array(rows, np.int32), np.full(len(rows), 10, np.int32), 10 * len(rows))
 
 
-def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordChunk, list[RecordFuture]]:
-    chunk = RecordChunk(TOPIC, Cluster(), clock or ManualClock())
+def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordBundle, list[RecordFuture]]:
+    bundle = RecordBundle(TOPIC, Cluster(), clock or ManualClock())
     futures = []
     for each in records:
-        future = chunk.add(each.key, each.value, each.callback, 10, RecordDetails(None, each.headers, each.timestamp))
+        future = bundle.add(each.key, each.value, each.callback, 10, RecordDetails(None, each.headers, each.timestamp))
         assert future is not None
         futures.append(future)
-    chunk.seal()
-    return chunk, futures
+    bundle.seal()
+    return bundle, futures
 
 
-def chunk_of(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordChunk, list[RecordFuture]]:
-    """A chunk whose records are queued, and their futures."""
-    chunk, futures = filled(*records, clock=clock)
-    chunk.become(rows_of(chunk.as_columns(), len(chunk), 0))
-    return chunk, futures
+def bundle_of(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordBundle, list[RecordFuture]]:
+    """A bundle whose records are queued, and their futures."""
+    bundle, futures = filled(*records, clock=clock)
+    bundle.become(rows_of(bundle.as_columns(), len(bundle), 0))
+    return bundle, futures
 
 
 def columns_of(*records: Sent) -> RecordColumns:
@@ -60,39 +60,39 @@ def columns_of(*records: Sent) -> RecordColumns:
 
 
 def test_a_future_tells_where_its_record_is() -> None:
-    chunk, (first, second) = chunk_of(Sent(b"abc", key=b"k"), Sent(None))
+    bundle, (first, second) = bundle_of(Sent(b"abc", key=b"k"), Sent(None))
     assert not first.done()
-    chunk.acknowledge(part_of(chunk, [0], first_delta=4, partition=2), 100, -1)
+    bundle.acknowledge(part_of(bundle, [0], first_delta=4, partition=2), 100, -1)
     assert first.done()
     assert not second.done()
     assert first.result(0) == RecordMetadata(TOPIC, 2, 104, 1234, serialized_key_size=1, serialized_value_size=3)
-    chunk.acknowledge(part_of(chunk, [1]), 7, -1)
+    bundle.acknowledge(part_of(bundle, [1]), 7, -1)
     assert second.result(0) == RecordMetadata(TOPIC, 0, 7, 1234, serialized_key_size=-1, serialized_value_size=-1)
 
 
 def test_a_log_append_time_takes_the_place_of_the_records_timestamp() -> None:
-    chunk, (future,) = chunk_of(Sent())
-    chunk.acknowledge(part_of(chunk, [0]), 7, 999)
+    bundle, (future,) = bundle_of(Sent())
+    bundle.acknowledge(part_of(bundle, [0]), 7, 999)
     assert future.result(0).timestamp == 999
 
 
 def test_an_offset_that_the_broker_did_not_tell_is_minus_one() -> None:
-    chunk, futures = chunk_of(Sent(), Sent())
-    chunk.acknowledge(part_of(chunk, [0, 1], first_delta=3), -1, -1)
+    bundle, futures = bundle_of(Sent(), Sent())
+    bundle.acknowledge(part_of(bundle, [0, 1], first_delta=3), -1, -1)
     assert [future.result(0).offset for future in futures] == [-1, -1]
 
 
 def test_rows_of_a_part_may_stand_in_any_order() -> None:
-    chunk, futures = chunk_of(*[Sent() for _ in range(4)])
-    chunk.acknowledge(part_of(chunk, [3, 1]), 50, -1)
-    chunk.acknowledge(part_of(chunk, [0, 2], partition=1), 70, -1)
+    bundle, futures = bundle_of(*[Sent() for _ in range(4)])
+    bundle.acknowledge(part_of(bundle, [3, 1]), 50, -1)
+    bundle.acknowledge(part_of(bundle, [0, 2], partition=1), 70, -1)
     assert [(future.result(0).partition, future.result(0).offset) for future in futures] == [(1, 70), (0, 51), (1, 71), (0, 50)]
 
 
 def test_a_future_raises_its_records_error() -> None:
-    chunk, (future,) = chunk_of(Sent())
+    bundle, (future,) = bundle_of(Sent())
     error = KafkaError("refused")
-    chunk.fail(part_of(chunk, [0]), error, {})
+    bundle.fail(part_of(bundle, [0]), error, {})
     assert future.done()
     assert future.exception(0) is error
     with pytest.raises(KafkaError, match="refused"):
@@ -101,23 +101,23 @@ def test_a_future_raises_its_records_error() -> None:
 
 def test_only_the_record_to_blame_gets_the_blame() -> None:
     """KIP-467: the others are told that they may be sent again."""
-    chunk, (good, bad) = chunk_of(Sent(), Sent())
+    bundle, (good, bad) = bundle_of(Sent(), Sent())
     blamed = KafkaError("no key on a compacted topic", condition="KAFKA_INVALID_RECORD")
-    chunk.fail(part_of(chunk, [0, 1], first_delta=5), KafkaError("batch refused"), {6: blamed})
+    bundle.fail(part_of(bundle, [0, 1], first_delta=5), KafkaError("batch refused"), {6: blamed})
     assert bad.exception(0) is blamed
     assert good.exception(0).condition == "KAFKA_BATCH_HAS_INVALID_RECORDS"  # type: ignore[union-attr]
 
 
 def test_a_future_waits_no_longer_than_asked() -> None:
     clock = ManualClock()
-    _, (future,) = chunk_of(Sent(), clock=clock)
+    _, (future,) = bundle_of(Sent(), clock=clock)
     before = clock.now_ms()
     with pytest.raises(KafkaTimeoutError, match=r"not acknowledged after 0.25 s"):
         future.result(0.25)
     assert clock.now_ms() - before == 250
 
 
-def test_a_future_of_a_chunk_that_is_still_gathered_is_not_done() -> None:
+def test_a_future_of_a_bundle_that_is_still_gathered_is_not_done() -> None:
     gathering = Gathering()
     future = gathering.add()
     assert not future.done()
@@ -131,9 +131,9 @@ def test_callbacks_hear_metadata_or_error_once_and_in_order() -> None:
     def callback(number: int) -> Any:
         return lambda found, error: heard.append((number, found and found.offset, error and error.message))
 
-    chunk, _ = chunk_of(*[Sent(callback=callback(number)) for number in range(3)], Sent())
-    chunk.acknowledge(part_of(chunk, [0, 1]), 10, -1)
-    chunk.fail(part_of(chunk, [2, 3]), KafkaError("refused"), {})
+    bundle, _ = bundle_of(*[Sent(callback=callback(number)) for number in range(3)], Sent())
+    bundle.acknowledge(part_of(bundle, [0, 1]), 10, -1)
+    bundle.fail(part_of(bundle, [2, 3]), KafkaError("refused"), {})
     assert heard == [(0, 10, None), (1, 11, None), (2, None, "refused")]
 
 
@@ -143,8 +143,8 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplo
     def breaks(*_: object) -> None:
         raise ZeroDivisionError("the application's bug")
 
-    chunk, _ = chunk_of(Sent(callback=breaks), Sent(callback=lambda *_: heard.append(1)))
-    chunk.acknowledge(part_of(chunk, [0, 1]), 10, -1)
+    bundle, _ = bundle_of(Sent(callback=breaks), Sent(callback=lambda *_: heard.append(1)))
+    bundle.acknowledge(part_of(bundle, [0, 1]), 10, -1)
     assert heard == [1]
     assert "the callback of a record for orders raised" in caplog.text
 
@@ -197,22 +197,22 @@ def test_what_send_lets_pass_is_not_refused_later(each: Sent) -> None:
 
 def test_a_record_that_says_nothing_has_the_time_of_send_and_no_partition() -> None:
     clock = ManualClock()
-    chunk = RecordChunk(TOPIC, Cluster(), clock)
+    bundle = RecordBundle(TOPIC, Cluster(), clock)
     sent_ms = []
     for _ in range(50):
         clock.advance(7)
         sent_ms.append(clock.wall_ms())
-        chunk.add(None, b"v", None, 10)
-    chunk.add(None, b"v", None, 10, RecordDetails(partition=3, timestamp=2**62))
-    chunk.seal()
-    given = chunk.as_columns()
+        bundle.add(None, b"v", None, 10)
+    bundle.add(None, b"v", None, 10, RecordDetails(partition=3, timestamp=2**62))
+    bundle.seal()
+    given = bundle.as_columns()
     assert given.partition is not None
     assert given.timestamp is not None
     assert given.partition.to_pylist() == [None] * 50 + [3]
     assert given.timestamp.to_pylist() == [*sent_ms, 2**62]
 
 
-def test_a_chunk_that_is_taken_refuses_records() -> None:
-    chunk, _ = filled(Sent())
-    assert chunk.add(None, b"late", None, 10) is None
-    assert len(chunk) == 1
+def test_a_bundle_that_is_taken_refuses_records() -> None:
+    bundle, _ = filled(Sent())
+    assert bundle.add(None, b"late", None, 10) is None
+    assert len(bundle) == 1

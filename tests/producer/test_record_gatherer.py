@@ -1,4 +1,4 @@
-"""RecordGatherer: when records that are sent one by one become a chunk, and the memory they take."""
+"""RecordGatherer: when records that are sent one by one become a bundle, and the memory they take."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
 from spark_kafka_sink.producer.hand_overs import HandOver
-from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordChunk, RecordFuture
-from spark_kafka_sink.producer.record_gatherer import MIN_CHUNK_BYTES, RecordGatherer
+from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
+from spark_kafka_sink.producer.record_gatherer import MIN_BUNDLE_BYTES, RecordGatherer
 from tests.producer.harness import TOPIC, Accumulation
 
 MAX_BLOCK_MS = 30_000
 
 
 class Gathering:
-    """A gatherer whose chunks end up in a list."""
+    """A gatherer whose bundles end up in a list."""
 
     def __init__(
-        self, linger_ms: int = 100, encode: Callable[[HandOver, RecordChunk], None] | None = None, **options: object
+        self, linger_ms: int = 100, encode: Callable[[HandOver, RecordBundle], None] | None = None, **options: object
     ) -> None:
         self.stage = Accumulation(linger_ms=linger_ms, max_block_ms=MAX_BLOCK_MS, **options)
         self.clock = self.stage.clock
-        self.chunks: list[RecordChunk] = []
+        self.bundles: list[RecordBundle] = []
         self.may_wait = True
         self.gatherer = RecordGatherer(
             self.stage.config,
             self.clock,
             self.stage.accumulator,
             self.stage.hand_overs,
-            encode or (lambda _, chunk: self.chunks.append(chunk)),
+            encode or (lambda _, bundle: self.bundles.append(bundle)),
             may_wait=lambda: self.may_wait,
         )
 
@@ -43,19 +43,19 @@ class Gathering:
         return self.gatherer.encode_all(self.clock.now_ms() + MAX_BLOCK_MS)
 
     def add(self, value: bytes = b"v", topic: str = TOPIC, size: int = 100) -> RecordFuture:
-        """As KafkaProducer.send: into the chunk that is open, else with all checks."""
-        chunk = self.gatherer.chunks.get(topic)
+        """As KafkaProducer.send: into the bundle that is open, else with all checks."""
+        bundle = self.gatherer.bundles.get(topic)
         record = GatheredRecord(None, value, None, size, None)
-        future = None if chunk is None else chunk.add(*record)
-        if chunk is None or future is None:
+        future = None if bundle is None else bundle.add(*record)
+        if bundle is None or future is None:
             return self.gatherer.begin(topic, Cluster(), record)
-        if chunk.size_bytes >= self.gatherer.chunk_bytes:
+        if bundle.size_bytes >= self.gatherer.bundle_bytes:
             self.gatherer.encode_full(topic)
         return future
 
     @property
     def values(self) -> list[list[bytes | None]]:
-        return [chunk.values for chunk in self.chunks]
+        return [bundle.values for bundle in self.bundles]
 
 
 # ---- WHEN A CHUNK IS MADE
@@ -63,16 +63,16 @@ class Gathering:
 
 def test_records_wait_until_there_is_a_batchs_worth() -> None:
     gathering = Gathering()
-    gathering.add(b"1", size=MIN_CHUNK_BYTES - 1)
-    assert gathering.chunks == []
+    gathering.add(b"1", size=MIN_BUNDLE_BYTES - 1)
+    assert gathering.bundles == []
     gathering.add(b"2", size=1)
     assert gathering.values == [[b"1", b"2"]]
 
 
-def test_a_chunk_is_no_larger_than_a_request_however_large_batches_are() -> None:
-    """The Sender encodes a chunk after linger.ms, as a whole."""
+def test_a_bundle_is_no_larger_than_a_request_however_large_batches_are() -> None:
+    """The Sender encodes a bundle after linger.ms, as a whole."""
     options = {"batch_size": 16 << 20, "max_request_size": 1 << 20, "buffer_memory": 512 << 20}
-    assert Gathering(**options).gatherer.chunk_bytes == 1 << 20
+    assert Gathering(**options).gatherer.bundle_bytes == 1 << 20
 
 
 def test_the_sender_is_told_of_the_first_record_so_that_it_counts_the_linger() -> None:
@@ -109,10 +109,10 @@ def test_the_next_linger_is_that_of_the_oldest_topic() -> None:
 
 
 def test_flush_waits_as_long_as_asked_for_an_encoder_and_says_that_records_are_left() -> None:
-    """It returned normally, with a record of the caller's unsent behind another thread's chunk; and waited so long per topic."""
+    """It returned normally, with a record of the caller's unsent behind another thread's bundle; and waited so long per topic."""
     is_encoding, go_on = threading.Semaphore(0), threading.Event()
 
-    def encode(_: HandOver, __: RecordChunk) -> None:
+    def encode(_: HandOver, __: RecordBundle) -> None:
         is_encoding.release()
         assert go_on.wait(30)
 
@@ -127,12 +127,12 @@ def test_flush_waits_as_long_as_asked_for_an_encoder_and_says_that_records_are_l
     before_ms = gathering.clock.now_ms()
     assert gathering.gatherer.encode_all(before_ms + 500) is False
     assert gathering.clock.now_ms() - before_ms == 500
-    assert list(gathering.gatherer.chunks) == ["a", "b"]  # nothing has failed
+    assert list(gathering.gatherer.bundles) == ["a", "b"]  # nothing has failed
     go_on.set()
     for thread in others:
         thread.join(30)
     assert gathering.encode_all() is True
-    assert list(gathering.gatherer.chunks) == []
+    assert list(gathering.gatherer.bundles) == []
 
 
 def test_flush_takes_every_topic() -> None:
@@ -142,7 +142,7 @@ def test_flush_takes_every_topic() -> None:
     gathering.encode_all()
     assert gathering.values == [[b"1"], [b"2"]]
     gathering.encode_all()
-    assert len(gathering.chunks) == 2
+    assert len(gathering.bundles) == 2
 
 
 def test_one_topic_may_be_taken_alone() -> None:
@@ -154,22 +154,22 @@ def test_one_topic_may_be_taken_alone() -> None:
     assert gathering.values == [[b"2"]]
 
 
-def test_a_chunk_remembers_since_when_its_first_record_waits() -> None:
+def test_a_bundle_remembers_since_when_its_first_record_waits() -> None:
     gathering = Gathering()
     started = gathering.clock.now_ms()
     gathering.add()
     gathering.clock.advance(50)
     gathering.add()
     gathering.encode_all()
-    assert gathering.chunks[0].created_ms == started
+    assert gathering.bundles[0].created_ms == started
 
 
-def test_a_chunk_that_lingered_behind_an_older_one_is_looked_at_again_soon() -> None:
+def test_a_bundle_that_lingered_behind_an_older_one_is_looked_at_again_soon() -> None:
     """The older one's caller wakes the Sender before it is done: the Sender then slept on, up to a minute."""
     delays: list[int] = []
 
-    def encode(_: HandOver, chunk: RecordChunk) -> None:
-        if chunk.values[0] == b"1":
+    def encode(_: HandOver, bundle: RecordBundle) -> None:
+        if bundle.values[0] == b"1":
             gathering.add(b"2")
             gathering.clock.advance(100)
             sender = threading.Thread(
@@ -185,16 +185,16 @@ def test_a_chunk_that_lingered_behind_an_older_one_is_looked_at_again_soon() -> 
     assert delays[0] <= 100
 
 
-def test_chunks_of_a_topic_are_encoded_one_at_a_time_and_in_their_order() -> None:
-    """A caller that waits for memory with the older chunk must not be overtaken by one with the younger."""
+def test_bundles_of_a_topic_are_encoded_one_at_a_time_and_in_their_order() -> None:
+    """A caller that waits for memory with the older bundle must not be overtaken by one with the younger."""
     order: list[bytes | None] = []
     first_is_encoding, go_on = threading.Event(), threading.Event()
 
-    def encode(_: HandOver, chunk: RecordChunk) -> None:
-        if chunk.values[0] == b"1":
+    def encode(_: HandOver, bundle: RecordBundle) -> None:
+        if bundle.values[0] == b"1":
             first_is_encoding.set()
             assert go_on.wait(30)
-        order.append(chunk.values[0])
+        order.append(bundle.values[0])
 
     gathering = Gathering(encode=encode)
     gathering.add(b"1")
@@ -236,7 +236,7 @@ def test_many_callers_lose_no_record_and_keep_their_own_order() -> None:
 
 
 def bounds_of(gathering: Gathering) -> int:
-    return sum(chunk.size_bytes for chunk in gathering.gatherer.chunks.values())
+    return sum(bundle.size_bytes for bundle in gathering.gatherer.bundles.values())
 
 
 def test_gathered_records_are_charged_for_and_the_charge_ends_when_they_are_queued() -> None:
@@ -251,9 +251,9 @@ def test_gathered_records_are_charged_for_and_the_charge_ends_when_they_are_queu
 
 
 def test_a_caller_waits_for_memory_before_its_record_is_gathered() -> None:
-    """With a silent broker, 11.6 MB were held of buffer.memory=1 MiB, and it grew: the Sender overdrew for each chunk."""
+    """With a silent broker, 11.6 MB were held of buffer.memory=1 MiB, and it grew: the Sender overdrew for each bundle."""
     gathering = Gathering(buffer_memory=64 * 1024)
-    gathering.gatherer.chunk_bytes = 1_000_000  # nobody has it encoded
+    gathering.gatherer.bundle_bytes = 1_000_000  # nobody has it encoded
     for number in range(65):
         gathering.add(b"%d" % number, size=1000)
     with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
@@ -266,7 +266,7 @@ def test_a_caller_waits_for_memory_before_its_record_is_gathered() -> None:
 
 def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
     gathering = Gathering(linger_ms=60_000, buffer_memory=MAX_BLOCK_SIZE)
-    gathering.gatherer.chunk_bytes = 1_000_000
+    gathering.gatherer.bundle_bytes = 1_000_000
     gathering.add(b"1", topic="a", size=1000)
 
     def wait(condition: threading.Condition, timeout_ms: int) -> bool:
@@ -278,7 +278,7 @@ def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
     gathering.clock.wait = wait  # type: ignore[method-assign]
     gathering.add(b"2", topic="b", size=1000)
     assert gathering.values == [[b"1"]]
-    assert list(gathering.gatherer.chunks) == ["b"]
+    assert list(gathering.gatherer.bundles) == ["b"]
 
 
 def test_many_topics_are_charged_no_more_than_a_block_each_until_they_need_it() -> None:
@@ -349,18 +349,18 @@ def test_many_callers_and_little_memory_lose_no_record_and_no_charge() -> None:
     assert gathering.stage.is_whole
 
 
-def test_half_a_record_left_by_an_interrupt_is_dropped_and_the_next_begins_a_chunk() -> None:
-    """Ctrl-C in between left a value without a key: the whole chunk could not be encoded, and failed."""
+def test_half_a_record_left_by_an_interrupt_is_dropped_and_the_next_begins_a_bundle() -> None:
+    """Ctrl-C in between left a value without a key: the whole bundle could not be encoded, and failed."""
     gathering = Gathering()
     gathering.add(b"1")
-    gathering.gatherer.chunks[TOPIC]._clock = Mock(wall_s=Mock(side_effect=KeyboardInterrupt))
+    gathering.gatherer.bundles[TOPIC]._clock = Mock(wall_s=Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         gathering.add(b"half")
     gathering.add(b"2")
     gathering.encode_all()
     assert gathering.values == [[b"1"], [b"2"]]
-    for chunk in gathering.chunks:
-        assert (len(chunk.keys), len(chunk.sent_s), len(chunk.callbacks), len(chunk)) == (1, 1, 0, 1)
+    for bundle in gathering.bundles:
+        assert (len(bundle.keys), len(bundle.sent_s), len(bundle.callbacks), len(bundle)) == (1, 1, 0, 1)
     assert gathering.stage.is_whole
 
 
@@ -381,8 +381,8 @@ def test_what_is_gathered_can_be_taken_to_be_failed() -> None:
     gathering = Gathering()
     future = gathering.add(b"1")
     error = ProducerClosedError("closed forcefully")
-    (chunk,) = gathering.gatherer.take_all()
-    chunk.abandon_all(error)
+    (bundle,) = gathering.gatherer.take_all()
+    bundle.abandon_all(error)
     assert gathering.gatherer.take_all() == []
     assert future.exception(0) is error
-    assert gathering.chunks == []
+    assert gathering.bundles == []

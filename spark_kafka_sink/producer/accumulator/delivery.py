@@ -40,7 +40,7 @@ class OffsetRange(NamedTuple):
 
 
 class RecordsOwner(Protocol):
-    """What batches report outcomes to: a Delivery, or a chunk of single records.
+    """What batches report outcomes to: a Delivery, or a bundle of single records.
 
     `acknowledge` and `fail` are called for rows in a batch, `abandon` for rows that got into none.
     """

@@ -284,7 +284,7 @@ class InterceptedOwner:
             self.owner.fail(part, error, record_errors)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
-        """Rows in no batch are reported by `send_columns`, which raises the error, and by the chunk of gathered records."""
+        """Rows in no batch are reported by `send_columns`, which raises the error, and by the bundle of gathered records."""
         self.queued[self.topic] -= len(rows)
         self.owner.abandon(rows, error)
 

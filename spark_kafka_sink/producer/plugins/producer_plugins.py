@@ -23,7 +23,7 @@ class ProducerPlugins:
         # The partitioner, if `send` asks it for each record as Java does. Interceptors of gathered records come before it.
         asks_per_record = self.partitioner is not None and self.partitioner.asks_per_record and not wanted
         self.record_partitioner = self.partitioner if asks_per_record else None
-        self.chunk_partitioner = None if asks_per_record else self.partitioner  # asked when a gathered chunk is encoded
+        self.bundle_partitioner = None if asks_per_record else self.partitioner  # asked when a gathered bundle is encoded
 
     def close(self) -> None:
         """Never raises."""

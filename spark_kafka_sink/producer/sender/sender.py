@@ -121,9 +121,9 @@ class Sender:
         self._gatherer.close(ended_by)
         self._outcomes.give_up_all(error)
         self._fail_gathered(error)
-        for chunk in self._gatherer.take_unfinished():
-            with self.failures.contained(f"failing records for {chunk.topic}"):
-                chunk.abandon_all(error)
+        for bundle in self._gatherer.take_unfinished():
+            with self.failures.contained(f"failing records for {bundle.topic}"):
+                bundle.abandon_all(error)
         self._accumulator.end()
         self._transactions.settle_all(error)
 
@@ -181,10 +181,10 @@ class Sender:
 
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""
-        for chunk in self._gatherer.take_all():
-            with self.failures.contained(f"failing {len(chunk)} records for {chunk.topic}"):
-                self._metrics.records_failed(chunk.topic, len(chunk))
-                chunk.abandon_all(error)
+        for bundle in self._gatherer.take_all():
+            with self.failures.contained(f"failing {len(bundle)} records for {bundle.topic}"):
+                self._metrics.records_failed(bundle.topic, len(bundle))
+                bundle.abandon_all(error)
 
     def _prepare_producer(self) -> bool:
         """Before draining: resolve sequences, bump the epoch, fail what is lost. Returns whether rows have failed."""

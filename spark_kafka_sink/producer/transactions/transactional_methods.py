@@ -194,7 +194,7 @@ class TransactionalMethods:
 @dataclass(eq=False, repr=False)
 class TransactionCalls:
     transactions: Transactions  # the state, which the Sender moves
-    encode_gathered: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
+    encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
     wake_sender: Callable[[], None]  # called after a call was posted
     clock: Clock
     max_block_ms: int  # how long each call may wait
@@ -292,7 +292,7 @@ class TransactionCalls:
         """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
         if not self._waiters.wait_until(lambda: not self._writers, self.clock, deadline_ms):
             raise self._timed_out(method, "another thread is still handing rows over")
-        if not self.encode_gathered(deadline_ms):
+        if not self.encode_all(deadline_ms):
             raise self._timed_out(method, "another thread is still encoding records")
 
     def _deadline_ms(self) -> int:

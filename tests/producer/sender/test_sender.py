@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
-from spark_kafka_sink.producer.record_chunk import RecordFuture
+from spark_kafka_sink.producer.record_bundle import RecordFuture
 from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS, MIN_ROUND_MS
 from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -393,7 +393,7 @@ def test_the_sender_never_waits_for_memory_that_only_it_can_give_back() -> None:
 
 @pytest.mark.parametrize(("partitions", "least"), [(1, 500), (4, 300), (40, 64)])
 def test_records_sent_one_by_one_hold_only_buffer_memory_while_a_broker_is_silent(partitions: int, least: int) -> None:
-    """With buffer.memory=1 MiB 11.6 MB were held, and it grew: for each chunk that had lingered, the Sender overdrew."""
+    """With buffer.memory=1 MiB 11.6 MB were held, and it grew: for each bundle that had lingered, the Sender overdrew."""
     stage = Stage(leaders={TOPIC: [0] * partitions}, linger_ms=5, buffer_memory=1024 * 1024, max_block_ms=100)
     futures: list[RecordFuture] = []
 
@@ -410,7 +410,7 @@ def test_records_sent_one_by_one_hold_only_buffer_memory_while_a_broker_is_silen
     segments = [
         len(segment) for batch in stage.accumulator.incomplete for segment in batch.segments if isinstance(segment, memoryview)
     ]
-    gathered = sum(len(value or b"") for chunk in stage.gatherer.chunks.values() for value in chunk.values)
+    gathered = sum(len(value or b"") for bundle in stage.gatherer.bundles.values() for value in bundle.values)
     assert len(futures) > least
     assert sum(held.values()) + sum(segments) + gathered <= 1024 * 1024
     while stage.in_flight:

@@ -17,7 +17,7 @@ import pytest
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
 from spark_kafka_sink.producer.producer_record import RecordDetails
-from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordFuture
+from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture
 from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse

@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.accumulator import record_accumulator
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
-from spark_kafka_sink.producer.record_chunk import RecordFuture
+from spark_kafka_sink.producer.record_bundle import RecordFuture
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -226,7 +226,7 @@ class Waiting:
 
 
 def test_a_record_gathered_after_an_abort_is_not_part_of_the_next_transaction(broker: FakeBroker) -> None:
-    """It was: a chunk that was begun between the abort's last look and the next begin waited there for linger.ms."""
+    """It was: a bundle that was begun between the abort's last look and the next begin waited there for linger.ms."""
     partitioner = Waiting()
     producer = open_producer(broker, partitioner_class=partitioner)
     futures: list[RecordFuture] = []
@@ -263,7 +263,7 @@ def test_records_gathered_before_a_commit_are_part_of_it_and_not_of_the_next_one
 
 
 def test_records_of_many_threads_are_in_the_transaction_in_which_they_were_accepted(broker: FakeBroker) -> None:
-    """A chunk never straddles two transactions: what was accepted before a commit is committed, what fails was aborted."""
+    """A bundle never straddles two transactions: what was accepted before a commit is committed, what fails was aborted."""
     producer = open_producer(broker, linger_ms=1)
     done = threading.Event()
     accepted: dict[bytes, RecordFuture] = {}
