@@ -46,7 +46,7 @@ class ColumnSender:
     accumulator: RecordAccumulator
     hand_overs: HandOvers  # rows are handed over under its rule
     plugins: ProducerPlugins
-    metrics: ProducerMetrics  # counts the rows of calls that are rejected
+    metrics: ProducerMetrics  # counts the rows of calls that are refused
     encode_topic: Callable[[str], None]  # queues what is gathered of a topic, before rows of a call follow
 
     # THE ROWS OF ONE CALL: the caller's thread

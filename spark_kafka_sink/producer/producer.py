@@ -392,7 +392,7 @@ class KafkaProducer(TransactionalMethods):
         return self._config.delivery_timeout_ms + self._config.request_timeout_ms + CLOSE_MARGIN_MS
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Reject new rows, wait until the queued ones are settled, end the Sender thread and close all connections.
+        """Refuse new rows, wait until the queued ones are settled, end the Sender thread and close all connections.
 
         Blocks at most `timeout_ms` (by default as long as batches may take) and a few seconds more. After that time, and at
         once with 0, rows that are not settled fail. In a callback, which runs on the Sender's thread, it does not wait.

@@ -31,7 +31,7 @@ class Case:
     batch_rows: int = MAX_ARROW_ROWS  # spark.sql.execution.arrow.maxRecordsPerBatch
     options: tuple[tuple[str, str], ...] = ()
     value: str = "rpad(cast(id as string), {0}, sha2(cast(id as string), 256))"
-    rejects: bool = False  # rows are refused, and there is a dead letter topic for those that are too large
+    rejects: bool = False  # rows are refused or rejected, and there is a dead letter topic for those that are too large
 
     @property
     def formula_mb(self) -> float:

@@ -178,7 +178,7 @@ class Bench:
 
     def _create(self, topic: str) -> None:
         """A topic that takes rows already. Brokers tell of a new one before each partition is ready, and Spark's own sink can
-        then lose two minutes: its first batch refused, its second accepted, and the first out of order from there on.
+        then lose two minutes: its first batch rejected, its second accepted, and the first out of order from there on.
 
         Its indexes have entries, too: the first of each costs the broker milliseconds, as the kernel reads ahead in the file.
         """

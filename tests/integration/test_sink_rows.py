@@ -40,7 +40,7 @@ def some_without_key(spark: SparkSession, rows: int = 3000) -> DataFrame:
 # --- which row it was -------------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_the_broker_refuses_is_told_by_number_partition_and_key(
+def test_a_row_that_the_broker_rejects_is_told_by_number_partition_and_key(
     spark: SparkSession, broker: LocalKafka, topic: Topic
 ) -> None:
     name = topic(1, NO_KEY_ON_COMPACTED)
@@ -112,7 +112,7 @@ def test_rows_above_the_topics_limit_are_skipped_in_order_of_the_others(
 
 
 @pytest.mark.parametrize("batch_size", ["1000", "262144"])
-def test_rows_that_the_broker_refuses_are_dead_lettered_and_the_others_sent_again(
+def test_rows_that_the_broker_rejects_are_dead_lettered_and_the_others_sent_again(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path, batch_size: str
 ) -> None:
     name, dead, report = topic(2, NO_KEY_ON_COMPACTED), topic(), tmp_path / "report.jsonl"
@@ -128,7 +128,7 @@ def test_rows_that_the_broker_refuses_are_dead_lettered_and_the_others_sent_agai
     assert sum(each["rows"] for each in line["offsets"][name].values()) == 2571
 
 
-def test_rows_whose_timestamp_the_broker_refuses_are_skipped(
+def test_rows_whose_timestamp_the_broker_rejects_are_skipped(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(1, {"message.timestamp.before.max.ms": "3600000"})
@@ -166,7 +166,7 @@ def test_rows_that_can_be_sent_nowhere_are_dead_lettered_before_anything_is_sent
     assert (found[b"v1"]["topic"], found[b"v2"]["topic"], found[b"v4"]["partition"]) == (None, "ünï/code".encode(), b"3")
 
 
-def test_a_row_that_the_dead_letter_topic_refuses_fails_the_task(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+def test_a_row_that_the_dead_letter_topic_rejects_fails_the_task(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     name, dead = topic(1, NO_KEY_ON_COMPACTED), topic(1, NO_KEY_ON_COMPACTED)
     message = error_of(
         lambda: save(some_without_key(spark, 50), broker, name, onInvalidRecord="deadLetter", deadLetterTopic=dead)

@@ -106,8 +106,8 @@ def test_rows_are_written_with_and_without_idempotence(cluster: MockCluster, top
     ],
     ids=str,
 )
-def test_refused_batches_are_sent_again_in_order(cluster: MockCluster, topic: str, error: ErrorCode | int) -> None:
-    """One request at a time: these brokers check no sequence numbers, by which others refuse what overtakes a refused batch."""
+def test_rejected_batches_are_sent_again_in_order(cluster: MockCluster, topic: str, error: ErrorCode | int) -> None:
+    """One request at a time: these brokers check no sequence numbers, by which others reject what overtakes a rejected batch."""
     with producer_of(cluster, max_in_flight_requests_per_connection=1) as producer:
         write(producer, topic, rows())
         cluster.fail_next(ApiKey.PRODUCE, *[error] * 4)
@@ -144,7 +144,7 @@ def test_a_broker_that_goes_down_gets_its_rows_when_it_is_back(cluster: MockClus
 
 
 def test_rows_follow_a_partition_to_its_new_leader(cluster: MockCluster, topic: str) -> None:
-    """One request at a time: the new leader checks no sequence numbers, by which it would refuse what overtakes a batch."""
+    """One request at a time: the new leader checks no sequence numbers, by which it would reject what overtakes a batch."""
     with producer_of(cluster, max_in_flight_requests_per_connection=1) as producer:
         write(producer, topic, rows())
         for partition, node in leaders(producer, topic).items():

@@ -405,7 +405,7 @@ class Stage(Accumulation):
     def succeed(self, base_offset: int = 0, *, partition: int = 0, request: ClientRequest | None = None) -> None:
         self.respond(partition_answer(partition, base_offset=base_offset), request=request)
 
-    def refuse(self, error: ErrorCode, *, partition: int = 0, request: ClientRequest | None = None, **more: Any) -> None:
+    def reject(self, error: ErrorCode, *, partition: int = 0, request: ClientRequest | None = None, **more: Any) -> None:
         self.respond(partition_answer(partition, error, **more), request=request)
 
     def disconnect(self, node: int = 0) -> None:

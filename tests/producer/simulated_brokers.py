@@ -27,8 +27,8 @@ class Fate(Enum):
     """What becomes of the oldest request of a node."""
 
     ANSWER = "carried out and answered"
-    REFUSE_BUSY = "refused: NOT_ENOUGH_REPLICAS"
-    REFUSE_CORRUPT = "refused: CORRUPT_MESSAGE"
+    REJECT_BUSY = "rejected: NOT_ENOUGH_REPLICAS"
+    REJECT_CORRUPT = "rejected: CORRUPT_MESSAGE"
     APPEND_THEN_TIME_OUT = "carried out, answered with REQUEST_TIMED_OUT"
     APPEND_THEN_TOO_FEW = "carried out, answered with NOT_ENOUGH_REPLICAS_AFTER_APPEND"
     APPEND_THEN_MOVE = "carried out, answered with NOT_LEADER_OR_FOLLOWER: the leader lost the partition while it waited"
@@ -36,15 +36,15 @@ class Fate(Enum):
     DISCONNECT_AFTER_ONE = "the oldest request is carried out, then the connection breaks"
     DISCONNECT_AFTER_ALL = "all requests are carried out, then the connection breaks"
     # Not retriable: rows are lost, as far as the producer knows, and the caller is told.
-    REFUSE_FOR_GOOD = "refused: INVALID_RECORD"
+    REJECT_FOR_GOOD = "rejected: INVALID_RECORD"
     BREAK = "not carried out, answered with UNKNOWN_SERVER_ERROR"
     APPEND_THEN_BREAK = "carried out, answered with UNKNOWN_SERVER_ERROR"
 
 
 REFUSALS = {
-    Fate.REFUSE_BUSY: Errors.NOT_ENOUGH_REPLICAS,
-    Fate.REFUSE_CORRUPT: Errors.CORRUPT_MESSAGE,
-    Fate.REFUSE_FOR_GOOD: Errors.INVALID_RECORD,
+    Fate.REJECT_BUSY: Errors.NOT_ENOUGH_REPLICAS,
+    Fate.REJECT_CORRUPT: Errors.CORRUPT_MESSAGE,
+    Fate.REJECT_FOR_GOOD: Errors.INVALID_RECORD,
     Fate.BREAK: Errors.UNKNOWN_SERVER_ERROR,
 }
 AFTER_APPEND = {
@@ -53,7 +53,7 @@ AFTER_APPEND = {
     Fate.APPEND_THEN_MOVE: Errors.NOT_LEADER_OR_FOLLOWER,
     Fate.APPEND_THEN_BREAK: Errors.UNKNOWN_SERVER_ERROR,
 }
-FATES_OF_LOST_ROWS = {Fate.REFUSE_FOR_GOOD, Fate.BREAK, Fate.APPEND_THEN_BREAK}
+FATES_OF_LOST_ROWS = {Fate.REJECT_FOR_GOOD, Fate.BREAK, Fate.APPEND_THEN_BREAK}
 
 
 @dataclass

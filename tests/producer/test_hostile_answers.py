@@ -103,7 +103,7 @@ def test_an_error_message_cannot_forge_a_log_or_make_a_large_exception(error: Er
     for record_errors in ((), (BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=FORGED),)):
         stage = Stage()
         delivery = stage.send(b"a", b"b")
-        stage.refuse(error, error_message=FORGED, record_errors=record_errors)
+        stage.reject(error, error_message=FORGED, record_errors=record_errors)
         assert_harmless(str(delivery.error))
 
 
@@ -111,7 +111,7 @@ def test_the_message_of_an_attempt_that_is_retried_is_logged_in_bounded_length(c
     caplog.set_level("DEBUG")
     stage = Stage()
     delivery = stage.send(b"a")
-    stage.refuse(Errors.NOT_ENOUGH_REPLICAS, error_message=FORGED)
+    stage.reject(Errors.NOT_ENOUGH_REPLICAS, error_message=FORGED)
     assert [assert_harmless(record.getMessage()) for record in caplog.records if "forged" in record.getMessage()]
     stage.clock.advance(stage.config.delivery_timeout_ms + 1)
     stage.run()

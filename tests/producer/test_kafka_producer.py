@@ -415,7 +415,7 @@ def test_a_moving_leader_is_followed(broker: FakeBroker, producer: KafkaProducer
     assert broker.values("single") == [b"a", b"b"]
 
 
-def test_a_refused_batch_raises_from_the_handle(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_rejected_batch_raises_from_the_handle(broker: FakeBroker, producer: KafkaProducer) -> None:
     broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)
     delivery = producer.send_columns("single", value=binary(b"a"))
     with pytest.raises(BrokerError, match="KAFKA_INVALID_RECORD"):
@@ -1033,7 +1033,7 @@ def test_what_cannot_be_serialized_is_refused(broker: FakeBroker) -> None:
         producer.send(ProducerRecord("single", "one"))
 
 
-def test_a_record_refused_by_the_broker_raises_from_its_future(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_record_rejected_by_the_broker_raises_from_its_future(broker: FakeBroker, producer: KafkaProducer) -> None:
     broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)
     future = producer.send(ProducerRecord("single", b"a"))
     producer.flush(WAIT_MS)

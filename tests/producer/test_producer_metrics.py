@@ -57,7 +57,7 @@ def test_records_count_when_they_are_sent_not_when_they_are_acknowledged() -> No
 def test_records_that_are_sent_again_count_again() -> None:
     stage = Stage()
     stage.send(b"a", b"b")
-    stage.refuse(Errors.NOT_ENOUGH_REPLICAS)
+    stage.reject(Errors.NOT_ENOUGH_REPLICAS)
     stage.back_off()
     stage.run()
     stage.succeed()
@@ -153,7 +153,7 @@ def test_topics_are_told_apart() -> None:
 def test_a_split_counts_once_and_its_records_are_sent_again() -> None:
     stage = Stage()
     stage.send(b"a" * 100, b"b" * 100, b"c" * 100, b"d" * 100)
-    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    stage.reject(Errors.MESSAGE_TOO_LARGE)
     for offset in (0, 2):
         stage.run()
         stage.succeed(offset)
@@ -167,7 +167,7 @@ def test_a_split_counts_once_and_its_records_are_sent_again() -> None:
 def test_records_that_fail_for_good_are_errors() -> None:
     stage = Stage()
     stage.send(b"a", b"b")
-    stage.refuse(Errors.INVALID_REQUIRED_ACKS)
+    stage.reject(Errors.INVALID_REQUIRED_ACKS)
     assert read(stage, "record-error-total") == [2]
     assert stage.metrics.topic_snapshots()[TOPIC]["record-error-total"] == 2
 
@@ -177,7 +177,7 @@ def test_a_batch_that_expires_in_flight_fails_once() -> None:
     stage.send(b"a", b"b")
     stage.clock.advance(1000)
     stage.run()
-    stage.refuse(Errors.INVALID_REQUIRED_ACKS)
+    stage.reject(Errors.INVALID_REQUIRED_ACKS)
     assert read(stage, "record-error-total") == [2]
 
 
@@ -206,7 +206,7 @@ def test_an_error_is_counted_before_it_is_told() -> None:
 
     stage.append(b"a", owner=Owner())
     stage.run()
-    stage.refuse(Errors.INVALID_REQUIRED_ACKS)
+    stage.reject(Errors.INVALID_REQUIRED_ACKS)
     assert seen == [1]
 
 

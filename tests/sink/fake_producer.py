@@ -23,10 +23,10 @@ class FakeDelivery:
         self.offsets: dict[TopicPartition, OffsetRange] = {}
         self._first_offset = first_offset
 
-    def refuse(self, blamed: Mapping[int, KafkaError], others: Sequence[int] = (), *, partition: int = 0) -> None:
+    def reject(self, blamed: Mapping[int, KafkaError], others: Sequence[int] = (), *, partition: int = 0) -> None:
         """The broker blames some rows, others were in the same batch; the rest is acknowledged."""
         rows = np.array(sorted([*blamed, *others]), np.int32)
-        error = next(iter(blamed.values()), KafkaError("another row of the batch was refused"))
+        error = next(iter(blamed.values()), KafkaError("another row of the batch was rejected"))
         where = TopicPartition("t", partition)
         self.failures.append(RowFailure(rows, error, where, dict(blamed), rows_are_named=True))
         self.error = self.error or error

@@ -402,7 +402,7 @@ LETTER = "x" * 2000
     ids=["alone", "with rows", "amid rows", "amid many rows", "twice"],
 )
 @pytest.mark.parametrize("when", ["at once", "when the rows wait to be acknowledged", "while more rows are read"])
-def test_a_dead_letter_that_a_broker_refuses_is_the_tasks_error(
+def test_a_dead_letter_that_a_broker_rejects_is_the_tasks_error(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, when: str, values: list[list[str]]
 ) -> None:
     """The transaction is aborted then. Its other rows fail too, with an error that does not say why."""
@@ -438,12 +438,12 @@ def test_a_task_whose_rows_are_all_skipped_leaves_its_marker(broker: FakeBroker,
     assert [each.skipped for each in SUMMARIES] == [1, 0]
 
 
-def test_a_row_that_a_broker_refuses_fails_its_task(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_a_broker_rejects_fails_its_task(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_kafka_sink.protocol.api_keys import ApiKey
 
     writer = batch_writer(broker, onInvalidRecord="skip")
     broker.inject(Fault(ApiKey.PRODUCE, error=Errors.INVALID_RECORD, error_message="no"))
-    with pytest.raises(KafkaError, match="a row that a broker refuses fails its task"):
+    with pytest.raises(KafkaError, match="a row that a broker rejects fails its task"):
         run_task(monkeypatch, writer, ["a"])
     assert open_ids(broker) == []
     message = run_task(monkeypatch, writer, ["a"], attempt=1)

@@ -130,8 +130,8 @@ class Sender:
     # ANY THREAD
 
     def initiate_close(self) -> None:
-        """Reject new rows, settle the queued ones, then end."""
-        self._accumulator.close(self.failures.error())  # rows that are rejected from here on say why, if the producer has failed
+        """Refuse new rows, settle the queued ones, then end."""
+        self._accumulator.close(self.failures.error())  # rows that are refused from here on say why, if the producer has failed
         self._running = False
         self.wakeup()
 

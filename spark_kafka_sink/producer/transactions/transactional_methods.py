@@ -14,7 +14,7 @@ while rows := next_rows():
 A call is posted to the Sender, and its caller waits at most max.block.ms. After a time-out the call continues, and the same call
 made again waits for its end; until then any other call is rejected. After offsets that timed out, any call may follow (both as
 in Java).
-Rows are accepted only within a transaction (`write`). Its end first rejects new callers, then waits until those who are handing
+Rows are accepted only within a transaction (`write`). Its end first refuses new callers, then waits until those who are handing
 rows over have finished: no row of one transaction is sent in the next. An abort does not wait; the next transaction does.
 """
 

@@ -2,6 +2,8 @@
 
 On the driver    spark_columns.py finds the columns of the DataFrame and checks their types
 In a task        gathering.py joins Spark's batches, chunk.py holds rows, row_sender.py sends them, throttle.py keeps the rates
-Rejected rows    refused_rows.py finds them; refused_before_sending.py has it do so when the producer rejects a chunk, and
-                 refused_by_brokers.py reads what a broker says; row_outcomes.py skips them, or dead_letters.py sends them
+Rows that cannot be written are refused or rejected: the client refuses a row before it is queued, a broker rejects a batch.
+Refused rows     refused_before_sending.py has refused_rows.py find them when the producer has refused a chunk
+Rejected rows    rejected_by_brokers.py reads which rows of a batch a broker blames
+Both             row_outcomes.py fails the task, skips them, or has dead_letters.py send them
 """

@@ -49,7 +49,7 @@ class DeadLetters:
 
         Args:
             columns: the arguments of send_columns for these rows alone.
-            partition: the partition whose broker refused them; None: the one in the partition column, if any.
+            partition: the partition whose broker rejected them; None: the one in the partition column, if any.
         """
         letters = dead_letters(columns, condition, text, partition)
         try:

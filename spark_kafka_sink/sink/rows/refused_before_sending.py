@@ -1,4 +1,4 @@
-"""Removes from a chunk the rows that the client rejects, before any row of the chunk is queued.
+"""Removes from a chunk the rows that the client refuses, before any row of the chunk is queued.
 
 The producer refuses a whole chunk for one bad row. `remove_refused_rows` finds all bad rows of the chunk (refused_rows.py),
 applies the user's choice to them (row_outcomes.py), and returns the others to be sent.
@@ -21,8 +21,8 @@ from spark_kafka_sink.config.topic_names import is_topic_name
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.sink.rows.chunk import Chunk
-from spark_kafka_sink.sink.rows.refused_rows import Refusal, find_refused_rows
-from spark_kafka_sink.sink.rows.row_outcomes import TOO_LARGE, RowOutcomes
+from spark_kafka_sink.sink.rows.refused_rows import find_refused_rows
+from spark_kafka_sink.sink.rows.row_outcomes import TOO_LARGE, RowOutcomes, UnwritableRows
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
@@ -57,13 +57,13 @@ class RefusedBeforeSending:
         if error.condition == "KAFKA_UNKNOWN_PARTITION" or self._partition_counts:
             self._update_partition_counts(topics)
         self.looks_first |= bool(self._unknown_topics or self._partition_counts)
-        refusals = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
-        failing = next((each for each in refusals if self.outcomes.fails_task(each.condition)), None)
+        refused = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
+        failing = next((each for each in refused if self.outcomes.fails_task(each.condition)), None)
         if failing is not None:
             raise self._error_of_first_row(chunk, failing, error)
-        if not refusals:
+        if not refused:
             raise error
-        return self._remove(chunk, refusals)
+        return self._remove(chunk, refused)
 
     def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
         """The rows whose topics and partitions may exist. The others are skipped or dead-lettered."""
@@ -79,26 +79,26 @@ class RefusedBeforeSending:
             self._update_partition_counts(counted)
         elif self._unknown_topics.keys().isdisjoint(topics):
             return chunk
-        refusals = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
-        return self._remove(chunk, [each for each in refusals if each.condition in WAITED_FOR])
+        refused = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
+        return self._remove(chunk, [each for each in refused if each.condition in WAITED_FOR])
 
     def _remove_large_rows(self, chunk: Chunk) -> Chunk:
-        refusals = find_refused_rows(chunk.columns, self._size_limits, {})
-        return self._remove(chunk, [each for each in refusals if each.condition in TOO_LARGE])
+        refused = find_refused_rows(chunk.columns, self._size_limits, {})
+        return self._remove(chunk, [each for each in refused if each.condition in TOO_LARGE])
 
-    def _remove(self, chunk: Chunk, refusals: Sequence[Refusal]) -> Chunk:
-        if not refusals:
+    def _remove(self, chunk: Chunk, refused: Sequence[UnwritableRows]) -> Chunk:
+        if not refused:
             return chunk
-        for each in refusals:
+        for each in refused:
             self.outcomes.apply(chunk, each)
-        return chunk.drop(np.concatenate([each.rows for each in refusals]))
+        return chunk.drop(np.concatenate([each.rows for each in refused]))
 
-    def _error_of_first_row(self, chunk: Chunk, refusal: Refusal, error: KafkaError) -> KafkaError:
-        if error.condition != refusal.condition:
-            error = InvalidRecordError(refusal.text, condition=refusal.condition)
-        text = error.message if error.condition == "KAFKA_UNKNOWN_PARTITION" else refusal.text
-        named = self.outcomes.error_naming_row(error, text, chunk, int(refusal.rows[0]))
-        if refusal.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's own message comes first, unchanged
+    def _error_of_first_row(self, chunk: Chunk, refused: UnwritableRows, error: KafkaError) -> KafkaError:
+        if error.condition != refused.condition:
+            error = InvalidRecordError(refused.text, condition=refused.condition)
+        text = error.message if error.condition == "KAFKA_UNKNOWN_PARTITION" else refused.text
+        named = self.outcomes.error_naming_row(error, text, chunk, int(refused.rows[0]))
+        if refused.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's own message comes first, unchanged
             named.message = f"{text} It is {named.message.removesuffix(f': {text}')}"
         return named
 

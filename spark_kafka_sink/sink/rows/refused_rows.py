@@ -7,7 +7,6 @@ order; each row counts for the first check that it fails. row_outcomes.py decide
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,19 +19,10 @@ from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.columns import record_columns, take_rows, texts
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from spark_kafka_sink.sink.rows.chunk import NAME_PREFIX, header_entries
+from spark_kafka_sink.sink.rows.row_outcomes import UnwritableRows
 from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 
-Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Rows that cannot be written for the same reason. `text` is true of every one of them."""
-
-    condition: str
-    text: str
-    rows: Rows
 
 
 def find_refused_rows(
@@ -40,7 +30,7 @@ def find_refused_rows(
     size_limits: Mapping[str, int],
     partition_counts: Mapping[str, int],
     unknown_topics: Mapping[str, str] = MappingProxyType({}),
-) -> list[Refusal]:
+) -> list[UnwritableRows]:
     """The rows that the producer refuses, grouped by reason.
 
     Args:
@@ -51,12 +41,12 @@ def find_refused_rows(
     """
     count = len(columns["value"])
     good = np.ones(count, np.bool_)
-    refusals: list[Refusal] = []
+    refused: list[UnwritableRows] = []
 
     def refuse(mask: Mask, condition: str, text: str) -> None:
         rows = np.flatnonzero(mask & good)
         if len(rows):
-            refusals.append(Refusal(condition, text, rows))
+            refused.append(UnwritableRows(condition, text, rows))
             good[rows] = False
 
     _check_topics(columns["topic"], unknown_topics, refuse)
@@ -71,7 +61,7 @@ def find_refused_rows(
         mask[rows_of_headers[_mask(keys.is_null())]] = True
         refuse(mask, "KAFKA_INVALID_RECORD", "a header has no key; every header needs one: leave it out or name it")
     _check_sizes(columns, size_limits, good, refuse)
-    return refusals
+    return refused
 
 
 def _check_topics(topic: str | pa.Array, unknown_topics: Mapping[str, str], refuse: Any) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 
 from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.sink.rows.chunk import Chunk
-from spark_kafka_sink.sink.rows.refused_rows import Refusal
-from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
+from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes, UnwritableRows
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery, RowFailure
@@ -44,7 +43,7 @@ def handle_failure(chunk: Chunk | None, failure: RowFailure, outcomes: RowOutcom
             raise outcomes.error_naming_row(error, error.message, chunk, row, _partition(failure))
         by_reason.setdefault((error.condition, error.message), []).append(row)
     for (condition, text), rows in by_reason.items():
-        outcomes.apply(chunk, Refusal(condition, text, np.array(rows, np.int64)), _partition(failure))
+        outcomes.apply(chunk, UnwritableRows(condition, text, np.array(rows, np.int64)), _partition(failure))
     others = np.setdiff1d(failure.rows, np.array(list(failure.blamed), np.int64))
     if not len(others):
         return None

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import dataclass
 
 from spark_kafka_sink.config.sink_options import FAIL, SKIP, SinkOptions
 from spark_kafka_sink.errors import KafkaError, fresh_copy
-from spark_kafka_sink.sink.rows.chunk import Chunk
+from spark_kafka_sink.sink.rows.chunk import Chunk, PerRow
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters
-from spark_kafka_sink.sink.rows.refused_rows import Refusal
 
 logger = logging.getLogger(__name__)
 
 # Conditions of rows that are too large, for the client or for the broker. Rows with any other condition are invalid.
 TOO_LARGE = frozenset({"KAFKA_RECORD_TOO_LARGE", "KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_LIST_TOO_LARGE"})
+
+
+@dataclass(frozen=True, slots=True)
+class UnwritableRows:
+    """Rows of a chunk that cannot be written for the same reason. `text` is true of every one of them."""
+
+    condition: str
+    text: str
+    rows: PerRow  # their positions in the chunk
 
 
 class RowOutcomes:
@@ -35,22 +44,24 @@ class RowOutcomes:
     def _choice(self, condition: str) -> str:
         return self._options.on_record_too_large if condition in TOO_LARGE else self._options.on_invalid_record
 
-    def apply(self, chunk: Chunk, refusal: Refusal, partition: int | None = None) -> None:
-        """Skip the refused rows of the chunk, or queue them for the dead letter topic. Blocks and raises as send_columns does.
+    def apply(self, chunk: Chunk, unwritable: UnwritableRows, partition: int | None = None) -> None:
+        """Skip rows of the chunk, or queue them for the dead letter topic. Blocks and raises as send_columns does.
 
-        `partition`: the partition whose broker refused them; None: they were refused before sending.
+        `partition`: the partition whose broker rejected them; None: the client refused them.
         """
-        skips = self._choice(refusal.condition) == SKIP
-        refused = chunk.take(refusal.rows)
-        if refusal.condition not in self._logged:
-            self._logged.add(refusal.condition)
-            row = refused.row_in_words(0, partition=partition, shows_key=self._options.show_keys)
+        skips = self._choice(unwritable.condition) == SKIP
+        rows = chunk.take(unwritable.rows)
+        if unwritable.condition not in self._logged:
+            self._logged.add(unwritable.condition)
+            row = rows.row_in_words(0, partition=partition, shows_key=self._options.show_keys)
             done = "skipped" if skips else f"goes to {self._options.dead_letter_topic}"
-            logger.warning("%s [%s] %s: %s. Further rows like it are only counted", row, refusal.condition, refusal.text, done)
+            logger.warning(
+                "%s [%s] %s: %s. Further rows like it are only counted", row, unwritable.condition, unwritable.text, done
+            )
         if skips:
-            self.skipped_by_reason[refusal.condition] += len(refused.numbers)
+            self.skipped_by_reason[unwritable.condition] += len(rows.numbers)
         elif self._dead_letters is not None:
-            self._dead_letters.send(refused.columns, refusal.condition, refusal.text, partition)
+            self._dead_letters.send(rows.columns, unwritable.condition, unwritable.text, partition)
 
     def error_naming_row(self, error: KafkaError, text: str, chunk: Chunk, row: int, partition: int | None = None) -> KafkaError:
         """A copy of the error whose message names the row, then says `text`. Arguments as those of `Chunk.row_in_words`."""

@@ -1,7 +1,7 @@
 """Sends a task's rows, and waits until each is acknowledged, skipped or dead-lettered.
 
 Stands between writer.py, which passes on chunks, and KafkaProducer. refused_before_sending.py handles rows that the client
-rejects, refused_by_brokers.py rows that a broker rejects; both apply the user's choice by row_outcomes.py.
+refuses, rejected_by_brokers.py rows that a broker rejects; both apply the user's choice by row_outcomes.py.
 Chunks are kept until they are acknowledged, up to KEPT_BYTES, so that an error can name its row and rows can be sent again.
 Law: when finish() returns, rows == acknowledged + skipped + dead-lettered; anything else is an error.
 """
@@ -25,7 +25,7 @@ from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, T
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
 from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
-from spark_kafka_sink.sink.rows.refused_by_brokers import error_of_delivery, handle_failure
+from spark_kafka_sink.sink.rows.rejected_by_brokers import error_of_delivery, handle_failure
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
 from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 from spark_kafka_sink.sink.rows.throttle import Throttle
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_PENDING = 256  # deliveries that each send() looks at; buffer.memory keeps them far fewer, unless batches are tiny
 MAX_RANGES = 10_000  # offset ranges before they are merged: each Arrow batch adds one per topic-partition
 NO_HOLES = (
-    ". With exactly-once, a row that a broker refuses fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
+    ". With exactly-once, a row that a broker rejects fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
     " transaction cannot leave it out. Remove such rows before the write, or set kafka.max.request.size to the topic's limit"
 )
 KEPT_BYTES = 16 * 1024 * 1024  # of Arrow batches that are not acknowledged yet
@@ -55,8 +55,8 @@ class RowSender:
     producer: the task's; RowSender does not close it.
     options: of the write.
     make_larger_producer: DeadLetters' argument.
-    is_transactional: the producer's rows are one transaction, in which no refused row can be replaced by others. So whatever a
-        broker refuses fails the task. The producer takes rows of any size, and `options` say which ones are too large.
+    is_transactional: the producer's rows are one transaction, in which no rejected row can be replaced by others. So whatever a
+        broker rejects fails the task. The producer takes rows of any size, and `options` say which ones are too large.
     """
 
     def __init__(

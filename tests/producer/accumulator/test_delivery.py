@@ -128,21 +128,21 @@ def test_a_caller_that_waits_is_woken_by_the_last_row() -> None:
 def test_the_blamed_row_is_named_by_its_place_in_the_callers_chunk() -> None:
     delivery = Delivery(3, ManualClock())
     blamed = RecordTooLargeError("too large")
-    delivery.fail(part(delivery, [17, 23, 42], first_delta=5), KafkaError("batch refused"), {6: blamed})
+    delivery.fail(part(delivery, [17, 23, 42], first_delta=5), KafkaError("batch rejected"), {6: blamed})
     assert str(delivery.error) == "[KAFKA_RECORD_TOO_LARGE] row 23 of this chunk, orders-0: too large"
 
 
 def test_of_several_blamed_rows_the_first_is_named() -> None:
     delivery = Delivery(3, ManualClock())
-    delivery.fail(part(delivery, [17, 23, 42]), KafkaError("batch refused"), {2: KafkaError("c"), 1: KafkaError("b")})
+    delivery.fail(part(delivery, [17, 23, 42]), KafkaError("batch rejected"), {2: KafkaError("c"), 1: KafkaError("b")})
     assert "row 23" in str(delivery.error)
 
 
 def test_every_failed_row_is_told_with_its_batch_and_whether_the_broker_named_rows() -> None:
     delivery = Delivery(5, ManualClock())
     refused, late = KafkaError("no key"), KafkaTimeoutError("too late")
-    delivery.fail(part(delivery, [17, 23], first_delta=5), KafkaError("batch refused"), {6: refused})
-    delivery.fail(part(delivery, [3], where=tp(1)), KafkaError("batch refused"), {9: refused})
+    delivery.fail(part(delivery, [17, 23], first_delta=5), KafkaError("batch rejected"), {6: refused})
+    delivery.fail(part(delivery, [3], where=tp(1)), KafkaError("batch rejected"), {9: refused})
     delivery.abandon(np.array([4, 5], np.int32), late)
     failures = [(each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures]
     assert failures == [([17, 23], tp(), {23: refused}, True), ([3], tp(1), {}, True), ([4, 5], None, {}, False)]
@@ -152,7 +152,7 @@ def test_every_failed_row_is_told_with_its_batch_and_whether_the_broker_named_ro
 
 def test_an_error_keeps_its_kind_when_its_row_is_named() -> None:
     delivery = Delivery(1, ManualClock())
-    delivery.fail(part(delivery, [7]), KafkaError("batch refused"), {0: RecordTooLargeError(f"{tp()} (1 records): too large")})
+    delivery.fail(part(delivery, [7]), KafkaError("batch rejected"), {0: RecordTooLargeError(f"{tp()} (1 records): too large")})
     assert isinstance(delivery.error, RecordTooLargeError)
     assert delivery.error.message == f"row 7 of this chunk: {tp()} (1 records): too large"
 
@@ -160,7 +160,7 @@ def test_an_error_keeps_its_kind_when_its_row_is_named() -> None:
 @pytest.mark.parametrize("index", [4, 8])
 def test_a_row_of_another_caller_is_not_blamed_on_this_one(index: int) -> None:
     delivery = Delivery(3, ManualClock())
-    whole = KafkaError("batch refused")
+    whole = KafkaError("batch rejected")
     delivery.fail(part(delivery, [0, 1, 2], first_delta=5), whole, {index: KafkaError("not ours")})
     assert delivery.error is whole
 

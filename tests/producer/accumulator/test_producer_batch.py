@@ -491,7 +491,7 @@ def test_an_answer_after_the_client_gave_up_changes_nothing(final_state: FinalSt
 def test_the_blamed_row_is_told_to_its_owner_only() -> None:
     batch = batch_of()
     first, second = fill(batch, b"a", b"b"), fill(batch, b"c", b"d")
-    whole = KafkaError("batch refused")
+    whole = KafkaError("batch rejected")
     batch.fail(whole, {3: KafkaError("bad row")})
     assert first.error is whole
     assert "row 1 of this chunk" in str(second.error)
@@ -500,7 +500,7 @@ def test_the_blamed_row_is_told_to_its_owner_only() -> None:
 def test_without_blamed_rows_all_owners_hear_the_same_error() -> None:
     batch = batch_of()
     owners = [fill(batch, b"a"), fill(batch, b"b")]
-    whole = KafkaError("batch refused")
+    whole = KafkaError("batch rejected")
     batch.fail(whole)
     assert [owner.error for owner in owners] == [whole, whole]
 

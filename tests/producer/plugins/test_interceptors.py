@@ -465,7 +465,7 @@ def test_each_row_of_a_column_call_is_told_to_one_that_hears_records(broker: Fak
     assert len(instance.heard) == 3
 
 
-def test_rows_that_the_broker_refuses_are_told_with_their_partition(broker: FakeBroker) -> None:
+def test_rows_that_the_broker_rejects_are_told_with_their_partition(broker: FakeBroker) -> None:
     columns, records = Appends(), AppendsToRecords()
     with producer_of(broker, columns, records) as producer:
         broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)

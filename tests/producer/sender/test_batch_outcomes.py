@@ -46,7 +46,7 @@ RETRIABLE = [
 def test_a_retriable_error_is_retried_after_back_off_with_the_same_bytes(error: ErrorCode, is_idempotent: bool) -> None:
     stage = Stage(enable_idempotence=is_idempotent)
     delivery = stage.send(b"a", b"b")
-    stage.refuse(error)
+    stage.reject(error)
     stage.run()
     assert len(stage.sent) == 1  # backing off
     stage.back_off()
@@ -73,7 +73,7 @@ def test_a_retriable_error_that_tells_of_stale_metadata_has_it_refreshed() -> No
     stage.clock.advance(10_000)
     stage.send(b"a")
     stage.client.prepare_metadata_update(metadata_response({TOPIC: (1,)}, epoch=1))
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER)
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER)
     stage.run()  # the refresh, while the batch backs off
     stage.back_off()
     stage.run()
@@ -121,7 +121,7 @@ def test_retries_run_out() -> None:
 def test_without_retries_the_first_error_is_final() -> None:
     stage = Stage(retries=0)
     delivery = stage.send(b"a")
-    stage.refuse(Errors.NOT_ENOUGH_REPLICAS)
+    stage.reject(Errors.NOT_ENOUGH_REPLICAS)
     assert "KAFKA_NOT_ENOUGH_REPLICAS" in str(delivery.error)
     assert stage.is_whole
 
@@ -129,7 +129,7 @@ def test_without_retries_the_first_error_is_final() -> None:
 def test_an_error_that_will_not_go_away_is_final_and_quotes_the_broker() -> None:
     stage = Stage()
     delivery = stage.send(b"a")
-    stage.refuse(Errors.INVALID_REQUIRED_ACKS, error_message="two acks are not a thing")
+    stage.reject(Errors.INVALID_REQUIRED_ACKS, error_message="two acks are not a thing")
     assert isinstance(delivery.error, BrokerError)
     assert delivery.error.error_code == Errors.INVALID_REQUIRED_ACKS.number
     assert 'The broker says: "two acks are not a thing"' in str(delivery.error)
@@ -141,7 +141,7 @@ def test_an_error_that_will_not_go_away_is_final_and_quotes_the_broker() -> None
 def test_an_error_without_words_of_the_broker_says_what_it_means() -> None:
     stage = Stage()
     delivery = stage.send(b"a")
-    stage.refuse(Errors.TOPIC_AUTHORIZATION_FAILED)
+    stage.reject(Errors.TOPIC_AUTHORIZATION_FAILED)
     assert str(delivery.error).startswith("[KAFKA_TOPIC_AUTHORIZATION_FAILED] orders-0")
     assert Errors.TOPIC_AUTHORIZATION_FAILED.doc in str(delivery.error)
 
@@ -152,16 +152,16 @@ def test_the_row_that_the_broker_blames_is_named() -> None:
     first, second = stage.append(b"a", b"b"), stage.append(b"c", b"d", b"e")
     stage.run()
     blamed = BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message="no key on a compacted topic")
-    stage.refuse(Errors.INVALID_RECORD, record_errors=(blamed,), error_message="one of these is bad")
+    stage.reject(Errors.INVALID_RECORD, record_errors=(blamed,), error_message="one of these is bad")
     assert str(second.error).startswith("[KAFKA_INVALID_RECORD] row 1 of this chunk, orders-0: no key on a compacted topic")
     assert "one of these is bad" in str(first.error)
     assert (first.failed, second.failed) == (2, 3)
 
 
-def test_a_refused_batch_of_one_record_blames_it_even_if_the_broker_names_none() -> None:
+def test_a_rejected_batch_of_one_record_blames_it_even_if_the_broker_names_none() -> None:
     stage = Stage()
     delivery = stage.send(b"a")
-    stage.refuse(Errors.INVALID_TIMESTAMP)
+    stage.reject(Errors.INVALID_TIMESTAMP)
     (failure,) = delivery.failures
     assert [error.condition for error in failure.blamed.values()] == ["KAFKA_INVALID_TIMESTAMP"]
 
@@ -172,7 +172,7 @@ def test_of_several_records_none_is_blamed_that_the_broker_does_not_name() -> No
     delivery = stage.append(b"a", b"b")
     stage.run()
     nobody = BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="bad")
-    stage.refuse(Errors.INVALID_RECORD, record_errors=(nobody,))
+    stage.reject(Errors.INVALID_RECORD, record_errors=(nobody,))
     (failure,) = delivery.failures
     assert not failure.blamed
     assert not failure.rows_are_named
@@ -184,7 +184,7 @@ def test_of_several_records_none_is_blamed_that_the_broker_does_not_name() -> No
 def test_a_single_record_that_the_broker_finds_too_large_fails() -> None:
     stage = idempotent()
     delivery = stage.send(b"1")
-    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    stage.reject(Errors.MESSAGE_TOO_LARGE)
     assert "KAFKA_MESSAGE_TOO_LARGE" in str(delivery.error)
     assert stage.is_whole
     assert not stage.accumulator.incomplete
@@ -196,7 +196,7 @@ def test_a_batch_that_the_broker_finds_too_large_is_sent_in_pieces(is_idempotent
     if is_idempotent:
         stage.introduce()
     delivery = stage.send(b"a" * 100, b"b" * 100, b"c" * 100, b"d" * 100)
-    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    stage.reject(Errors.MESSAGE_TOO_LARGE)
     for offset in (10, 12):
         stage.run()  # at once, without back-off
         stage.succeed(offset)
@@ -213,7 +213,7 @@ def test_a_batch_that_the_broker_finds_too_large_is_sent_in_pieces(is_idempotent
 def test_a_split_does_not_use_up_a_retry() -> None:
     stage = Stage(retries=0)
     delivery = stage.send(b"a", b"b")
-    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    stage.reject(Errors.MESSAGE_TOO_LARGE)
     for _ in range(2):
         stage.run()
         stage.succeed()
@@ -224,7 +224,7 @@ def test_a_piece_that_still_is_too_large_is_split_again_and_a_single_record_fail
     stage = known()
     delivery = stage.send(b"a", b"b", b"c")
     while stage.in_flight:
-        stage.refuse(Errors.MESSAGE_TOO_LARGE)
+        stage.reject(Errors.MESSAGE_TOO_LARGE)
         stage.run()
     assert delivery.failed == 3
     assert "KAFKA_MESSAGE_TOO_LARGE" in str(delivery.error)
@@ -237,8 +237,8 @@ def test_batches_behind_a_split_one_wait_for_its_pieces() -> None:
     stage.send(b"1", b"2")
     stage.send(b"3")
     first, second = stage.in_flight
-    stage.refuse(Errors.MESSAGE_TOO_LARGE, request=first)
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=second)
+    stage.reject(Errors.MESSAGE_TOO_LARGE, request=first)
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=second)
     for row in range(3):
         stage.back_off()
         stage.run()
@@ -272,7 +272,7 @@ def test_a_fatal_answer_fails_everything_queued_and_in_flight(error: ErrorCode) 
     stage = idempotent(leaders={TOPIC: (0, 1)})
     deliveries = [stage.send(b"1", partition=0), stage.send(b"2", partition=1)]
     first, second = stage.in_flight
-    stage.refuse(error, request=first, partition=0)
+    stage.reject(error, request=first, partition=0)
     deliveries.append(stage.append(b"3", partition=1))
     stage.run(2)
     assert [delivery.failed for delivery in deliveries] == [1, 1, 1]
@@ -292,7 +292,7 @@ def test_another_cluster_behind_bootstrap_fails_everything_queued_and_in_flight(
     stage.run(2)
     assert [delivery.failed for delivery in deliveries] == [1, 1]
     assert all(delivery.error is stage.metadata.permanent_error() for delivery in deliveries)
-    stage.refuse(Errors.NETWORK_EXCEPTION)
+    stage.reject(Errors.NETWORK_EXCEPTION)
     stage.back_off()
     stage.run(2)
     assert len(stage.sent) == 1
@@ -302,7 +302,7 @@ def test_another_cluster_behind_bootstrap_fails_everything_queued_and_in_flight(
 def test_a_fatal_answer_without_idempotence_fails_its_batch_only() -> None:
     stage = Stage()
     first = stage.send(b"1")
-    stage.refuse(Errors.CLUSTER_AUTHORIZATION_FAILED)
+    stage.reject(Errors.CLUSTER_AUTHORIZATION_FAILED)
     second = stage.send(b"2")
     stage.succeed()
     assert (first.failed, second.acknowledged) == (1, 1)
@@ -312,8 +312,8 @@ def test_a_batch_in_flight_when_the_producer_becomes_fatal_is_not_retried() -> N
     stage = idempotent(leaders={TOPIC: (0, 1)})
     stage.send(b"1", b"2", partition=[0, 1])
     first, second = stage.in_flight
-    stage.refuse(Errors.PRODUCER_FENCED, request=first, partition=0)
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER, request=second, partition=1)
+    stage.reject(Errors.PRODUCER_FENCED, request=first, partition=0)
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=second, partition=1)
     stage.back_off()
     stage.run(3)
     assert len(stage.sent) == 2
@@ -332,7 +332,7 @@ def test_a_produce_request_in_no_common_version_is_fatal() -> None:
 def test_an_unsupported_message_format_is_not_fatal() -> None:
     stage = idempotent()
     first = stage.send(b"1")
-    stage.refuse(Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    stage.reject(Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     assert first.failed == 1
     assert stage.txn.fatal_error is None
 
@@ -358,10 +358,10 @@ def test_an_id_that_arrives_after_a_fatal_error_changes_nothing() -> None:
     stage.receive_producer_id(8, MAX_EPOCH)
     stage.send(b"1", b"2", partition=[0, 1])
     first, second = stage.in_flight
-    stage.refuse(Errors.INVALID_RECORD, request=first, partition=0)
+    stage.reject(Errors.INVALID_RECORD, request=first, partition=0)
     stage.run()
     assert stage.txn.state is TxnState.INITIALIZING
-    stage.refuse(Errors.PRODUCER_FENCED, request=second, partition=1)
+    stage.reject(Errors.PRODUCER_FENCED, request=second, partition=1)
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
     stage.run()
     assert stage.txn.state.value == "fatal error"
@@ -373,7 +373,7 @@ def test_a_record_that_the_topic_does_not_take_is_told_with_the_limit_to_raise()
     stage = Stage()
     delivery = stage.send(b"a" * 500)
     stage.run()
-    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    stage.reject(Errors.MESSAGE_TOO_LARGE)
     stage.run()
     message = str(delivery.error)
     size = re.search(r"\(1 records, (\d+) bytes\)", message)

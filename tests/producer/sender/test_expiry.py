@@ -57,7 +57,7 @@ def test_the_late_answer_of_an_expired_batch_frees_its_memory_and_nothing_else(e
     if ending == "disconnect":
         stage.disconnect()
     elif ending == "error":
-        stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER)
+        stage.reject(Errors.NOT_LEADER_OR_FOLLOWER)
     else:
         stage.succeed()
     stage.back_off()
@@ -73,7 +73,7 @@ def test_an_expired_batch_is_not_split_when_the_broker_finds_it_too_large() -> N
     delivery = stage.send(b"a", b"b")
     stage.clock.advance(1500)
     stage.run()
-    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    stage.reject(Errors.MESSAGE_TOO_LARGE)
     stage.back_off()
     stage.run(2)
     assert len(stage.sent) == 1
@@ -168,7 +168,7 @@ def test_a_queued_batch_expires_without_ever_having_been_sent_and_says_why() -> 
 def test_the_last_error_of_a_batch_that_expires_is_told() -> None:
     stage = Stage(request_timeout_ms=1000, delivery_timeout_ms=1000)
     delivery = stage.send(b"a")
-    stage.refuse(Errors.NOT_ENOUGH_REPLICAS, error_message="1 of 2 replicas")
+    stage.reject(Errors.NOT_ENOUGH_REPLICAS, error_message="1 of 2 replicas")
     stage.clock.advance(1000)
     stage.run()
     assert "last trouble: NOT_ENOUGH_REPLICAS (19): 1 of 2 replicas" in str(delivery.error)

@@ -57,7 +57,7 @@ def test_each_leader_gets_a_request_of_its_own() -> None:
     assert {request.node_id for request in stage.in_flight} == {0, 1, 2}
 
 
-def test_one_answer_may_acknowledge_one_partition_and_refuse_another() -> None:
+def test_one_answer_may_acknowledge_one_partition_and_reject_another() -> None:
     stage = Stage(leaders={TOPIC: (0, 0)})
     good, bad = stage.append(b"a", partition=0), stage.append(b"b", partition=1)
     stage.run()
@@ -131,7 +131,7 @@ def test_with_acks_0_a_connection_lost_before_the_write_is_retried() -> None:
 # ---- KIP-951: THE ANSWER NAMES THE NEW LEADER
 
 
-def test_a_refusal_that_names_the_new_leader_is_retried_there_at_once() -> None:
+def test_a_rejection_that_names_the_new_leader_is_retried_there_at_once() -> None:
     stage = Stage()
     delivery = stage.send(b"a")
     stage.respond(
@@ -144,10 +144,10 @@ def test_a_refusal_that_names_the_new_leader_is_retried_there_at_once() -> None:
     assert delivery.acknowledged == 1
 
 
-def test_a_refusal_that_names_no_new_leader_waits_for_metadata_and_back_off() -> None:
+def test_a_rejection_that_names_no_new_leader_waits_for_metadata_and_back_off() -> None:
     stage = Stage()
     stage.send(b"a")
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER)
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER)
     stage.run()
     assert stage.in_flight == []
 
@@ -156,7 +156,7 @@ def test_a_named_leader_of_an_older_epoch_is_ignored() -> None:
     stage = Stage()
     stage.client.update_metadata(metadata_response(stage.leaders, epoch=9))
     stage.send(b"a")
-    stage.refuse(Errors.FENCED_LEADER_EPOCH, current_leader=LeaderIdAndEpoch(leader_id=1, leader_epoch=8))
+    stage.reject(Errors.FENCED_LEADER_EPOCH, current_leader=LeaderIdAndEpoch(leader_id=1, leader_epoch=8))
     stage.back_off()
     stage.run()
     assert stage.in_flight[0].node_id == 0
@@ -165,11 +165,11 @@ def test_a_named_leader_of_an_older_epoch_is_ignored() -> None:
 def test_a_retry_goes_to_the_new_leader_without_back_off_only_once() -> None:
     stage = Stage()
     stage.send(b"a")
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER)
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER)
     stage.client.update_metadata(metadata_response({TOPIC: (1,)}, epoch=1))
     stage.run()
     assert stage.in_flight[0].node_id == 1
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER)
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER)
     stage.run()
     assert stage.in_flight == []
     stage.back_off()

@@ -118,8 +118,8 @@ def test_while_a_partition_waits_for_its_answer_the_sender_does_not_spin() -> No
     stage.send(b"1")
     stage.send(b"2")
     first, second = stage.in_flight
-    stage.refuse(Errors.NOT_ENOUGH_REPLICAS, request=second)
-    stage.refuse(Errors.NOT_ENOUGH_REPLICAS, request=first)
+    stage.reject(Errors.NOT_ENOUGH_REPLICAS, request=second)
+    stage.reject(Errors.NOT_ENOUGH_REPLICAS, request=first)
     stage.back_off()
     stage.run()  # sends the first again; the second has to wait for it
     stage.run()
@@ -246,7 +246,7 @@ def test_close_asks_for_a_new_producer_id_if_what_is_queued_needs_one() -> None:
     stage.send(b"1")
     stage.succeed()
     delivery = stage.send(b"2")
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     stage.clock.auto_tick_ms = 50
     stage.client.prepare_response(InitProducerIdResponse(producer_id=9, producer_epoch=0), matcher=asks_for_id)
     stage.client.prepare_response(produce_response(partition_answer()))

@@ -95,11 +95,11 @@ def exhausted_by(error: ErrorCode) -> Callable[[Scene, bool], None]:
     return fail
 
 
-def refused_at_once_by(error: ErrorCode) -> Callable[[Scene, bool], None]:
+def rejected_at_once_by(error: ErrorCode) -> Callable[[Scene, bool], None]:
     def fail(scene: Scene, carried_out: bool) -> None:
         scene.fail_with(carried_out, error)
 
-    fail.__name__ = f"refused_at_once_by_{error.name}"
+    fail.__name__ = f"rejected_at_once_by_{error.name}"
     return fail
 
 
@@ -146,7 +146,7 @@ WAYS_TO_FAIL = [
     exhausted_by(Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
     exhausted_by(Errors.NOT_LEADER_OR_FOLLOWER),
     exhausted_by(Errors.KAFKA_STORAGE_ERROR),
-    refused_at_once_by(Errors.UNKNOWN_SERVER_ERROR),
+    rejected_at_once_by(Errors.UNKNOWN_SERVER_ERROR),
     not_mentioned_in_the_answer,
     expired_in_the_queue_after_an_attempt,
     expired_in_flight,
@@ -159,7 +159,7 @@ WAYS_TO_FAIL = [
 @pytest.mark.parametrize("way_to_fail", WAYS_TO_FAIL, ids=lambda way: way.__name__)
 def test_rows_after_a_batch_of_unknown_outcome_are_written(way_to_fail: Callable[[Scene, bool], None], carried_out: bool) -> None:
     """With retries=2 a batch ran out of retries by disconnects: nothing marked its sequence numbers as unresolved, and the
-    broker refused every later batch of the partition as OUT_OF_ORDER_SEQUENCE_NUMBER: six of six, for ever."""
+    broker rejected every later batch of the partition as OUT_OF_ORDER_SEQUENCE_NUMBER: six of six, for ever."""
     scene = Scene(retries=2, request_timeout_ms=10_000, delivery_timeout_ms=60_000)
     lost = scene.stage.send(b"lost")
     way_to_fail(scene, carried_out)
@@ -198,7 +198,7 @@ def test_batches_behind_one_that_ran_out_of_retries_are_written_once(retries: in
 
 @pytest.mark.parametrize("fate", [Fate.DISCONNECT_AFTER_ALL, Fate.DISCONNECT_AFTER_ONE, Fate.DISCONNECT_BEFORE])
 def test_batches_that_may_have_been_written_are_not_numbered_anew(fate: Fate) -> None:
-    """When the connection was lost in the poll in which delivery.timeout.ms ran out, the batch counted as refused because
+    """When the connection was lost in the poll in which delivery.timeout.ms ran out, the batch counted as rejected because
     `attempts` was below `retries`. The epoch was bumped, and younger batches, which the broker had written as well, were sent
     again as sequence 0 of the new epoch: they were in the log twice."""
     scene = Scene(request_timeout_ms=3000, delivery_timeout_ms=3000)
@@ -218,15 +218,15 @@ def test_batches_that_may_have_been_written_are_not_numbered_anew(fate: Fate) ->
     assert scene.log() == [b"introduction", *[b"1"] * (fate is not Fate.DISCONNECT_BEFORE), b"2", b"3"]
 
 
-def test_a_refusal_does_not_undo_the_doubt_of_an_earlier_attempt() -> None:
-    """The first attempt of a batch was written, its answer was lost. The last one was refused for good: that says of the last
+def test_a_rejection_does_not_undo_the_doubt_of_an_earlier_attempt() -> None:
+    """The first attempt of a batch was written, its answer was lost. The last one was rejected for good: that says of the last
     attempt only that it is not in the log."""
     scene = Scene()
     first, second = scene.stage.send(b"1"), scene.stage.send(b"2")
     scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL)
     scene.stage.back_off()
     scene.stage.run(2)
-    scene.brokers.answer(0, Fate.REFUSE_FOR_GOOD)
+    scene.brokers.answer(0, Fate.REJECT_FOR_GOOD)
     assert first.failed == 1
     scene.settle()
     assert second.acknowledged == 1
@@ -234,13 +234,13 @@ def test_a_refusal_does_not_undo_the_doubt_of_an_earlier_attempt() -> None:
 
 
 def test_a_new_epoch_waits_for_the_answers_of_batches_in_flight() -> None:
-    """The brokers had lost the producer's state, and accept whatever comes first: the batch behind the refused one is written,
+    """The brokers had lost the producer's state, and accept whatever comes first: the batch behind the rejected one is written,
     and its answer is lost. Numbered anew at once it would be written twice."""
     scene = Scene()
     first, second = scene.stage.send(b"1"), scene.stage.send(b"2")
     scene.brokers.logs[tp()].producers.clear()
     of_first, of_second = scene.stage.in_flight
-    scene.brokers.answer(0, Fate.REFUSE_FOR_GOOD)
+    scene.brokers.answer(0, Fate.REJECT_FOR_GOOD)
     assert first.failed == 1
     scene.stage.run(2)
     assert scene.stage.txn.producer.epoch == 0
@@ -560,7 +560,7 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
     stage.clock.advance(1500)
     stage.run()  # expires it in flight
     let_fail(stage.sender._outcomes, "_attempt", BUG)
-    stage.refuse(Errors.REQUEST_TIMED_OUT)
+    stage.reject(Errors.REQUEST_TIMED_OUT)
     assert delivery.failed == 1
     assert stage.is_whole
 

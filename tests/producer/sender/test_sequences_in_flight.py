@@ -50,13 +50,13 @@ def test_several_batches_of_a_partition_are_in_flight_at_a_time() -> None:
 
 
 def test_after_a_failure_batches_in_flight_are_retried_one_at_a_time_and_in_order() -> None:
-    """Only the lowest sequence may go: the broker would refuse the others. A new batch waits behind them."""
+    """Only the lowest sequence may go: the broker would reject the others. A new batch waits behind them."""
     stage = known()
     deliveries = [stage.send(b"%d" % row) for row in range(3)]
     requests = stage.in_flight
-    stage.refuse(Errors.LEADER_NOT_AVAILABLE, request=requests[0])
+    stage.reject(Errors.LEADER_NOT_AVAILABLE, request=requests[0])
     for request in requests[1:]:
-        stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=request)
+        stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=request)
     deliveries.append(stage.append(b"3"))
     stage.back_off()
     stage.run(3)
@@ -83,7 +83,7 @@ def test_whatever_the_order_of_the_answers_batches_are_retried_in_sequence_order
         stage.send(b"%d" % row)
     requests = stage.in_flight
     for row in order:
-        stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[row])
+        stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[row])
     for row in range(3):
         stage.back_off()
         stage.run(2)
@@ -97,14 +97,14 @@ def test_a_later_batch_may_succeed_while_an_earlier_one_is_retried() -> None:
     stage = known()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
-    stage.refuse(Errors.REQUEST_TIMED_OUT, request=requests[0])
+    stage.reject(Errors.REQUEST_TIMED_OUT, request=requests[0])
     stage.succeed(1, request=requests[1])
     assert (first.done(), second.acknowledged) == (False, 1)
     assert stage.txn.sequences[tp()].last_acked_sequence == 2
     stage.back_off()
     stage.run()
     assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
-    stage.refuse(Errors.DUPLICATE_SEQUENCE_NUMBER)
+    stage.reject(Errors.DUPLICATE_SEQUENCE_NUMBER)
     assert first.result(0).offsets[tp()].first == -1
     assert stage.txn.sequences[tp()].last_acked_sequence == 2  # does not go back
     assert stage.is_whole
@@ -116,7 +116,7 @@ def test_a_batch_behind_the_last_acknowledged_one_still_is_the_first_in_flight()
     stage.send(b"1")
     stage.send(b"2")
     requests = stage.in_flight
-    stage.refuse(Errors.REQUEST_TIMED_OUT, request=requests[0])
+    stage.reject(Errors.REQUEST_TIMED_OUT, request=requests[0])
     stage.succeed(1, request=requests[1])
     stage.back_off()
     stage.run()
@@ -150,9 +150,9 @@ def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
     stage = known()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
     assert stage.txn.producer.epoch == 0  # a gap is expected while the first one is out: no new epoch
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[0])
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[0])
     stage.back_off()
     stage.run()
     assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
@@ -164,14 +164,14 @@ def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
 
 
 def test_the_first_batch_of_a_partition_is_not_overtaken_by_the_second() -> None:
-    """A broker that does not know the producer takes any first sequence: after the first batch was refused it took the second,
+    """A broker that does not know the producer takes any first sequence: after the first batch was rejected it took the second,
     and the first could never follow.
     """
     stage = idempotent(batch_size=1)
     brokers = SimulatedBrokers(stage)
     first, second = stage.append(b"1"), stage.append(b"2")
     stage.run(2)
-    brokers.answer(0, Fate.REFUSE_BUSY)
+    brokers.answer(0, Fate.REJECT_BUSY)
     for _ in range(20):
         brokers.answer_all()
         stage.run()
@@ -199,9 +199,9 @@ def test_after_a_fatal_failure_of_the_first_batch_those_behind_it_are_numbered_a
     stage = known()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
-    stage.refuse(Errors.INVALID_RECORD, request=requests[0])
+    stage.reject(Errors.INVALID_RECORD, request=requests[0])
     assert first.failed == 1
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
     stage.back_off()
     stage.run()
     assert stage.sent[-1].values == [b"2"]
@@ -218,7 +218,7 @@ def test_an_out_of_order_error_of_the_next_batch_starts_a_new_epoch() -> None:
     stage.send(b"1")
     stage.succeed(0)
     delivery = stage.send(b"2")
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     stage.back_off()
     stage.run()
     assert identities(stage)[-1] == (PRODUCER_ID, 1, 0)
@@ -233,7 +233,7 @@ def test_a_new_epoch_renumbers_all_in_flight_of_its_partition_in_order() -> None
     for row in (1, 2, 3):
         stage.send(b"%d" % row, b"x")
     for request in stage.in_flight:
-        stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=request)
+        stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=request)
     for row in (1, 2, 3):
         stage.back_off()
         stage.run(2)
@@ -251,13 +251,13 @@ def test_other_partitions_keep_the_old_epoch_until_nothing_of_theirs_is_in_fligh
     stage.send(b"healthy", partition=1)
     (healthy,) = stage.in_flight
     stage.send(b"b", partition=0)
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=stage.in_flight[1])
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=stage.in_flight[1])
     stage.back_off()
     stage.run()
     assert stage.sent[-1].identity == (PRODUCER_ID, 1, 0)
     stage.send(b"waits", partition=1)
     assert stage.sent[-1].values == [b"b"]  # an epoch's first batch must not overtake the old epoch's last
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER, request=healthy, partition=1)
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=healthy, partition=1)
     stage.back_off()
     stage.run()
     assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"healthy"], (PRODUCER_ID, 0, 0))
@@ -272,7 +272,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     stage.send(b"1")
     stage.succeed()
     delivery = stage.send(b"2")
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     stage.back_off()
     stage.run()
     assert stage.txn.state is TxnState.INITIALIZING
@@ -292,12 +292,12 @@ def test_a_batch_of_the_old_producer_id_is_retried_under_it() -> None:
     stage.succeed(partition=0)
     stage.send(b"b", b"c", partition=[0, 1])
     of_b, of_c = stage.in_flight
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=of_b, partition=0)
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=of_b, partition=0)
     stage.back_off()
     stage.run()
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0), request=stage.in_flight[-1])
     stage.run()
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER, request=of_c, partition=1)
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=of_c, partition=1)
     stage.back_off()
     stage.run(2)
     assert {(sent.values[0], sent.identity) for sent in stage.sent[3:]} == {(b"b", (9, 0, 0)), (b"c", (8, MAX_EPOCH, 0))}
@@ -308,11 +308,11 @@ def test_queued_rows_are_sent_after_a_new_producer_id() -> None:
     stage.receive_producer_id(8, MAX_EPOCH)
     first = stage.send(b"1")
     second = stage.append(b"2")
-    stage.refuse(Errors.INVALID_RECORD)
+    stage.reject(Errors.INVALID_RECORD)
     assert first.failed == 1
     requests = [request for request in stage.in_flight if isinstance(request.message, ProduceRequest)]
     for request in requests:
-        stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=request)
+        stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=request)
     stage.back_off()
     stage.run()
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
@@ -326,10 +326,10 @@ def test_queued_rows_are_sent_after_a_new_producer_id() -> None:
 def test_out_of_order_again_in_the_new_epoch_is_retried_without_another_bump() -> None:
     stage = idempotent()
     stage.send(b"1")
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     stage.back_off()
     stage.run()
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     stage.back_off()
     stage.run()
     assert identities(stage) == [(PRODUCER_ID, 0, 0), (PRODUCER_ID, 1, 0), (PRODUCER_ID, 1, 0)]
@@ -339,7 +339,7 @@ def test_with_retries_exhausted_out_of_order_is_raised() -> None:
     stage = Stage(enable_idempotence=True, retries=1)
     delivery = stage.send(b"1")
     for _ in range(2):
-        stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
         stage.back_off()
         stage.run()
     assert "KAFKA_OUT_OF_ORDER_SEQUENCE_NUMBER" in str(delivery.error)
@@ -355,7 +355,7 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
     stage.send(b"1")
     stage.succeed(1000)
     delivery = stage.send(b"2")
-    stage.refuse(Errors.UNKNOWN_PRODUCER_ID, log_start_offset=1010)
+    stage.reject(Errors.UNKNOWN_PRODUCER_ID, log_start_offset=1010)
     stage.back_off()
     stage.run()
     assert identities(stage)[-1] == (PRODUCER_ID, 1, 0)
@@ -368,7 +368,7 @@ def test_a_broker_that_cannot_say_why_it_forgot_the_producer_is_asked_again() ->
     stage.send(b"1")
     stage.succeed(1000)
     stage.send(b"2")
-    stage.refuse(Errors.UNKNOWN_PRODUCER_ID, log_start_offset=-1)
+    stage.reject(Errors.UNKNOWN_PRODUCER_ID, log_start_offset=-1)
     stage.back_off()
     stage.run()
     assert identities(stage)[-1] == (PRODUCER_ID, 0, 1)
@@ -381,9 +381,9 @@ def test_batches_behind_a_forgotten_one_follow_it_into_the_new_epoch_in_order() 
     stage.send(b"2")
     stage.send(b"3")
     second, third = stage.in_flight
-    stage.refuse(Errors.UNKNOWN_PRODUCER_ID, request=second, log_start_offset=1010)
+    stage.reject(Errors.UNKNOWN_PRODUCER_ID, request=second, log_start_offset=1010)
     stage.run()
-    stage.refuse(Errors.UNKNOWN_PRODUCER_ID, request=third, log_start_offset=1010)
+    stage.reject(Errors.UNKNOWN_PRODUCER_ID, request=third, log_start_offset=1010)
     for row, offset in ((2, 1011), (3, 1012)):
         stage.back_off()
         stage.run(2)
@@ -414,7 +414,7 @@ def test_an_expired_batch_leaves_no_gap_if_a_later_one_succeeds() -> None:
     stage.clock.advance(600)
     second = stage.send(b"2")
     requests = stage.in_flight
-    stage.refuse(Errors.REQUEST_TIMED_OUT, request=requests[0])
+    stage.reject(Errors.REQUEST_TIMED_OUT, request=requests[0])
     stage.clock.advance(400)
     stage.run()
     assert first.failed == 1
@@ -429,16 +429,16 @@ def test_an_expired_batch_leaves_no_gap_if_a_later_one_succeeds() -> None:
     assert identities(stage)[-1] == (PRODUCER_ID, 0, 3)
 
 
-def test_an_expired_batch_and_a_refused_one_behind_it_start_a_new_epoch() -> None:
+def test_an_expired_batch_and_a_rejected_one_behind_it_start_a_new_epoch() -> None:
     stage = known(request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.send(b"1")
     stage.clock.advance(600)
     second = stage.send(b"2")
     requests = stage.in_flight
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[0])
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[0])
     stage.clock.advance(400)
     stage.run()
-    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
+    stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
     stage.clock.advance(150)
     stage.run()
     assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
@@ -450,7 +450,7 @@ def test_an_expired_batch_and_a_refused_one_behind_it_start_a_new_epoch() -> Non
 def test_when_all_batches_that_were_sent_expire_the_next_one_starts_a_new_epoch() -> None:
     stage = idempotent(request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.send(b"1")
-    stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER)
+    stage.reject(Errors.NOT_LEADER_OR_FOLLOWER)
     stage.clock.advance(1000)
     stage.run(2)
     assert stage.txn.producer.epoch == 1

@@ -13,7 +13,7 @@ version 2 (KIP-890). The idempotent half of these classes is in tests/producer/_
 TransactionManagerTest
     testFailIfNotReadyForSendNo…, testNotReadyForSendBefore… → sending: test_no_row_is_sent_outside_of_a_transaction;
         producer: test_calls_that_do_not_fit_the_state_raise_and_change_nothing
-    testFailIfNotReadyForSendAfter…, testNotReadyForSendAfter… → ending: test_after_a_refused_batch_a_transaction_can_be_…;
+    testFailIfNotReadyForSendAfter…, testNotReadyForSendAfter… → ending: test_after_a_rejected_batch_a_transaction_can_be_…;
         coordinators: test_an_error_that_does_not_pass_is_told_by_name_and_is_abortable_or_fatal
     testHasOngoingTransaction… → sending: test_a_transaction_is_open_from_its_begin_until_its_end_is_answered
     testMaybeAddPartitionToTransaction, testBasicTransaction, testNoDrainWhenPartitionsPending,
@@ -91,7 +91,7 @@ SenderTest
     testUnresolvedSequencesAreNotFatal → ending: test_a_batch_behind_one_that_expired_does_not_make_the_producer_fatal
     testReceiveFailedBatchTwiceWithTransactions → ending: test_a_batch_that_expires_in_flight_delays_the_abort_until_its_answer…
     testInvalidTxnStateIsAnAbortableError, testTransactionAbortableExceptionIsAnAbortableError → ending:
-        test_after_a_refused_batch_a_transaction_can_be_aborted_only
+        test_after_a_rejected_batch_a_transaction_can_be_aborted_only
     testTransactionShouldTransitionToAbortableForSenderAPI → ending: test_retries_that_are_used_up_make_a_transaction_abortable
     testAbortableErrorIsConvertedToFatalErrorDuringAbort → ending: test_an_abort_that_would_have_to_be_aborted_is_fatal
     senderThreadShouldNotGetStuckWhenThrottledAndAddingPartitionsToTxn → coordinators: test_a_throttled_coordinator_of_partit…

@@ -76,7 +76,7 @@ def test_a_batch_that_failed_comes_with_its_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(IdempotentManager, "batch_failed", lambda _, batch, error: failed.append((batch, error)))
     stage = Stage(enable_idempotence=True)
     delivery = stage.send(b"a")
-    stage.refuse(Errors.INVALID_RECORD)
+    stage.reject(Errors.INVALID_RECORD)
     ((batch, error),) = failed
     assert batch.topic_partition == tp()
     assert delivery.error is not None

@@ -427,7 +427,7 @@ def test_a_block_raises_the_programs_own_error_whatever_its_abort_meets(broker: 
 # ---- ERRORS IN A TRANSACTION
 
 
-def test_after_a_refused_batch_the_transaction_can_only_be_aborted(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_after_a_rejected_batch_the_transaction_can_only_be_aborted(broker: FakeBroker, producer: KafkaProducer) -> None:
     producer.begin_transaction()
     write(producer, b"before").result(WAIT_MS)
     broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)

@@ -478,7 +478,7 @@ def test_a_producer_that_was_replaced_leaves_the_transaction_of_its_successor_al
         with successor.transaction():
             write(successor, b"of the successor").result(WAIT_MS)
             late = write(zombie, b"late")
-            # A leader does not say why it refuses.
+            # A leader does not say why it rejects.
             with pytest.raises((AbortableTransactionError, ProducerFencedError), match=r"has been started since|newer producer"):
                 zombie.commit_transaction()
             with pytest.raises(ProducerFencedError):

@@ -1,7 +1,7 @@
 """How transactions end: what a commit waits for, what an abort drops, what raises the epoch, and what a close does.
 
 The laws: EndTxn is not sent before every batch is settled; a transaction with a row that failed is never committed; after an
-abort that ended well, the next transaction begins with sequences that no broker refuses.
+abort that ended well, the next transaction begins with sequences that no broker rejects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def stage(version: int) -> TransactionStage:
     return made
 
 
-def refuse(stage: TransactionStage, error: ErrorCode, partition: int = 0, **more: object) -> None:
+def reject(stage: TransactionStage, error: ErrorCode, partition: int = 0, **more: object) -> None:
     stage.client.respond(produce_response(partition_answer(partition, error, **more)), request=stage.produced()[0])
     stage.run()
 
@@ -152,7 +152,7 @@ def test_an_abort_asks_again_for_partitions_that_may_have_been_added() -> None:
 def test_an_abort_waits_for_a_batch_that_is_being_retried(stage: TransactionStage) -> None:
     """The broker may have it: the transaction cannot end before that is known."""
     delivery = stage.send(b"b")
-    refuse(stage, Errors.REQUEST_TIMED_OUT)
+    reject(stage, Errors.REQUEST_TIMED_OUT)
     abort = stage.post(Method.ABORT)
     stage.back_off()
     stage.run(2)
@@ -179,10 +179,10 @@ def test_an_abort_waits_for_a_batch_that_is_being_retried(stage: TransactionStag
     ],
     ids=str,
 )
-def test_after_a_refused_batch_a_transaction_can_be_aborted_only(stage: TransactionStage, error: ErrorCode) -> None:
+def test_after_a_rejected_batch_a_transaction_can_be_aborted_only(stage: TransactionStage, error: ErrorCode) -> None:
     delivery = stage.send(b"b")
     commit = stage.post(Method.COMMIT)
-    refuse(stage, error)
+    reject(stage, error)
     assert delivery.error is not None
     found = stage.settle(commit)
     assert isinstance(found, AbortableTransactionError)
@@ -199,7 +199,7 @@ def test_retries_that_are_used_up_make_a_transaction_abortable(version: int) -> 
     delivery = stage.send(b"a")
     for _ in range(2):
         stage.run_until(lambda: bool(stage.produced()))
-        refuse(stage, Errors.NOT_ENOUGH_REPLICAS)
+        reject(stage, Errors.NOT_ENOUGH_REPLICAS)
         stage.back_off()
     assert delivery.error is not None
     assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
@@ -210,7 +210,7 @@ def test_only_the_row_that_the_broker_blames_is_named_and_none_is_committed(stag
     """KIP-467 within a transaction."""
     delivery = stage.send(b"b", b"bad", b"c")
     blamed = (BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key"),)
-    refuse(stage, Errors.INVALID_RECORD, record_errors=blamed, error_message="one is bad")
+    reject(stage, Errors.INVALID_RECORD, record_errors=blamed, error_message="one is bad")
     assert delivery.failed == 3
     assert delivery.error is not None
     assert "no key" in delivery.error.message
@@ -224,7 +224,7 @@ def test_a_batch_that_was_split_is_committed_whole(version: int) -> None:
     stage.begin()
     stage.write(b"a")
     delivery = stage.send(b"b" * 5000, b"c" * 5000)
-    refuse(stage, Errors.MESSAGE_TOO_LARGE)
+    reject(stage, Errors.MESSAGE_TOO_LARGE)
     commit = stage.post(Method.COMMIT)
     assert stage.ended == []
     stage.acknowledge_all()
@@ -258,7 +258,7 @@ def test_batches_that_expire_in_their_queue_drop_the_commit(version: int, partit
 def test_a_batch_that_expires_in_flight_delays_the_abort_until_its_answer_comes(stage: TransactionStage) -> None:
     delivery = stage.send(b"b")
     stage.clock.advance(1500)
-    refuse(stage, Errors.NOT_ENOUGH_REPLICAS)
+    reject(stage, Errors.NOT_ENOUGH_REPLICAS)
     stage.back_off()
     stage.run()
     stage.clock.advance(1400)
@@ -268,7 +268,7 @@ def test_a_batch_that_expires_in_flight_delays_the_abort_until_its_answer_comes(
     abort = stage.post(Method.ABORT)
     stage.run(3)
     assert stage.ended == []
-    refuse(stage, Errors.INVALID_TXN_STATE)  # comes too late to say anything
+    reject(stage, Errors.INVALID_TXN_STATE)  # comes too late to say anything
     assert stage.settle(abort) is None
     goes_on(stage)
 
@@ -277,7 +277,7 @@ def test_a_batch_behind_one_that_expired_does_not_make_the_producer_fatal(stage:
     first = stage.send(b"b")
     stage.clock.advance(1000)
     second = stage.send(b"c")
-    refuse(stage, Errors.NOT_LEADER_OR_FOLLOWER)
+    reject(stage, Errors.NOT_LEADER_OR_FOLLOWER)
     stage.client.set_unreachable(0, 4000)
     stage.clock.advance(2000)
     stage.run(3)
@@ -298,7 +298,7 @@ def test_a_batch_that_fails_while_its_transaction_is_aborted_changes_nothing(sta
     """In version 1 the producer waited for an epoch that it never asked for: no transaction could begin any more."""
     stage.send(b"b")
     abort = stage.post(Method.ABORT)
-    refuse(stage, error)
+    reject(stage, error)
     assert stage.manager.state is TxnState.ABORTING
     assert stage.settle(abort) is None
     assert stage.ended == ["aborted"]
@@ -411,7 +411,7 @@ def test_a_leader_that_finds_the_producer_unknown_makes_the_transaction_abortabl
     else:
         del known[ID]
     stage.send(b"b")
-    refuse(stage, Errors.INVALID_PRODUCER_ID_MAPPING)
+    reject(stage, Errors.INVALID_PRODUCER_ID_MAPPING)
     assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
     found = stage.settle(stage.post(Method.ABORT))
     if is_replaced:
@@ -424,7 +424,7 @@ def test_a_leader_that_finds_the_producer_unknown_makes_the_transaction_abortabl
 @pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH], ids=str)
 def test_a_producer_that_is_fenced_while_it_aborts_says_so(stage: TransactionStage, error: ErrorCode) -> None:
     stage.send(b"b")
-    refuse(stage, Errors.UNKNOWN_PRODUCER_ID, log_start_offset=0)
+    reject(stage, Errors.UNKNOWN_PRODUCER_ID, log_start_offset=0)
     stage.fail_next(ApiKey.END_TXN, error)
     assert isinstance(stage.settle(stage.post(Method.ABORT)), ProducerFencedError)
     assert len(stage.ended) == 1
@@ -446,7 +446,7 @@ def test_a_move_that_no_state_allows_ends_the_producer(stage: TransactionStage) 
 def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: TransactionStage, version: int) -> None:
     """By the coordinator with EndTxn in version 2, by a request of its own before that (KIP-360)."""
     stage.send(b"b")
-    refuse(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
+    reject(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
     before = len(stage.client.sent)
     stage.call(Method.ABORT)
     stage.run_until(lambda: stage.manager.state is TxnState.READY)
@@ -460,7 +460,7 @@ def test_a_transaction_takes_rows_when_its_begin_returns(stage: TransactionStage
     """Rows that come late for an aborted transaction are refused until the next one begins. Its caller heard of that a moment
     too early, and could have its first row refused."""
     stage.send(b"b")
-    refuse(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
+    reject(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
     stage.call(Method.ABORT)
     with pytest.raises(KafkaError, match="aborted before this row was sent"):
         stage.accumulator.check_open()
@@ -487,7 +487,7 @@ def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:
     stage.begin()
     stage.write(b"a")
     stage.send(b"b")
-    refuse(stage, Errors.INVALID_RECORD)
+    reject(stage, Errors.INVALID_RECORD)
     stage.holds = {ApiKey.INIT_PRODUCER_ID}
     stage.call(Method.ABORT)
     assert stage.ended == ["aborted"]
@@ -508,7 +508,7 @@ def test_a_producer_that_is_fenced_while_its_epoch_is_raised_says_so(error: Erro
     stage.begin()
     stage.write(b"a")
     stage.send(b"b")
-    refuse(stage, Errors.INVALID_RECORD)
+    reject(stage, Errors.INVALID_RECORD)
     stage.fail_next(ApiKey.INIT_PRODUCER_ID, error)
     stage.call(Method.ABORT)
     assert isinstance(stage.settle(stage.post(Method.BEGIN)), ProducerFencedError)
@@ -548,7 +548,7 @@ def test_a_coordinator_that_cannot_raise_epochs_makes_a_failed_batch_fatal() -> 
     stage.begin()
     stage.write(b"a")
     stage.send(b"b")
-    refuse(stage, Errors.INVALID_RECORD)
+    reject(stage, Errors.INVALID_RECORD)
     assert isinstance(stage.settle(stage.post(Method.COMMIT)), FatalProducerError)
 
 
@@ -559,7 +559,7 @@ def test_a_lost_connection_to_the_coordinator_makes_no_failed_batch_fatal() -> N
     stage.write(b"a")
     stage.send(b"b")
     stage.client.disconnect(stage.requests_of(ApiKey.INIT_PRODUCER_ID)[0].node_id, stage.now_ms)
-    refuse(stage, Errors.INVALID_RECORD)
+    reject(stage, Errors.INVALID_RECORD)
     assert stage.manager.state is TxnState.ABORTABLE_ERROR
     stage.call(Method.ABORT)
     goes_on(stage)
@@ -622,7 +622,7 @@ def test_epochs_used_up_in_version_1_bring_a_new_producer_id_after_an_error() ->
     stage.begin()
     stage.write(b"a")
     stage.send(b"b")
-    refuse(stage, Errors.INVALID_RECORD)
+    reject(stage, Errors.INVALID_RECORD)
     stage.call(Method.ABORT)
     stage.begin()
     assert stage.manager.producer.producer_id != first_id

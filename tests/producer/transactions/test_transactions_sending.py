@@ -31,7 +31,7 @@ def added(stage: TransactionStage) -> list[list[int]]:
     ]
 
 
-def refuse(stage: TransactionStage, error: ErrorCode, partition: int = 0) -> None:
+def reject(stage: TransactionStage, error: ErrorCode, partition: int = 0) -> None:
     """The leader's answer to the oldest Produce request, and a round that reads it."""
     stage.client.respond(produce_response(partition_answer(partition, error)), request=stage.produced()[0])
     stage.run()
@@ -153,7 +153,7 @@ def test_a_batch_that_is_being_retried_goes_on_after_an_error_elsewhere() -> Non
     stage.begin()
     retried = stage.send(b"a", partition=0)
     stage.run(2)
-    refuse(stage, Errors.REQUEST_TIMED_OUT)
+    reject(stage, Errors.REQUEST_TIMED_OUT)
     stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, Errors.TOPIC_AUTHORIZATION_FAILED)
     denied = stage.send(b"b", partition=1)
     stage.run(2)
@@ -228,13 +228,13 @@ def test_in_version_2_the_first_batch_of_a_transaction_is_tried_again_after_20_m
     stage.begin()
     stage.send(b"a")
     for _ in range(3):
-        refuse(stage, Errors.CONCURRENT_TRANSACTIONS)
+        reject(stage, Errors.CONCURRENT_TRANSACTIONS)
         assert tries(stage, ApiKey.PRODUCE, 21) == [20]
     stage.acknowledge()
     stage.call(Method.COMMIT)
     stage.begin()
     stage.send(b"b")
-    refuse(stage, Errors.CONCURRENT_TRANSACTIONS)
+    reject(stage, Errors.CONCURRENT_TRANSACTIONS)
     assert tries(stage, ApiKey.PRODUCE, 21) == [20]
 
 
@@ -242,7 +242,7 @@ def test_in_version_2_a_shorter_retry_backoff_is_kept() -> None:
     stage = TransactionStage(2, retry_backoff_ms=5, retry_backoff_max_ms=5)
     stage.begin()
     stage.send(b"a")
-    refuse(stage, Errors.CONCURRENT_TRANSACTIONS)
+    reject(stage, Errors.CONCURRENT_TRANSACTIONS)
     assert tries(stage, ApiKey.PRODUCE, 10) == [5]
 
 
@@ -251,7 +251,7 @@ def test_in_version_2_another_error_of_the_first_batch_takes_the_usual_time(erro
     stage = TransactionStage(2)
     stage.begin()
     stage.send(b"a")
-    refuse(stage, error)
+    reject(stage, error)
     (again,) = tries(stage, ApiKey.PRODUCE, 150)
     assert 80 <= again <= 120
 
@@ -261,7 +261,7 @@ def test_in_version_2_a_batch_takes_the_usual_time_when_another_was_written() ->
     stage.begin()
     stage.write(b"a")
     stage.send(b"b", partition=1)
-    refuse(stage, Errors.CONCURRENT_TRANSACTIONS, partition=1)
+    reject(stage, Errors.CONCURRENT_TRANSACTIONS, partition=1)
     (again,) = tries(stage, ApiKey.PRODUCE, 150)
     assert 80 <= again <= 120
 
@@ -304,7 +304,7 @@ def test_several_batches_of_a_new_epoch_are_in_flight_where_the_producer_is_know
     """They accept nothing but sequence 0 as the first of a new epoch, so no batch needs to wait for the first one's answer.
 
     A partition that this producer id has not written to is another matter: brokers of Kafka 4.0 accept any first sequence there,
-    and the batch before it, if it was refused, would stay out of order until it expires (KAFKA-18202, mended in 4.1).
+    and the batch before it, if it was rejected, would stay out of order until it expires (KAFKA-18202, mended in 4.1).
     """
     stage = TransactionStage(2)
     stage.begin()
@@ -347,9 +347,9 @@ def test_batches_behind_one_that_is_too_early_keep_their_order() -> None:
     stage.begin()
     deliveries = [stage.send(value) for value in (b"b", b"c", b"d")]
     assert first_sequences(stage)[1:] == [(1, 0), (1, 1), (1, 2)]
-    refuse(stage, Errors.CONCURRENT_TRANSACTIONS)
-    refuse(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    refuse(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject(stage, Errors.CONCURRENT_TRANSACTIONS)
+    reject(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     started_ms = stage.now_ms
     stage.acknowledge_all()
     assert stage.now_ms - started_ms < 40  # the back-off of those behind is no longer than that of the first one
@@ -364,7 +364,7 @@ def test_a_gap_in_the_sequences_makes_the_transaction_abortable_in_its_epoch(ver
     stage.begin()
     stage.write(b"a")
     refused = stage.send(b"b")
-    refuse(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert refused.error is not None
     assert stage.manager.producer.epoch == 0
     assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)

@@ -47,8 +47,8 @@ def test_a_row_is_refused_by_the_first_check_it_fails() -> None:
     ]
 
 
-def test_impossible_topics_are_one_refusal_and_unknown_topics_another() -> None:
-    """A column that contains no topics at all has as many names as rows: they are found in one pass and are one refusal."""
+def test_impossible_topics_have_one_reason_and_unknown_topics_another() -> None:
+    """A column that contains no topics at all has as many names as rows: they are found in one pass and have one reason."""
     topic = pa.array(["a", "a/1", None, "lost", "a/2", "gone", "a", "a/3", "a/4"])
     given = columns(topic=topic, value=pa.array([""] * 9))
     null, impossible, unknown = find_refused_rows(given, LIMITS, {}, {"gone": "Topic gone …", "lost": "Topic lost …", "z": "…"})
@@ -69,8 +69,8 @@ def test_partitions_of_a_topic_with_unknown_count_are_not_refused() -> None:
 @pytest.mark.parametrize(("found", "message"), [([-1, -1], "-1"), ([-1, -7], "below 0")])
 def test_a_negative_partition_has_kafkas_error_text(found: list[int], message: str) -> None:
     given = columns(value=pa.array(["", ""]), partition=pa.array(found, pa.int32()))
-    (refusal,) = find_refused_rows(given, LIMITS, {})
-    assert refusal.text == f"Invalid partition: {message}. Partition number should always be non-negative or null."
+    (found,) = find_refused_rows(given, LIMITS, {})
+    assert found.text == f"Invalid partition: {message}. Partition number should always be non-negative or null."
 
 
 def test_a_row_of_just_the_limit_is_good() -> None:

@@ -91,10 +91,10 @@ def values(producer: FakeProducer) -> list[list[str]]:
     return [call["value"].to_pylist() for call in producer.calls]
 
 
-def refusing(call: int, *, blamed: dict[int, KafkaError], others: list[int]) -> Callable[[FakeProducer, FakeDelivery], None]:
+def rejecting(call: int, *, blamed: dict[int, KafkaError], others: list[int]) -> Callable[[FakeProducer, FakeDelivery], None]:
     def on_send(producer: FakeProducer, delivery: FakeDelivery) -> None:
         if len(producer.deliveries) == call:
-            delivery.refuse(blamed, others)
+            delivery.reject(blamed, others)
 
     return on_send
 
@@ -323,11 +323,11 @@ def test_refused_rows_go_to_the_dead_letter_topic() -> None:
     assert [each.topic for each in sending.written()] == ["t"]
 
 
-# --- refused by the broker --------------------------------------------------------------------------------------------
+# --- rejected by the broker --------------------------------------------------------------------------------------------
 
 
 def test_the_error_of_a_row_that_the_broker_blames_has_number_partition_and_key() -> None:
-    producer = FakeProducer(on_send=refusing(2, blamed={1: NO_KEY}, others=[0]))
+    producer = FakeProducer(on_send=rejecting(2, blamed={1: NO_KEY}, others=[0]))
     sending = sender(producer, FAILING)
     sending.send_table(batch(["a", "b", "c"]))
     with pytest.raises(KafkaError) as raised:
@@ -338,8 +338,8 @@ def test_the_error_of_a_row_that_the_broker_blames_has_number_partition_and_key(
     )
 
 
-def test_rows_that_shared_a_batch_with_a_refused_one_are_sent_again() -> None:
-    producer = FakeProducer(on_send=refusing(1, blamed={1: NO_KEY, 3: NO_KEY}, others=[2, 4]))
+def test_rows_that_shared_a_batch_with_a_rejected_one_are_sent_again() -> None:
+    producer = FakeProducer(on_send=rejecting(1, blamed={1: NO_KEY, 3: NO_KEY}, others=[2, 4]))
     sending = sender(producer, SKIPPING)
     sending.send_table(batch(["a", "b", "c", "d", "e"]))
     sending.finish()
@@ -351,13 +351,13 @@ def test_rows_that_shared_a_batch_with_a_refused_one_are_sent_again() -> None:
 def test_rows_are_sent_again_while_those_behind_them_are_settled() -> None:
     """Sending again settles deliveries that are done by then. finish() relied on all of them being pending."""
 
-    class RefusingTheFirst(FakeProducer):
+    class RejectingTheFirst(FakeProducer):
         def flush(self, *, until: FakeDelivery | None = None) -> None:
             if not self.deliveries[0].done():
-                self.deliveries[0].refuse({0: NO_KEY}, [1])
+                self.deliveries[0].reject({0: NO_KEY}, [1])
             super().flush(until=until)
 
-    producer = RefusingTheFirst()
+    producer = RejectingTheFirst()
     sending = sender(producer, SKIPPING)
     for _ in range(3):
         sending.send_table(batch(["a", "b"]))
@@ -366,10 +366,10 @@ def test_rows_are_sent_again_while_those_behind_them_are_settled() -> None:
     assert (sending.acknowledged, sending.skipped) == (5, 1)
 
 
-def test_rows_sent_again_may_be_refused_again() -> None:
+def test_rows_sent_again_may_be_rejected_again() -> None:
     def on_send(_: FakeProducer, delivery: FakeDelivery) -> None:
         if delivery.rows > 1:
-            delivery.refuse({0: NO_KEY}, range(1, delivery.rows))
+            delivery.reject({0: NO_KEY}, range(1, delivery.rows))
 
     producer = FakeProducer(on_send=on_send)
     sending = sender(producer, SKIPPING)
@@ -381,17 +381,17 @@ def test_rows_sent_again_may_be_refused_again() -> None:
 
 def test_any_number_of_pending_chunks_may_have_rows_that_are_sent_again() -> None:
     """Sending a chunk's rows again settled the next chunk, whose rows were sent again from within: with some 250 chunks that
-    each had a refused row, a RecursionError ended the task."""
+    each had a rejected row, a RecursionError ended the task."""
 
-    class RefusingWhenTheLastIsSent(FakeProducer):
+    class RejectingWhenTheLastIsSent(FakeProducer):
         def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
             sent = super().send_columns(topic, **columns)
             if len(self.deliveries) == MAX_PENDING:
                 for each in self.deliveries:
-                    each.refuse({0: NO_KEY}, [1])
+                    each.reject({0: NO_KEY}, [1])
             return sent
 
-    producer = RefusingWhenTheLastIsSent()
+    producer = RejectingWhenTheLastIsSent()
     sending = sender(producer, SKIPPING)
     for _ in range(MAX_PENDING):
         sending.send_table(batch(["a", "b"]))
@@ -400,9 +400,9 @@ def test_any_number_of_pending_chunks_may_have_rows_that_are_sent_again() -> Non
     assert (sending.acknowledged, sending.skipped) == (MAX_PENDING, MAX_PENDING)
 
 
-def test_rows_refused_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> None:
+def test_rows_rejected_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> None:
     blamed = {0: NO_KEY, 1: TOO_LARGE, 2: NO_KEY}
-    producer = FakeProducer(on_send=refusing(1, blamed=blamed, others=[]))
+    producer = FakeProducer(on_send=rejecting(1, blamed=blamed, others=[]))
     sending = sender(producer, BURYING)
     sending.send_table(batch(["a", "b", "c"]))
     sending.finish()
@@ -467,7 +467,7 @@ def test_chunks_that_need_not_be_sent_again_are_dropped_rather_than_awaited(monk
         refused = 0
 
         def flush(self) -> None:
-            self.deliveries[self.refused].refuse({0: NO_KEY})
+            self.deliveries[self.refused].reject({0: NO_KEY})
             super().flush()
 
     for refused, message in ((0, "Compacted topic"), (4, "row 4 of this task")):
