@@ -114,7 +114,7 @@ class LocalKafka:
         cluster.nodes = {node["node_id"]: LocalNode(**node) for node in state["nodes"]}
         return cluster
 
-    # --- INFORMATION AND TOPICS ----------------------------------------------------------------------------------------
+    # INFORMATION AND TOPICS
 
     @property
     def bootstrap_servers(self) -> str:
@@ -145,7 +145,7 @@ class LocalKafka:
         topics = [NewTopic(name, partitions, factor, config or {})]
         return not create_topics((HOST, self.nodes[up[0]].port), topics, TOPIC_TIMEOUT_S)
 
-    # --- STARTING AND STOPPING -----------------------------------------------------------------------------------------
+    # STARTING AND STOPPING
 
     def __enter__(self) -> LocalKafka:
         return self.start()
@@ -217,7 +217,7 @@ class LocalKafka:
         if self.work_dir.is_dir() and not any(self.work_dir.iterdir()):
             self.work_dir.rmdir()
 
-    # --- PORTS, FILES, PROCESSES ---------------------------------------------------------------------------------------
+    # PORTS, FILES, PROCESSES
 
     def _assign_ports(self) -> None:
         controllers = 3 if self._brokers >= 3 else 1

@@ -138,7 +138,7 @@ class Samples:
         return Reading(count - kept[0].count, total - kept[0].total, largest, max(1, elapsed_ms), count, total)
 
 
-# --- READINGS: 0 if there are no values (Java returns NaN, which JSON does not have) ------------------------------------------
+# READINGS: 0 if there are no values (Java returns NaN, which JSON does not have)
 
 
 _total: Callable[[Reading], float] = attrgetter("total_in_all")

@@ -99,7 +99,7 @@ def write(broker: FakeBroker, options: Mapping[str, Any]) -> None:
         delivery.result()
 
 
-# ---- configurations that are wrong -----------------------------------------------------------------------------------------
+# CONFIGURATIONS THAT ARE WRONG
 
 
 MALFORMED = [
@@ -176,7 +176,7 @@ def test_a_list_of_several_lines_is_no_secret() -> None:
     assert len(config.bootstrap_servers) == 2
 
 
-# ---- brokers that refuse ---------------------------------------------------------------------------------------------------
+# BROKERS THAT REFUSE
 
 
 @pytest.mark.parametrize("mechanism", WRONG)
@@ -236,7 +236,7 @@ def test_a_token_endpoint_that_is_not_there_shows_no_secret() -> None:
     assert error.condition == "KAFKA_OAUTH_TOKEN_UNAVAILABLE"
 
 
-# ---- what is kept, shown and sent ------------------------------------------------------------------------------------------
+# WHAT IS KEPT, SHOWN AND SENT
 
 
 @pytest.mark.parametrize("mechanism", WRONG)

@@ -66,7 +66,7 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-# --- a group of tests runs in one process: these processes know the groups, the one that hands tests out does not collect ---
+# A GROUP OF TESTS RUNS IN ONE PROCESS: these processes know the groups, the one that hands tests out does not collect
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,7 +100,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByGroup(config, log)
 
 
-# --- what was left out --------------------------------------------------------------------------------------------------
+# WHAT WAS LEFT OUT
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

@@ -62,7 +62,7 @@ def keys_asked_for(net: ScriptedNetwork) -> list[tuple[str, ...]]:
     return [message.coordinator_keys for message in messages if isinstance(message, FindCoordinatorRequest)]
 
 
-# ---- coordinators ------------------------------------------------------------------------------------------------------------
+# COORDINATORS
 
 
 def test_each_ask_goes_to_its_coordinator_and_results_keep_the_order_of_the_asks(net: ScriptedNetwork) -> None:
@@ -169,7 +169,7 @@ def test_a_coordinator_that_is_not_reached_is_looked_for_again_and_delays_nobody
     assert ended(net) == [("b", 2), ("a", 0)]
 
 
-# ---- in parallel, and not too often ------------------------------------------------------------------------------------------
+# IN PARALLEL, AND NOT TOO OFTEN
 
 
 def test_several_requests_are_in_flight_per_connection_never_more_than_the_maximum() -> None:
@@ -238,7 +238,7 @@ def test_waiting_takes_no_more_turns_than_there_is_reason_for(case: str) -> None
     assert len(net.network.poll_timeouts_ms) < (1_300 if case == "nobody there" else 400)
 
 
-# ---- the end of a call -------------------------------------------------------------------------------------------------------
+# THE END OF A CALL
 
 
 def test_no_call_outlasts_its_deadline_and_its_error_names_the_last_trouble(net: ScriptedNetwork) -> None:
@@ -329,7 +329,7 @@ def test_what_was_not_answered_in_time_is_named_together(net: ScriptedNetwork) -
     )
 
 
-# ---- refusals and nonsense ---------------------------------------------------------------------------------------------------
+# REFUSALS AND NONSENSE
 
 
 def found(*coordinators: Coordinator) -> FindCoordinatorResponse:
@@ -387,7 +387,7 @@ def test_what_cannot_be_put_into_a_request_fails_alone(net: ScriptedNetwork) -> 
     assert isinstance(second, ProtocolError)
 
 
-# ---- any broker, one broker, every broker ------------------------------------------------------------------------------------
+# ANY BROKER, ONE BROKER, EVERY BROKER
 
 
 def test_any_broker_is_one_that_can_be_reached(net: ScriptedNetwork) -> None:

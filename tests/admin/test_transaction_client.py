@@ -78,7 +78,7 @@ def state_of(broker: FakeBroker, transactional_id: str) -> State:
     return broker.transactions.transactions[transactional_id].state
 
 
-# ---- ending transactions -----------------------------------------------------------------------------------------------------
+# ENDING TRANSACTIONS
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -308,7 +308,7 @@ def test_a_prepared_transaction_travels_from_the_task_to_the_driver() -> None:
     assert pickle.loads(pickle.dumps(prepared)) == prepared
 
 
-# ---- fencing -----------------------------------------------------------------------------------------------------------------
+# FENCING
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -460,7 +460,7 @@ def test_an_end_of_a_fenced_id_that_is_not_permitted_is_an_outcome_of_its_own(
     assert sorted(state_of(broker, name) for name in outcomes) == [State.COMPLETE_ABORT, State.EMPTY]
 
 
-# ---- listing and describing --------------------------------------------------------------------------------------------------
+# LISTING AND DESCRIBING
 
 
 def test_a_list_that_is_too_large_is_told_at_once_as_what_it_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -689,7 +689,7 @@ def test_an_id_that_may_not_be_described_is_an_error_with_the_permission_to_gran
         client.describe_transactions(["P"])
 
 
-# ---- offsets -----------------------------------------------------------------------------------------------------------------
+# OFFSETS
 
 
 @pytest.mark.parametrize("version", [2, 5, 6, 7, 8, 9])
@@ -818,7 +818,7 @@ def test_an_answer_that_leaves_something_out_is_not_taken_for_none(
         CALLS[api_key](client)
 
 
-# ---- settings ----------------------------------------------------------------------------------------------------------------
+# SETTINGS
 
 
 def test_a_setting_of_a_broker_is_told_as_text(cluster: Cluster) -> None:
@@ -838,7 +838,7 @@ def test_a_setting_that_may_not_be_known_is_none(cluster: Cluster) -> None:
         assert client.broker_config("transaction.max.timeout.ms") is None
 
 
-# ---- the client --------------------------------------------------------------------------------------------------------------
+# THE CLIENT
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -18,7 +18,7 @@ from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError
 from tests.config.configurations import SERVERS, problem, read
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# READING
 
 
 def test_attributes_are_kafkas_keys_with_underscores() -> None:
@@ -113,7 +113,7 @@ def test_all_problems_are_told_at_once() -> None:
         assert key in raised.value.message
 
 
-# --- bootstrap.servers ------------------------------------------------------------------------------------------------
+# BOOTSTRAP.SERVERS
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_missing_bootstrap_servers_are_told_with_the_remedy(mapping: dict[str, o
     assert raised.value.message.startswith("Kafka option 'bootstrap.servers' is not set. Name at least one broker as host:port")
 
 
-# --- plug-ins ---------------------------------------------------------------------------------------------------------
+# PLUG-INS
 
 
 def test_empty_interceptors_are_no_interceptors() -> None:
@@ -318,7 +318,7 @@ def test_a_key_of_the_next_kafka_is_named_as_such(caplog: pytest.LogCaptureFixtu
     assert "new in Kafka 4.4" in caplog.text
 
 
-# --- secrets ----------------------------------------------------------------------------------------------------------
+# SECRETS
 
 
 PASSWORDS = [row.key for row in rows_of(ProducerConfig).values() if row.kind is PASSWORD]
@@ -364,7 +364,7 @@ def test_an_error_shows_no_secret_even_with_locals(mapping: dict[str, object], c
     assert "Invalid value 4242" not in shown
 
 
-# --- for another process ----------------------------------------------------------------------------------------------
+# FOR ANOTHER PROCESS
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def vars_of(cfg: ProducerConfig) -> dict[str, object]:
     return {attribute: getattr(cfg, attribute) for attribute in rows_of(ProducerConfig)}
 
 
-# --- defaults ---------------------------------------------------------------------------------------------------------
+# DEFAULTS
 
 
 def test_every_default_is_one_that_may_be_written() -> None:

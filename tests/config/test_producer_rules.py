@@ -89,7 +89,7 @@ def test_a_secret_that_utf_8_cannot_carry_is_refused_and_not_shown() -> None:
     assert "canary" not in message
 
 
-# --- not available ----------------------------------------------------------------------------------------------------
+# NOT AVAILABLE
 
 
 def test_what_is_not_built_is_refused_by_name_in_one_sentence() -> None:

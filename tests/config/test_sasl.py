@@ -23,7 +23,7 @@ OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
-# ---- rules -----------------------------------------------------------------------------------------------------------------
+# RULES
 
 
 def problem_of(**options: str) -> str:
@@ -219,7 +219,7 @@ def test_the_sink_tells_sasl_problems_together_with_all_others() -> None:
     assert len(problems) == 3  # bootstrap.servers too
 
 
-# ---- the samples -------------------------------------------------------------------------------------------------------------
+# THE SAMPLES
 
 
 def samples() -> list[str]:
@@ -242,7 +242,7 @@ def test_the_conf_file_has_a_sample_for_each_mechanism() -> None:
         assert f"sasl.mechanism={mechanism}\n" in text
 
 
-# ---- what options may name: files and servers ---------------------------------------------------------------------------------
+# WHAT OPTIONS MAY NAME: files and servers
 
 TOKEN_FILE = {"sasl__mechanism": "OAUTHBEARER", "sasl__oauthbearer__token__endpoint__url": "file:///run/token"}
 ENDPOINT = {

@@ -238,7 +238,7 @@ class DriverProcess(Process):
         return OF_A_DRIVER.get(call)
 
 
-# --- THE CALLS THAT ARE STEPS -----------------------------------------------------------------------------------------
+# THE CALLS THAT ARE STEPS
 
 # One for each method.
 CALLS = (
@@ -301,7 +301,7 @@ def _end_of_id(model_id: str) -> str:
     return f"-{partition}-{attempt}"
 
 
-# --- THE SCHEDULE -----------------------------------------------------------------------------------------------------
+# THE SCHEDULE
 
 
 class Replay:

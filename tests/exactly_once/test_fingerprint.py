@@ -30,7 +30,7 @@ class Row(NamedTuple):
     partition: int | None = None
 
 
-# ---- THE DEFINITION, STEP BY STEP
+# THE DEFINITION, STEP BY STEP
 
 STEP = 0x9E3779B97F4A7C15
 
@@ -87,7 +87,7 @@ def expected(rows: Sequence[Row]) -> Content:
     return Content(len(rows), sum(map(row_hash, rows)) % 2**64)
 
 
-# ---- ROWS AS COLUMNS
+# ROWS AS COLUMNS
 
 
 def payload(cells: Sequence[bytes | None], kind: pa.DataType = TEXTS_AND_BYTES[0]) -> pa.Array:
@@ -180,7 +180,7 @@ def test_neither_the_order_of_rows_nor_their_batches_matter(rows: list[Row], see
     ),
     block=st.sampled_from([1, 1024, 3000, 128 * 1024]),
 )
-def test_rows_longer_than_a_segment(sizes: list[int], block: int) -> None:
+def test_rows_longer_than_a_segment_are_hashed_whole(sizes: list[int], block: int) -> None:
     source = np.random.default_rng(3)
     rows = [Row(source.bytes(size), source.bytes(index)) for index, size in enumerate(sizes)]
     with pytest.MonkeyPatch.context() as patch:
@@ -195,7 +195,7 @@ def test_partitions_of_a_dataframe_add_up() -> None:
     assert total([Content(1, 2**64 - 1), Content(2, 3)]) == Content(3, 2)
 
 
-# ---- GOLDEN NUMBERS
+# GOLDEN NUMBERS
 
 GOLDEN = {
     Row(None): 0x153AFCDC8F220524,
@@ -226,10 +226,10 @@ def test_factors_are_the_numbers_of_splitmix64() -> None:
     assert len(set(ODD)) == len(ODD)
 
 
-# ---- WHAT IS THE SAME
+# WHAT IS THE SAME
 
 
-def test_no_rows() -> None:
+def test_no_rows_have_the_empty_content() -> None:
     assert fingerprint() == fingerprint(columns_of([])) == Content(0, 0)
 
 
@@ -289,7 +289,7 @@ def test_what_lies_under_a_null_does_not_matter() -> None:
     assert fingerprint({**columns, "value": pa.chunked_array([garbage])}) == fingerprint(columns)
 
 
-# ---- WHAT DIFFERS
+# WHAT DIFFERS
 
 DIFFERENT = {
     "null and empty value": [Row(None), Row(b"")],
@@ -401,7 +401,7 @@ def test_rows_that_are_alike_collide_no_more_often_than_random_numbers(make: Any
         assert len(hashes) - len(np.unique(half)) <= 10
 
 
-# ---- WHAT IS REFUSED
+# WHAT IS REFUSED
 
 
 @pytest.mark.parametrize("name", ["value", "key", "topic", "partition", "headers"])

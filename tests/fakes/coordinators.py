@@ -129,7 +129,7 @@ class Coordinators:
         else:
             self._write_marker(partition, producer_id, epoch, committed)
 
-    # ---- requests --------------------------------------------------------------------------------------------------------------
+    # REQUESTS
 
     def answer(self, message: Message, version: int, node_id: int) -> Message:
         """The answer of a node. Raises KeyError for requests that are not for coordinators."""

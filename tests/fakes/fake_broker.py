@@ -209,7 +209,7 @@ class FakeBroker:
         for name, partitions in (topics or {}).items():
             self.add_topic(name, partitions)
 
-    # ---- life ------------------------------------------------------------------------------------------------------------------
+    # LIFE
 
     def __enter__(self) -> FakeBroker:
         for node in self.nodes.values():
@@ -240,7 +240,7 @@ class FakeBroker:
     def drop_connections(self, node_id: int) -> None:
         self.nodes[node_id].drop_connections()
 
-    # ---- topics ----------------------------------------------------------------------------------------------------------------
+    # TOPICS
 
     def add_topic(self, name: str, partitions: int, *, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> Topic:
         with self.lock:
@@ -297,7 +297,7 @@ class FakeBroker:
             if not self._changed.wait_for(condition, WAIT_SECONDS):
                 raise TimeoutError("the broker did not see what the test waits for")
 
-    # ---- coordinators ----------------------------------------------------------------------------------------------------------
+    # COORDINATORS
 
     def set_transaction_version(self, level: int) -> None:
         with self.lock:
@@ -309,7 +309,7 @@ class FakeBroker:
         with self.lock:
             self.coordinators.move(key_type, key, node_id)
 
-    # ---- faults ----------------------------------------------------------------------------------------------------------------
+    # FAULTS
 
     def inject(self, fault: Fault, *, times: int = 1) -> None:
         with self.lock:
@@ -370,7 +370,7 @@ class FakeBroker:
         names = [(self._topic_name(request, topic), topic) for topic in request.message.topic_data]
         return {TopicPartition(name or "", data.index) for name, topic in names for data in topic.partition_data}
 
-    # ---- requests --------------------------------------------------------------------------------------------------------------
+    # REQUESTS
 
     def handle(self, request: ReceivedRequest, is_stopping: threading.Event) -> Message | None:
         """The answer; None for acks=0. Raises DropConnection if there is to be no answer."""
@@ -475,7 +475,7 @@ class FakeBroker:
             name=name, topic_id=topic.topic_id, partitions=tuple(partitions), topic_authorized_operations=operations
         )
 
-    # ---- transactions ----------------------------------------------------------------------------------------------------------
+    # TRANSACTIONS
 
     def _log(self, partition: TopicPartition) -> Partition | None:
         topic = self.topics.get(partition.topic)
@@ -511,7 +511,7 @@ class FakeBroker:
         if state is None or state.epoch < epoch:
             log.producers[producer_id] = ProducerState(epoch, deque(maxlen=DUPLICATES_REMEMBERED))
 
-    # ---- Produce ---------------------------------------------------------------------------------------------------------------
+    # PRODUCE
 
     def _produce(self, request: ReceivedRequest, message: ProduceRequest, fault: Fault | None) -> ProduceResponse | None:
         responses = tuple(self._produce_topic(request, message, topic, fault) for topic in message.topic_data)

@@ -59,7 +59,7 @@ class FakeSelector:
         self.completed_receives: list[tuple[int, Response]] = []
         self.disconnected: dict[int, Disconnect] = {}
 
-    # ---- for the test ------------------------------------------------------------------------------------------------------
+    # FOR THE TEST
 
     def respond(self, sent: Sent, message: Message) -> None:
         """Arrives with the next poll."""
@@ -79,7 +79,7 @@ class FakeSelector:
     def sent_of(self, api_key: ApiKey) -> list[Sent]:
         return [sent for sent in self.sent if sent.header.api_key == api_key]
 
-    # ---- Selector's interface ----------------------------------------------------------------------------------------------
+    # SELECTOR'S INTERFACE
 
     def connect(self, node_id: int, address: Address, connection: Connection) -> None:
         assert node_id not in self._connections

@@ -102,7 +102,7 @@ class FaultProxy:
         self.port = 0
         self.accept()
 
-    # ---- what a test says --------------------------------------------------------------------------------------------------
+    # WHAT A TEST SAYS
 
     @property
     def address(self) -> str:
@@ -164,7 +164,7 @@ class FaultProxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # ---- threads -------------------------------------------------------------------------------------------------------------
+    # THREADS
 
     def _start(self, run: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=run, args=arguments, name="fault-proxy", daemon=True)

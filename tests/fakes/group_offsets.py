@@ -96,7 +96,7 @@ class GroupOffsets:
                 for partition in [partition for partition in offsets if partition.topic == name]:
                     del offsets[partition]
 
-    # ---- requests --------------------------------------------------------------------------------------------------------------
+    # REQUESTS
 
     def handle_commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         error = Errors.NONE if request.generation_id_or_member_epoch < 0 else Errors.UNKNOWN_MEMBER_ID
@@ -181,7 +181,7 @@ class GroupOffsets:
             topics=tuple(OffsetFetchResponseTopic(name=name, partitions=tuple(parts)) for name, parts in found.items()),
         )
 
-    # ---- markers ---------------------------------------------------------------------------------------------------------------
+    # MARKERS
 
     def end_transaction(self, log: TopicPartition, producer_id: int, committed: bool) -> None:
         """Called with a marker in a partition of __consumer_offsets: commits or drops the pending offsets of its groups."""

@@ -76,7 +76,7 @@ class MockClient:
         self._learnt: dict[int, Node] = {}
         self._features: tuple[int, dict[str, int]] = (-1, {})
 
-    # ---- what a test says ------------------------------------------------------------------------------------------------
+    # WHAT A TEST SAYS
 
     def prepare_response(
         self,
@@ -155,7 +155,7 @@ class MockClient:
     def version_of(self, request: ClientRequest) -> int:
         return self.versions[id(request)]
 
-    # ---- NetworkClient's interface -----------------------------------------------------------------------------------------
+    # NETWORKCLIENT'S INTERFACE
 
     def ready(self, node_id: int, now_ms: int) -> bool:
         if self._is_unknown(node_id):
@@ -256,7 +256,7 @@ class MockClient:
     def close(self) -> None:
         self.is_closed = True
 
-    # ---- inside ----------------------------------------------------------------------------------------------------------------
+    # INSIDE
 
     def _is_unknown(self, node_id: int) -> bool:
         """Nobody has told its address; before the first metadata a test need not say any."""

@@ -125,7 +125,7 @@ class TransactionCoordinator:
         self._write_marker = write_marker
         self._new_producer_id = new_producer_id or iter(range(1000, 1 << 62)).__next__
 
-    # ---- called by tests -------------------------------------------------------------------------------------------------------
+    # CALLED BY TESTS
 
     def write_markers(self, transactional_id: str | None = None, *, limit: int | None = None) -> None:
         """Write the markers that are due, of one transactional id or of all.
@@ -155,7 +155,7 @@ class TransactionCoordinator:
             self._fence(transaction)
         return [transaction.transactional_id for transaction in overdue]
 
-    # ---- requests --------------------------------------------------------------------------------------------------------------
+    # REQUESTS
 
     def handle_init_producer_id(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
         if request.transactional_id is None:
@@ -278,7 +278,7 @@ class TransactionCoordinator:
             return Errors.PRODUCER_FENCED
         return Errors.CONCURRENT_TRANSACTIONS if transaction.state in PREPARED else Errors.NONE
 
-    # ---- EndTxn ----------------------------------------------------------------------------------------------------------------
+    # ENDTXN
 
     def handle_end_txn(self, request: EndTxnRequest, version: int) -> EndTxnResponse:
         transaction = self.transactions.get(request.transactional_id)
@@ -325,7 +325,7 @@ class TransactionCoordinator:
             transaction.previous_producer_id, transaction.producer_id = transaction.producer_id, transaction.next_producer_id
             transaction.epoch, transaction.next_producer_id = 0, -1
 
-    # ---- list and describe -----------------------------------------------------------------------------------------------------
+    # LIST AND DESCRIBE
 
     def handle_list(
         self, request: ListTransactionsRequest, *, is_mine: Callable[[str], bool] = lambda _: True

@@ -103,7 +103,7 @@ class Steps:
                 return answer, error
             time.sleep(PAUSE_S)  # the real broker's markers take their time
 
-    # ---- coordinators ----------------------------------------------------------------------------------------------------------
+    # COORDINATORS
 
     def find(self, key_type: KeyType, key: str) -> None:
         request = FindCoordinatorRequest.for_keys(key_type, [key])
@@ -150,7 +150,7 @@ class Steps:
     def _epoch(self, producer: Producer, epoch: int) -> int:
         return epoch if producer.first_epoch is None else epoch - producer.first_epoch
 
-    # ---- writing ---------------------------------------------------------------------------------------------------------------
+    # WRITING
 
     def produce(
         self,
@@ -274,7 +274,7 @@ class Steps:
                 producer.sequences = dict.fromkeys(range(8), 0)
         return error
 
-    # ---- offsets ---------------------------------------------------------------------------------------------------------------
+    # OFFSETS
 
     def commit_offset(
         self, group: str, offset: int, *, topic: str | None = None, metadata: str = "m", partition: int = 0, generation: int = -1
@@ -303,7 +303,7 @@ class Steps:
             self.note(what, (str(error), learnt))
         return learnt
 
-    # ---- looking on ------------------------------------------------------------------------------------------------------------
+    # LOOKING ON
 
     def describe(self, producer: Producer) -> None:
         answer = self.client.ask(DescribeTransactionsRequest(transactional_ids=(producer.transactional_id,)), 0)
@@ -332,7 +332,7 @@ class Steps:
         self.note(f"ListTransactions v{version} {states} {duration}", (learnt, answer.unknown_state_filters))
 
 
-# ---- scenarios ---------------------------------------------------------------------------------------------------------------
+# SCENARIOS
 
 
 def a_task_leaves_its_transaction_to_the_driver(steps: Steps) -> None:

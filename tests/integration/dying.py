@@ -58,7 +58,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-# --- in order ---------------------------------------------------------------------------------------------------------
+# IN ORDER
 
 
 def _arm_in_order(marks: Path, deaths: list[tuple[str, str, str]]) -> None:
@@ -85,7 +85,7 @@ def _is_turn(marks: Path, number: int, victim: str, step: str) -> bool:
     return True
 
 
-# --- by dice ----------------------------------------------------------------------------------------------------------
+# BY DICE
 
 
 @dataclass
@@ -142,7 +142,7 @@ def _arm_for(what: str, *, is_task: bool = False) -> None:
         _arm_this_process()
 
 
-# --- the sink ---------------------------------------------------------------------------------------------------------
+# THE SINK
 
 
 class _Batch(KafkaBatchWriter):

@@ -74,7 +74,7 @@ def leave_decided(world: World, *, is_lost: bool) -> None:
         world.client.fence([dead.names.transactional_id(TaskId("q", 0, 0))])
 
 
-# --- TASKS ------------------------------------------------------------------------------------------------------------
+# TASKS
 
 
 @TIMES
@@ -128,7 +128,7 @@ def test_a_task_killed_together_with_its_driver_leaves_nothing_behind(world: Wor
     world.check()
 
 
-# --- COMMIT -----------------------------------------------------------------------------------------------------------
+# COMMIT
 
 
 def reports_of(run: Run) -> list[TaskReport]:
@@ -195,7 +195,7 @@ def test_a_run_that_is_killed_after_any_of_its_requests_loses_and_doubles_nothin
     assert number > 30  # a task takes more than ten requests, and the commit more than that
 
 
-# --- ABORT ------------------------------------------------------------------------------------------------------------
+# ABORT
 
 
 @TIMES

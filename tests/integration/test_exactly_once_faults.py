@@ -45,7 +45,7 @@ def world(world: World, cluster: ProxiedKafka) -> Iterator[World]:
     cluster.proxy.disarm()
 
 
-# --- TIME-OUTS --------------------------------------------------------------------------------------------------------
+# TIME-OUTS
 
 
 def short_of(run: Run, timeout_ms: int, *partitions: int) -> list[TaskReport]:
@@ -172,7 +172,7 @@ def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
     world.check()
 
 
-# --- REPETITIONS ------------------------------------------------------------------------------------------------------
+# REPETITIONS
 
 
 def half_committed(world: World, in_kafka: int = 0) -> None:
@@ -264,7 +264,7 @@ def test_a_later_version_with_fewer_tasks_commits_all_that_an_earlier_one_decide
     world.audit([*rows_of(SECOND), "x"])
 
 
-# --- LOST REQUESTS AND ANSWERS ----------------------------------------------------------------------------------------
+# LOST REQUESTS AND ANSWERS
 
 APIS = {
     ApiKey.INIT_PRODUCER_ID: "steps 1, 6c",
@@ -349,7 +349,7 @@ def test_versions_written_through_a_bad_network_are_all_there_once(world: World,
     world.audit(expected)
 
 
-# --- COORDINATORS THAT DIE --------------------------------------------------------------------------------------------
+# COORDINATORS THAT DIE
 
 
 def coordinator(run: Run, key_type: KeyType, key: str) -> int:

@@ -37,7 +37,7 @@ def admin_of(world: World) -> AdminClient:
     return AdminClient({"bootstrap.servers": world.cluster.bootstrap_servers})
 
 
-# --- WHAT IS LEFT, AND WHAT IT COSTS ----------------------------------------------------------------------------------
+# WHAT IS LEFT, AND WHAT IT COSTS
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def test_hundreds_of_versions_leave_as_many_ids_and_groups_as_the_first_few(worl
     assert len(first[1]) <= 8
 
 
-# --- LIMITS -----------------------------------------------------------------------------------------------------------
+# LIMITS
 
 
 def test_the_first_and_the_last_version_that_an_offset_holds_are_written_and_found(world: World) -> None:
@@ -157,7 +157,7 @@ def test_a_dead_run_is_fenced_where_brokers_allow_transactions_of_some_seconds(t
         world.audit(rows_of(FIRST))
 
 
-# --- TOPICS THAT CHANGE -----------------------------------------------------------------------------------------------
+# TOPICS THAT CHANGE
 
 
 def delete_topic(world: World) -> None:

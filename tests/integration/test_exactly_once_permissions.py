@@ -79,7 +79,7 @@ def check_error(world: World, error: KafkaError, missing: Missing, to_grant: str
     assert f"Grant the user {grant}" in str(error)
 
 
-# --- WHAT SUFFICES ----------------------------------------------------------------------------------------------------
+# WHAT SUFFICES
 
 
 def test_the_permissions_of_the_table_suffice_for_a_write_its_replay_and_its_end(world: World) -> None:
@@ -107,7 +107,7 @@ def test_without_describe_configs_a_transaction_gets_kafkas_default_time(
         assert client.longest_transaction_timeout_ms() == expected_ms
 
 
-# --- A TASK -----------------------------------------------------------------------------------------------------------
+# A TASK
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: M
     world.check()
 
 
-# --- THE DRIVER -------------------------------------------------------------------------------------------------------
+# THE DRIVER
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: W
     world.check()
 
 
-# --- WHO COMMITS FOR A DEAD QUERY -------------------------------------------------------------------------------------
+# WHO COMMITS FOR A DEAD QUERY
 
 
 @pytest.mark.parametrize("missing", [NO_READ_ON_GROUPS, NO_READ_ON_TOPIC], ids=str)

@@ -108,7 +108,7 @@ def ways(report: Path) -> list[tuple[int, str]]:
     return [(each["exactly_once"]["version"], each["exactly_once"]["how"]) for each in lines(report)]
 
 
-# --- BATCH WRITES -----------------------------------------------------------------------------------------------------
+# BATCH WRITES
 
 
 def test_a_batch_write_is_read_back_as_it_was(spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen) -> None:
@@ -209,7 +209,7 @@ def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
     assert second["exactly_once"]["how"] == "found"
 
 
-# --- STREAMS ----------------------------------------------------------------------------------------------------------
+# STREAMS
 
 
 def fed(stream: FileStream, start: int, stop: int) -> None:
@@ -400,7 +400,7 @@ def test_a_query_that_is_stopped_is_no_error_of_its_tasks(broker: LocalKafka, to
     assert seen.values(name, name) == Counter()
 
 
-# --- TASKS AND EXECUTORS THAT DIE -------------------------------------------------------------------------------------
+# TASKS AND EXECUTORS THAT DIE
 
 
 def committed_rows(seen: Seen, name: str) -> Counter[int]:
@@ -484,7 +484,7 @@ def test_the_rows_of_a_speculative_copy_or_of_its_twin_are_not_seen(
     assert len(read_topic(name)) > len(ALL)
 
 
-# --- DRIVERS THAT DIE -------------------------------------------------------------------------------------------------
+# DRIVERS THAT DIE
 
 DYING_STREAM = """
 from tests.integration.dying import Dying

@@ -48,7 +48,7 @@ def cluster(
         yield cluster
 
 
-# --- where one stands still, and where its successor is meanwhile -----------------------------------------------------
+# WHERE ONE STANDS STILL, AND WHERE ITS SUCCESSOR IS MEANWHILE
 
 
 def pausing(stop: Stop) -> Stop:
@@ -116,7 +116,7 @@ class Successor:
         return outcome
 
 
-# --- DRIVERS ----------------------------------------------------------------------------------------------------------
+# DRIVERS
 
 
 def zombie_driver(world: World, stop: Stop) -> Process:
@@ -178,7 +178,7 @@ def test_a_driver_that_wakes_up_after_its_successor_finds_the_version_committed(
     world.audit(rows_of(FIRST, SECOND))
 
 
-# --- TASKS ------------------------------------------------------------------------------------------------------------
+# TASKS
 
 LOOKING = [stop for stop in stops(TASK_STEPS) if stop.step in ("0", "3")]  # at what is decided, if anything is
 TASK_STOPS = [

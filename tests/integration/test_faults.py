@@ -127,7 +127,7 @@ def error_of(delivery: Delivery, limit_ms: int = WAIT_MS) -> str:
     return str(raised.value)
 
 
-# ---- with idempotence: each row once, in order -------------------------------------------------------------------------------
+# WITH IDEMPOTENCE: each row once, in order
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
@@ -241,7 +241,7 @@ def test_a_broker_of_kafka_2_8_has_each_row_once_and_in_order(tmp_path: Path) ->
     assert produced == {9}
 
 
-# ---- without idempotence: what acks=0 and acks=1 still promise -----------------------------------------------------------------
+# WITHOUT IDEMPOTENCE: what acks=0 and acks=1 still promise
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_acks_0_without_a_fault_writes_each_row_once_and_in_order(kafka: Proxied
     assert_each_row_once_in_order(kafka, topic, rows.count)
 
 
-# ---- gone for good: an error, in time, that says what and where ---------------------------------------------------------------
+# GONE FOR GOOD: an error, in time, that says what and where
 
 LIMITED = {"delivery.timeout.ms": "3000", "request.timeout.ms": "1000", "linger.ms": "0", "max.block.ms": "2000"}
 
@@ -372,7 +372,7 @@ def test_a_request_time_out_ends_the_connection_and_the_next_attempt_succeeds(
     assert_each_row_once_in_order(kafka, topic, rows.count)
 
 
-# ---- another cluster behind the same address --------------------------------------------------------------------------------
+# ANOTHER CLUSTER BEHIND THE SAME ADDRESS
 
 
 @pytest.mark.slow
@@ -391,7 +391,7 @@ def test_another_cluster_behind_the_same_address_is_told_and_gets_no_row(tmp_pat
         assert_each_row_once_in_order(one, "t", ROWS_PER_CALL)
 
 
-# ---- memory -------------------------------------------------------------------------------------------------------------------
+# MEMORY
 
 
 def test_memory_stays_flat_when_the_broker_announces_a_frame_of_2_gib(kafka: ProxiedKafka, proxy: FaultProxy, topic: str) -> None:

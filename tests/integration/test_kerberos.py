@@ -92,7 +92,7 @@ def values(kafka: LocalKafka) -> list[str]:
     return [(record.value or b"").decode() for record in READERS["confluent-kafka"](kafka.bootstrap_servers, TOPIC)]
 
 
-# --- what works ---------------------------------------------------------------------------------------------------------
+# WHAT WORKS
 
 
 def test_rows_arrive_with_the_tickets_of_a_keytab(kafka: LocalKafka, realm: Realm) -> None:
@@ -143,7 +143,7 @@ def test_connections_log_in_again_also_when_their_tickets_have_run_out(
     assert CANARY not in "\n".join(messages)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------
+# WHAT IS REFUSED
 
 
 def refusal(options: dict[str, Any], kind: type[KafkaError] = AuthenticationError) -> KafkaError:
@@ -242,7 +242,7 @@ def test_a_broker_that_does_not_speak_kerberos_is_told(kafka: LocalKafka, realm:
     assert error.condition == "KAFKA_ILLEGAL_SASL_STATE"
 
 
-# --- from Spark -----------------------------------------------------------------------------------------------------------
+# FROM SPARK
 
 
 @pytest.fixture

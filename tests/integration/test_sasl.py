@@ -91,7 +91,7 @@ def values(broker: LocalKafka, topic: str) -> list[str]:
     return [(record.value or b"").decode() for record in records]
 
 
-# --- what works ---------------------------------------------------------------------------------------------------------
+# WHAT WORKS
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
@@ -173,7 +173,7 @@ def test_connections_log_in_again_before_their_session_ends(sasl_broker: LocalKa
     assert PASSWORD not in "\n".join(messages)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------
+# WHAT IS REFUSED
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
@@ -326,7 +326,7 @@ def test_a_missing_permission_on_a_transactional_id_is_a_fatal_error_of_its_own(
     assert decide(refused, Attempt(record_count=1, may_retry=True, idempotent=True)) is NextStep.FATAL
 
 
-# --- from Spark -----------------------------------------------------------------------------------------------------------
+# FROM SPARK
 
 
 def spark_options(broker: LocalKafka, options: Mapping[str, str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ def values(records: list[ReadRecord]) -> list[str | None]:
     return [None if record.value is None else record.value.decode() for record in records]
 
 
-# --- the scenarios of Spark's own KafkaSinkSuite ----------------------------------------------------------------------
+# THE SCENARIOS OF SPARK'S OWN KAFKASINKSUITE
 
 
 def test_topic_value_and_headers_come_back_as_written(
@@ -101,7 +101,7 @@ def test_large_rows_pass_through_a_small_buffer(
     assert [len(record.value or b"") for record in read_topic(name)] == [15_000] * 1000
 
 
-# --- rows of every kind -----------------------------------------------------------------------------------------------
+# ROWS OF EVERY KIND
 
 
 def test_nulls_stay_nulls_and_empty_stays_empty(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
@@ -274,7 +274,7 @@ def test_acks_0_and_1_write_the_same_rows(spark: SparkSession, broker: LocalKafk
         assert Counter(values(read_topic(name))) == Counter(map(str, range(1000)))
 
 
-# --- ways to write ----------------------------------------------------------------------------------------------------
+# WAYS TO WRITE
 
 
 def test_the_format_works_in_sql_style_writers(

@@ -18,7 +18,7 @@ from tests.integration.writing import FORMAT, FileStream, conditions, error_of, 
 SERVERS = "127.0.0.1:9"  # never reached: what is tested with it fails on the driver
 
 
-# --- told on the driver, before a task runs ---------------------------------------------------------------------------
+# TOLD ON THE DRIVER, BEFORE A TASK RUNS
 
 
 def test_a_wrong_schema_is_told_as_spark_tells_it(spark: SparkSession) -> None:
@@ -46,7 +46,7 @@ def test_misspelt_options_are_told_all_at_once_without_any_secret(spark: SparkSe
     assert "hunter2" not in message
 
 
-# --- told by a task ---------------------------------------------------------------------------------------------------
+# TOLD BY A TASK
 
 
 def test_a_null_topic_is_told_in_sparks_words(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:

@@ -137,7 +137,7 @@ def batch_write(master: str, options: dict[str, str]) -> str:
     return BATCH_WRITE.format(master=master, settings=SETTINGS, tasks=TASKS, rows=ROWS, options=options)
 
 
-# --- TASKS ------------------------------------------------------------------------------------------------------------
+# TASKS
 
 
 def test_a_killed_python_worker_loses_nothing_and_doubles_rows_of_its_task_alone(
@@ -277,7 +277,7 @@ def test_with_speculation_the_rows_of_the_attempt_that_lost_are_doubles(
     assert [report["rows"] for report in reports(tmp_path)] == [len(ALL)]
 
 
-# --- DRIVER -----------------------------------------------------------------------------------------------------------
+# DRIVER
 
 STREAM = """
 spark = session("local[2]", {settings})
@@ -349,7 +349,7 @@ def test_a_driver_killed_after_commit_repeats_the_batch_with_its_report_line(
     assert first["query_id"] is not None
 
 
-# --- BROKER -----------------------------------------------------------------------------------------------------------
+# BROKER
 
 
 @pytest.mark.usefixtures("kafka_jars")

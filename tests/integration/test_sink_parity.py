@@ -103,7 +103,7 @@ def test_several_topics_from_a_column_get_the_same_rows_by_binary_keys(
         assert by_key(read_topic(found)) == by_key(read_topic(expected))
 
 
-# --- copies from topic to topic ---------------------------------------------------------------------------------------
+# COPIES FROM TOPIC TO TOPIC
 
 
 def read(spark: SparkSession, broker: LocalKafka, topic: str) -> DataFrame:
@@ -146,7 +146,7 @@ def test_without_the_option_a_copy_goes_back_to_the_topic_it_came_from(
     assert_df_equality(found, written.union(written), ignore_row_order=True, ignore_nullable=True)
 
 
-# --- partitioner priorities -------------------------------------------------------------------------------------------
+# PARTITIONER PRIORITIES
 
 
 def test_a_partition_column_precedes_the_partitioner_which_decides_for_nulls(
@@ -159,7 +159,7 @@ def test_a_partition_column_precedes_the_partitioner_which_decides_for_nulls(
     assert Counter(record.partition for record in read_topic(name)) == {0: 2, 1: 2, 2: 2 + 32, 3: 2}
 
 
-# --- differences, where they bite -------------------------------------------------------------------------------------
+# DIFFERENCES, WHERE THEY BITE
 
 
 def test_real_time_mode_is_refused_by_spark(spark: SparkSession, broker: LocalKafka, topic: Topic, tmp_path: Any) -> None:

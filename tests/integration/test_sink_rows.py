@@ -37,7 +37,7 @@ def some_without_key(spark: SparkSession, rows: int = 3000) -> DataFrame:
     )
 
 
-# --- which row it was -------------------------------------------------------------------------------------------------
+# WHICH ROW IT WAS
 
 
 def test_a_row_that_the_broker_rejects_is_told_by_number_partition_and_key(
@@ -56,7 +56,7 @@ def test_a_row_above_the_topics_limit_is_told_by_number_and_size(spark: SparkSes
     assert "partition 0, key b'k7' of 2 bytes, value of 50000 bytes: " in message
 
 
-# --- outcomes ---------------------------------------------------------------------------------------------------------
+# OUTCOMES
 
 
 def test_a_row_above_max_request_size_goes_to_the_dead_letter_topic_whole(
@@ -200,7 +200,7 @@ def test_headers_without_key_or_that_are_null_are_invalid_and_null_values_are_no
     assert [record.value for record in read_topic(dead)] == [b"0", b"1"]
 
 
-# --- columns beyond Spark's -------------------------------------------------------------------------------------------
+# COLUMNS BEYOND SPARK'S
 
 
 @pytest.mark.parametrize("kind", ["string", "binary"])
@@ -291,7 +291,7 @@ def test_large_types_of_arrow_are_written_as_others_are(
     assert_df_equality(found, written, ignore_row_order=True, ignore_nullable=True)
 
 
-# --- rates ------------------------------------------------------------------------------------------------------------
+# RATES
 
 
 @pytest.mark.parametrize("rate", [{"maxRecordsPerSecond": "2000"}, {"maxBytesPerSecond": "20000"}])
@@ -347,7 +347,7 @@ def test_a_task_that_waits_for_its_rate_can_be_cancelled(spark: SparkSession, br
         assert "cancelled" in str(writing.exception(30))
 
 
-# --- reports ----------------------------------------------------------------------------------------------------------
+# REPORTS
 
 
 def file_of(topic: str) -> Path:

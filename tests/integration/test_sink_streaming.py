@@ -33,7 +33,7 @@ def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
     return FileStream(spark, tmp_path, "topic string, key string, value string")
 
 
-# --- the scenarios of Spark's own KafkaSinkSuite ----------------------------------------------------------------------
+# THE SCENARIOS OF SPARK'S OWN KAFKASINKSUITE
 
 
 def test_two_rounds_go_where_the_topic_column_says(
@@ -76,7 +76,7 @@ def test_the_progress_counts_the_rows(stream: FileStream, broker: LocalKafka, to
     assert [progress["sink"]["numOutputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [3]
 
 
-# --- what else streams do ---------------------------------------------------------------------------------------------
+# WHAT ELSE STREAMS DO
 
 
 def test_a_restart_from_the_checkpoint_writes_every_row_once(
@@ -222,7 +222,7 @@ def test_the_continuous_trigger_fails_instead_of_losing_rows(
     assert read_topic(name) == []
 
 
-# --- triggers, many queries, empty batches ------------------------------------------------------------------------------
+# TRIGGERS, MANY QUERIES, EMPTY BATCHES
 
 
 def numbers(start: int, stop: int) -> list[dict[str, str]]:
@@ -280,7 +280,7 @@ def test_empty_batches_are_committed_and_write_nothing(
     assert counted(read_topic(name)) == once(range(10))
 
 
-# --- what is kept between batches, and what is not --------------------------------------------------------------------
+# WHAT IS KEPT BETWEEN BATCHES, AND WHAT IS NOT
 
 
 def test_later_batches_find_their_producer_connected(

@@ -243,7 +243,7 @@ def test_a_producer_lives_through_a_change_of_all_certificates(tmp_path: Path) -
     assert [record.value for record in written] == [b"before", b"after"]
 
 
-# ---- Spark -------------------------------------------------------------------------------------------------------------------
+# SPARK
 
 
 def save(spark: SparkSession, topic: str, options: dict[str, object]) -> None:

@@ -69,7 +69,7 @@ BESIDE = [("4.1", "3.11"), ("4.2", "3.11"), ("4.1", "3.13"), ("4.2", "3.13"), ("
 
 
 @pytest.mark.parametrize(("spark_version", "version"), BESIDE)
-def test_other_pysparks_and_pythons_write_batches_and_streams_with_the_wheel_sent_along(
+def test_other_pysparks_and_pythons_write_with_the_wheel_sent_along(
     broker: LocalKafka,
     topic: Topic,
     read_topic: ReadTopic,

@@ -96,7 +96,7 @@ def test_ctrl_c_is_delayed_until_spark_has_started() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-# --- status lines ----------------------------------------------------------------------------------
+# STATUS LINES
 
 
 class Option:

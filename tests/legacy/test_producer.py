@@ -124,7 +124,7 @@ def tries(fake: FakeBroker) -> dict[int, int]:
     return found
 
 
-# ---- OPTIONS
+# OPTIONS
 
 
 def read(**options: Any) -> LegacyProducerConfig:
@@ -223,7 +223,7 @@ def test_a_message_must_be_given_and_a_topic_too() -> None:
         KeyedMessage(None, message="x")  # type: ignore[arg-type]
 
 
-# ---- PARTITIONS
+# PARTITIONS
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_a_bad_partitioner_harms_no_other_topic(fake: FakeBroker, partitioner: C
     assert written(fake, 0, "single") == ["1"]
 
 
-# ---- SYNC
+# SYNC
 
 
 def test_sync_send_returns_when_all_is_written(fake: FakeBroker) -> None:
@@ -571,7 +571,7 @@ def test_a_forced_close_fails_a_send_that_waits(fake: FakeBroker, caplog: pytest
     assert len(fake.requests_of(ApiKey.PRODUCE)) == 1
 
 
-# ---- THE QUEUE
+# THE QUEUE
 
 
 def outgoing(number: int) -> SerializedMessage:
@@ -715,7 +715,7 @@ def test_close_wakes_a_sender_that_waits_for_room() -> None:
     assert "1 of 2 messages of this call are queued" in errors[0]
 
 
-# ---- ASYNC
+# ASYNC
 
 
 def test_async_messages_are_sent_batch_num_messages_at_a_time_and_in_order(fake: FakeBroker) -> None:
@@ -890,7 +890,7 @@ def test_a_thread_that_cannot_start_leaves_no_producer_behind(fake: FakeBroker, 
     assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("half-made")}
 
 
-# ---- A REAL BROKER
+# A REAL BROKER
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

@@ -106,7 +106,7 @@ def test_a_new_broker_can_be_connected_at_once() -> None:
     assert connection.is_disconnected
 
 
-def test_the_way_to_ready() -> None:
+def test_a_connection_becomes_ready_step_by_step() -> None:
     connection = broker()
     connect(connection)
     assert connection.is_connecting
@@ -301,7 +301,7 @@ def test_resolving_is_limited_by_the_set_up_time_out_and_leaves_the_address_its_
     assert connection.times_out_at_ms == NEVER_MS
 
 
-# ---- requests in flight ------------------------------------------------------------------------------------------------------
+# REQUESTS IN FLIGHT
 
 
 def test_one_request_is_written_at_a_time() -> None:
@@ -345,7 +345,7 @@ def test_time_in_which_the_broker_throttles_does_not_count() -> None:
     assert connection.times_out_at_ms == NOW + 151
 
 
-# ---- back-off ----------------------------------------------------------------------------------------------------------------
+# BACK-OFF
 
 
 @given(initial=st.integers(0, 1000), extra=st.integers(0, 100_000), failures=st.integers(0, 1000), seed=st.integers(0, 100))

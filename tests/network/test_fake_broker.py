@@ -75,7 +75,7 @@ def broker() -> FakeBroker:
     return FakeBroker(nodes=2, topics={"t": 1})
 
 
-# ---- batches -----------------------------------------------------------------------------------------------------------------
+# BATCHES
 
 
 def test_records_are_read_as_they_were_written() -> None:
@@ -149,7 +149,7 @@ def test_what_a_broker_lets_pass_is_a_violation(broker: FakeBroker, batch: bytes
     assert violation in broker.violations[0]
 
 
-# ---- the log -----------------------------------------------------------------------------------------------------------------
+# THE LOG
 
 
 def test_offsets_continue_from_batch_to_batch(broker: FakeBroker) -> None:
@@ -174,7 +174,7 @@ def test_a_batch_that_is_too_large_is_refused(broker: FakeBroker) -> None:
     assert error_of(produce(broker, GOOD)) is Errors.MESSAGE_TOO_LARGE
 
 
-def test_other_refusals(broker: FakeBroker) -> None:
+def test_a_broker_rejects_unknown_topics_bad_acks_and_old_versions_of_zstd(broker: FakeBroker) -> None:
     assert error_of(produce(broker, GOOD, topic="nowhere")) is Errors.UNKNOWN_TOPIC_OR_PARTITION
     assert error_of(produce(broker, GOOD, version=13)) is Errors.UNKNOWN_TOPIC_ID
     assert error_of(produce(broker, GOOD, acks=2)) is Errors.INVALID_REQUIRED_ACKS
@@ -190,7 +190,7 @@ def test_acks_0_gets_no_answer_and_on_an_error_no_connection(broker: FakeBroker)
     assert broker.values("t") == [b"a", b"b"]
 
 
-# ---- producers ---------------------------------------------------------------------------------------------------------------
+# PRODUCERS
 
 
 def test_sequences_must_follow_one_another(broker: FakeBroker) -> None:
@@ -241,7 +241,7 @@ def test_producer_ids_are_new_and_epochs_of_a_transactional_id_grow(broker: Fake
     assert (first.producer_epoch, second.producer_epoch) == (0, 1)
 
 
-# ---- faults and metadata -------------------------------------------------------------------------------------------------------
+# FAULTS AND METADATA
 
 
 def test_errors_are_given_before_or_after_the_append(broker: FakeBroker) -> None:

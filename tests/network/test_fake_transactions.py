@@ -106,7 +106,7 @@ def broker() -> FakeBroker:
     return FakeBroker(topics={"t": 2})
 
 
-# ---- readers -----------------------------------------------------------------------------------------------------------------
+# READERS
 
 
 def test_readers_see_a_transaction_once_it_is_committed_and_never_when_aborted(broker: FakeBroker) -> None:
@@ -242,7 +242,7 @@ def test_a_new_start_in_the_last_epoch_gives_another_id(broker: FakeBroker) -> N
     assert (producer.producer_id != old_id, producer.epoch) == (True, 0)
 
 
-# ---- several nodes -----------------------------------------------------------------------------------------------------------
+# SEVERAL NODES
 
 
 def test_groups_and_ids_are_spread_as_kafka_spreads_them() -> None:
@@ -280,7 +280,7 @@ def test_a_coordinator_that_is_down_cannot_be_found() -> None:
         assert answer.error_code == Errors.COORDINATOR_NOT_AVAILABLE.number
 
 
-# ---- features, configs, offsets ----------------------------------------------------------------------------------------------
+# FEATURES, CONFIGS, OFFSETS
 
 
 @pytest.mark.parametrize(("level", "finalized"), [(0, {}), (1, {"transaction.version": 1}), (2, {"transaction.version": 2})])
@@ -350,7 +350,7 @@ def test_offsets_go_with_their_topic(broker: FakeBroker) -> None:
     assert broker.offsets.committed("g") == {}
 
 
-# ---- faults ------------------------------------------------------------------------------------------------------------------
+# FAULTS
 
 
 def test_errors_take_the_place_of_what_is_done_or_only_of_the_answer(broker: FakeBroker) -> None:
@@ -393,7 +393,7 @@ def test_every_request_can_fail_and_be_throttled(broker: FakeBroker, request_: o
     assert f"error_code={Errors.COORDINATOR_NOT_AVAILABLE.number}" in repr(answer)
 
 
-# ---- other hosts of the coordinators -----------------------------------------------------------------------------------------
+# OTHER HOSTS OF THE COORDINATORS
 
 
 def test_they_are_served_over_sockets() -> None:

@@ -178,7 +178,7 @@ def test_finalized_features_are_known() -> None:
     assert NodeApiVersions(ApiVersionsResponse()).finalized_features_epoch == -1
 
 
-# ---- with SASL -------------------------------------------------------------------------------------------------------------
+# WITH SASL
 
 
 class TwoRounds:
@@ -318,7 +318,7 @@ def test_the_messages_of_a_login_show_nothing() -> None:
     assert "canary" not in repr(reply(b"canary-7Qx2"))
 
 
-# ---- whatever a broker says --------------------------------------------------------------------------------------------------
+# WHATEVER A BROKER SAYS
 
 
 def real_login(mechanism: str) -> Login:

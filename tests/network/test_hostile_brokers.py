@@ -161,7 +161,7 @@ answers: dict[ApiKey, st.SearchStrategy[Message]] = {
 }
 
 
-# ---- bytes -------------------------------------------------------------------------------------------------------------------
+# BYTES
 
 
 @pytest.mark.parametrize(("request_", "version"), EVERY_VERSION, ids=lambda value: str(getattr(value, "API_KEY", value)))
@@ -247,7 +247,7 @@ def test_a_frame_that_trickles_in_takes_no_more_memory_than_what_has_come() -> N
     assert peak < MIB
 
 
-# ---- values ------------------------------------------------------------------------------------------------------------------
+# VALUES
 
 
 @given(data=st.data())
@@ -303,7 +303,7 @@ def client_request(node_id: int, message: Request[Any], clock: ManualClock) -> C
     return ClientRequest(node_id, message, clock.now_ms(), expect_response=True, request_timeout_ms=2_000)
 
 
-# ---- text ----------------------------------------------------------------------------------------------------------------------
+# TEXT
 
 FORGED = "x\n2026-01-01 00:00:00 ERROR forged\u202e\x1b[31m" + "y" * 100_000
 

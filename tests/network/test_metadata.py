@@ -95,7 +95,7 @@ def run_while_waiting(clock: PatientClock, wait: Callable[[], None], act: Callab
     return raised[0] if raised else None
 
 
-# ---- what is known ---------------------------------------------------------------------------------------------------------
+# WHAT IS KNOWN
 
 
 def test_it_starts_from_the_bootstrap_servers(meta: Metadata, clock: ManualClock) -> None:
@@ -143,7 +143,7 @@ def test_a_leader_without_an_address_is_no_leader(orders: Metadata, clock: Manua
     assert orders.leader_and_epoch(TP) == LeaderAndEpoch(None, 6)
 
 
-# ---- epochs ----------------------------------------------------------------------------------------------------------------
+# EPOCHS
 
 
 def test_an_older_epoch_does_not_replace_a_newer_one(orders: Metadata, clock: ManualClock) -> None:
@@ -219,7 +219,7 @@ def test_a_partition_without_an_epoch_is_believed(orders: Metadata, clock: Manua
     assert orders.leader_and_epoch(TP) == LeaderAndEpoch(1, None)
 
 
-# ---- when to update --------------------------------------------------------------------------------------------------------
+# WHEN TO UPDATE
 
 
 def test_an_update_is_due_by_age(orders: Metadata, clock: ManualClock) -> None:
@@ -274,7 +274,7 @@ def test_an_update_that_must_not_wait_waits_after_a_failure_all_the_same(orders:
     assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
 
 
-# ---- topics ----------------------------------------------------------------------------------------------------------------
+# TOPICS
 
 
 def names(meta: Metadata, clock: ManualClock) -> list[str | None]:
@@ -350,7 +350,7 @@ def test_an_update_for_a_topic_that_is_still_new_is_partial_and_at_once(orders: 
     assert names(orders, clock) == ["new", "orders"]
 
 
-# ---- errors ------------------------------------------------------------------------------------------------------------------
+# ERRORS
 
 
 @pytest.mark.parametrize(("code", "condition"), [(17, "KAFKA_INVALID_TOPIC_EXCEPTION"), (29, "KAFKA_TOPIC_AUTHORIZATION_FAILED")])
@@ -399,7 +399,7 @@ def test_a_refusal_that_is_over_is_not_raised_hours_later(orders: Metadata, cloc
         orders.await_update(orders.request_update("test"), 0)
 
 
-# ---- waiting -------------------------------------------------------------------------------------------------------------------
+# WAITING
 
 
 def test_waiting_ends_when_there_is_a_newer_version() -> None:
@@ -453,7 +453,7 @@ def test_an_answer_after_close_is_ignored(orders: Metadata, clock: ManualClock) 
     assert orders.request_update("test") == version
 
 
-# ---- leader hints, rebootstrap, connection errors ------------------------------------------------------------------------------
+# LEADER HINTS, REBOOTSTRAP, CONNECTION ERRORS
 
 
 def test_a_newer_leader_is_taken_from_a_hint(orders: Metadata) -> None:

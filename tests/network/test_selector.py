@@ -112,7 +112,7 @@ def closed_port() -> int:
     return port
 
 
-# ---- sending and receiving ---------------------------------------------------------------------------------------------------
+# SENDING AND RECEIVING
 
 
 def test_a_request_goes_out_and_its_answer_comes_back(selector: Selector, server: Server) -> None:
@@ -128,7 +128,7 @@ def test_a_request_goes_out_and_its_answer_comes_back(selector: Selector, server
     assert not selector.completed_receives  # results are those of one poll
 
 
-def test_many_answers_in_many_pieces(selector: Selector, server: Server) -> None:
+def test_many_answers_in_many_pieces_are_each_received_once(selector: Selector, server: Server) -> None:
     connection, peer = connect(selector, server)
     count = 200
     for _ in range(count):
@@ -240,7 +240,7 @@ def test_a_connection_made_at_once_is_told_by_the_next_poll_which_does_not_wait(
     selector.close()
 
 
-def test_several_connections_at_once(selector: Selector, server: Server) -> None:
+def test_several_connections_are_served_at_once(selector: Selector, server: Server) -> None:
     peers = {node_id: connect(selector, server, node_id) for node_id in range(5)}
     for node_id, (connection, _) in peers.items():
         assert selector.send(node_id, connection.send(INIT, 5))
@@ -253,7 +253,7 @@ def test_several_connections_at_once(selector: Selector, server: Server) -> None
     assert received == {node_id: InitProducerIdResponse(producer_id=node_id, producer_epoch=0) for node_id in range(5)}
 
 
-# ---- connections that fail -----------------------------------------------------------------------------------------------------
+# CONNECTIONS THAT FAIL
 
 
 def test_a_refused_connection_is_reported_with_the_systems_words(selector: Selector) -> None:
@@ -380,7 +380,7 @@ def test_closing_a_connection_reports_nothing_and_lets_go_of_its_buffers(selecto
     selector.close(1)  # again: nothing to do
 
 
-# ---- waiting -------------------------------------------------------------------------------------------------------------------
+# WAITING
 
 
 class StubbornTransport(PlaintextTransport):
@@ -428,7 +428,7 @@ def test_wakeup_after_close_is_harmless(selector: Selector) -> None:
     selector.wakeup()
 
 
-# ---- idle connections ----------------------------------------------------------------------------------------------------------
+# IDLE CONNECTIONS
 
 
 def test_idle_connections_are_closed_oldest_first_one_per_poll(selector: Selector, server: Server, clock: ManualClock) -> None:
@@ -487,7 +487,7 @@ def test_idle_connections_can_be_kept_for_ever(server: Server, clock: ManualCloc
     selector.close()
 
 
-# ---- transport -----------------------------------------------------------------------------------------------------------------
+# TRANSPORT
 
 
 def test_sockets_are_set_up_as_configured(server: Server) -> None:

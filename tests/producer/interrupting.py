@@ -119,7 +119,7 @@ class Application:
         self.aborted: list[bytes] = []
         self.has_ended = False
 
-    # ---- calls
+    # CALLS
 
     def send(self, **details: Any) -> None:
         row = Row(self._value())
@@ -204,7 +204,7 @@ class Application:
         self._sent += 1
         return b"%s-%03d" % (self.name.encode(), self._sent)
 
-    # ---- the story
+    # THE STORY
 
     def play(self, story: Sequence[Callable[[Application], None]], interrupts: AbstractContextManager[Any]) -> None:
         """Make the calls. Within `interrupts` KeyboardInterrupt is raised now and then."""
@@ -238,7 +238,7 @@ class Application:
             with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):
                 self.producer.abort_transaction()
 
-    # ---- the law
+    # THE LAW
 
     def check(self, written: Sequence[bytes | None], committed: Sequence[bytes | None]) -> None:
         """After close(): what holds wherever the interrupt came."""

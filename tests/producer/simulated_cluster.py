@@ -244,7 +244,7 @@ class SimulatedCluster:
         self._late: list[tuple[SimulatedClient, ClientRequest]] = []
         self._prepared: dict[ApiKey, deque[tuple[Fate, int]]] = {}
 
-    # ---- what a test says ------------------------------------------------------------------------------------------------------
+    # WHAT A TEST SAYS
 
     def answer(self, place: int, fate: Fate = Fate.ANSWER, which: int = 0) -> None:
         """Settle the oldest request of a connection; nothing happens if no request is in flight.
@@ -319,7 +319,7 @@ class SimulatedCluster:
         """As if the id had been used so often; before its first producer."""
         self.transactions.transactions[transactional_id] = Transaction(transactional_id, producer_id=999, epoch=epoch)
 
-    # ---- what a test looks at --------------------------------------------------------------------------------------------------
+    # WHAT A TEST LOOKS AT
 
     @property
     def transaction_version(self) -> int:
@@ -343,7 +343,7 @@ class SimulatedCluster:
         transaction = self.transactions.transactions.get(transactional_id)
         return transaction is not None and transaction.state is State.ONGOING
 
-    # ---- brokers ---------------------------------------------------------------------------------------------------------------
+    # BROKERS
 
     def _settle(self, client: SimulatedClient, request: ClientRequest, fate: Fate, which: int) -> None:
         prepared = self._prepared.get(request.message.API_KEY)

@@ -80,7 +80,7 @@ class SimulatedProducer(KafkaProducer):
     def has_all_memory_back(self) -> bool:
         return self._pool.available_memory == self._pool.total_memory and not self._accumulator.incomplete
 
-    # ---- the Sender ------------------------------------------------------------------------------------------------------------
+    # THE SENDER
 
     def wakes_at_ms(self) -> int:
         """When the Sender wakes up by itself."""
@@ -169,7 +169,7 @@ class Simulation:
         self.producers.remove(producer)
         self.cluster.forget(producer.client)
 
-    # ---- what happens ----------------------------------------------------------------------------------------------------------
+    # WHAT HAPPENS
 
     def settle(self) -> bool:
         """Run every Sender that has a reason to run, until none has one. Returns whether any had one."""

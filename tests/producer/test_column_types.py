@@ -27,7 +27,7 @@ from tests.fakes.fake_broker import FakeBroker
 WAIT_MS = 30_000
 
 
-# ---- SINGLE RECORDS
+# SINGLE RECORDS
 
 NO_WHOLE_NUMBERS = [
     *(1.7, 1.0, True, np.bool_(True), np.float64(1.0)),
@@ -69,7 +69,7 @@ def test_headers_that_are_no_pairs_are_refused_at_send(producer: KafkaProducer, 
         producer.send(ProducerRecord("orders", b"a", headers=headers))
 
 
-# ---- COLUMNS
+# COLUMNS
 
 NO_PARTITIONS = {
     "float": pa.array([1.7, 2.0]),
@@ -121,7 +121,7 @@ def test_what_is_no_column_is_refused(producer: KafkaProducer, column: str, give
         producer.send_columns("orders", **columns)
 
 
-# ---- THE TOPIC COLUMN
+# THE TOPIC COLUMN
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.int64(), pa.list_(pa.string())])
@@ -183,7 +183,7 @@ def test_rows_of_a_topic_keep_their_order_whatever_the_column_is(broker: FakeBro
     assert broker.values("orders") == [b"2"]
 
 
-# ---- PLUG-INS: what they answer
+# PLUG-INS: what they answer
 
 
 class SetsPartition:

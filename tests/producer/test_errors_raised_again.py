@@ -74,7 +74,7 @@ def keep_no_frames(error: BaseException | None) -> bool:
     return error is None or (error.__traceback__ is None and keep_no_frames(error.__context__))
 
 
-# ---- THE COPY
+# THE COPY
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_copy_leaves_the_frames_of_a_wait_that_failed_behind() -> None:
     assert keep_no_frames(copied.__cause__)
 
 
-# ---- WHERE ERRORS ARE KEPT
+# WHERE ERRORS ARE KEPT
 
 
 def test_a_delivery_raises_its_error_again_and_again() -> None:

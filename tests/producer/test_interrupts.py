@@ -69,14 +69,14 @@ def test_a_second_interrupt_while_the_first_one_is_handled_changes_nothing(broke
 
 @pytest.mark.soak
 @pytest.mark.parametrize("story", STORIES)
-def test_every_place_of_every_call(broker: FakeBroker, story: str) -> None:
+def test_an_interrupt_at_any_place_of_any_call_loses_no_row(broker: FakeBroker, story: str) -> None:
     for at in points_of(broker, story):
         play(broker, story, at)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("story", STORIES)
-def test_two_interrupts_anywhere(broker: FakeBroker, story: str) -> None:
+def test_two_interrupts_at_any_places_lose_no_row(broker: FakeBroker, story: str) -> None:
     for at in points_of(broker, story):
         play(broker, story, at, at + 1 + at % 40)
 
@@ -86,7 +86,7 @@ LOCKS_STAY_LOCKED = (3, 14) <= sys.version_info < (3, 15)  # python/cpython#1488
 
 @pytest.mark.soak
 @pytest.mark.skipif(LOCKS_STAY_LOCKED, reason="Python 3.14 can leave a lock locked: docs/producer.md promises nothing there")
-def test_five_thousand_real_signals() -> None:
+def test_a_producer_ends_well_after_five_thousand_real_signals() -> None:
     program = [sys.executable, "-m", "tests.producer.signalled", "5000"]
     found = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

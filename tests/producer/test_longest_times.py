@@ -135,7 +135,7 @@ def test_the_old_producer_works_and_closes_with_the_longest_times(broker: FakeBr
     assert broker.values("orders") == [b"m"]
 
 
-# ---- THE CLOCK
+# THE CLOCK
 
 
 @pytest.mark.parametrize("timeout_ms", [MAX_WAIT_MS, MAX_WAIT_MS + 1, LONG_MAX, 10**400, float("inf")])

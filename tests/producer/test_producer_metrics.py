@@ -41,7 +41,7 @@ def read(stage: Stage, *names: str, since_start: bool = False) -> list[float]:
     return [snapshot[name] for name in names]
 
 
-# ---- SENDING
+# SENDING
 
 
 def test_records_count_when_they_are_sent_not_when_they_are_acknowledged() -> None:
@@ -161,7 +161,7 @@ def test_a_split_counts_once_and_its_records_are_sent_again() -> None:
     assert read(stage, *names) == [1, 8, 3, 0, 0]
 
 
-# ---- FAILING
+# FAILING
 
 
 def test_records_that_fail_for_good_are_errors() -> None:
@@ -210,7 +210,7 @@ def test_an_error_is_counted_before_it_is_told() -> None:
     assert seen == [1]
 
 
-# ---- WINDOWS
+# WINDOWS
 
 
 def test_averages_maxima_and_rates_are_of_the_configured_windows() -> None:
@@ -235,7 +235,7 @@ def test_windows_are_30_seconds_and_two_unless_configured() -> None:
     assert (config.metrics_sample_window_ms, config.metrics_num_samples) == (30_000, 2)
 
 
-# ---- THE NETWORK
+# THE NETWORK
 
 
 def test_throttle_times_are_of_every_response() -> None:
@@ -290,7 +290,7 @@ def test_bytes_requests_and_connections_of_all_nodes_are_those_of_each(broker: F
     assert metrics["connection-close-total"] == metrics["connection-creation-total"]
 
 
-# ---- THE CALLER'S SIDE
+# THE CALLER'S SIDE
 
 
 def test_the_tables_name_everything_that_metrics_returns(broker: FakeBroker) -> None:

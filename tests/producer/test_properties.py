@@ -37,7 +37,7 @@ few = settings(
 )
 
 
-# ---- THE SCRIPT
+# THE SCRIPT
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def first_occurrences(log: Sequence[bytes | None]) -> list[bytes | None]:
     return list(dict.fromkeys(log))
 
 
-# ---- THE SENDER
+# THE SENDER
 
 
 @few
@@ -278,7 +278,7 @@ def test_after_batches_of_unknown_outcome_rows_are_written_and_none_twice(
         assert len(log) >= acknowledged[partition]
 
 
-# ---- THE ACCUMULATOR
+# THE ACCUMULATOR
 
 
 @few
@@ -375,7 +375,7 @@ def test_callers_that_write_at_the_same_time_do_not_overwrite_one_another(steps:
     assert stage.is_whole
 
 
-# ---- MEMORY
+# MEMORY
 
 
 @few
@@ -400,7 +400,7 @@ def test_blocks_are_never_lost_nor_handed_out_twice(steps: list[tuple[int, bool,
         assert pool.available_memory + sum(map(len, held)) * 1024 == pool.total_memory
 
 
-# ---- STICKY PARTITIONS
+# STICKY PARTITIONS
 
 
 @few

@@ -56,7 +56,7 @@ def columns_of(*records: Sent) -> RecordColumns:
     return rows_of(filled(*records)[0].as_columns(), len(records), 0)
 
 
-# ---- OUTCOMES
+# OUTCOMES
 
 
 def test_a_future_tells_where_its_record_is() -> None:
@@ -157,7 +157,7 @@ def test_a_record_that_could_not_be_gathered_has_a_future_and_a_callback_too() -
     assert heard == [error]
 
 
-# ---- COLUMNS
+# COLUMNS
 
 
 def test_records_become_columns_row_by_row() -> None:

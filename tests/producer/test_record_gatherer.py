@@ -58,7 +58,7 @@ class Gathering:
         return [bundle.values for bundle in self.bundles]
 
 
-# ---- WHEN A CHUNK IS MADE
+# WHEN A CHUNK IS MADE
 
 
 def test_records_wait_until_there_is_a_batchs_worth() -> None:
@@ -232,7 +232,7 @@ def test_many_callers_lose_no_record_and_keep_their_own_order() -> None:
         assert len(own) == 300
 
 
-# ---- MEMORY
+# MEMORY
 
 
 def bounds_of(gathering: Gathering) -> int:
@@ -364,7 +364,7 @@ def test_half_a_record_left_by_an_interrupt_is_dropped_and_the_next_begins_a_bun
     assert gathering.stage.is_whole
 
 
-# ---- CLOSE
+# CLOSE
 
 
 def test_a_closed_gatherer_takes_no_records_and_keeps_what_it_has() -> None:

@@ -154,7 +154,7 @@ def test_a_topic_of_a_subclass_of_str_is_a_topic(broker: FakeBroker, producer: K
     assert broker.values("orders") == [b"v"]
 
 
-# ---- THE PACKAGE'S NAMES
+# THE PACKAGE'S NAMES
 
 
 def test_what_a_user_of_the_producer_needs_comes_from_the_package() -> None:

@@ -66,7 +66,7 @@ def stream(*batches: pa.RecordBatch | Exception) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(first.schema, each())
 
 
-# ---- ONE DELIVERY
+# ONE DELIVERY
 
 
 def test_all_batches_of_a_table_have_one_delivery(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -162,7 +162,7 @@ def test_the_types_of_its_arguments_come_from_the_package() -> None:
     assert {"ArrowStreamExportable", "ArrowArrayExportable"} == {each.__name__ for each in spark_kafka_sink.ArrowTable.__args__}
 
 
-# ---- A STREAM IS NEVER IN MEMORY AS A WHOLE
+# A STREAM IS NEVER IN MEMORY AS A WHOLE
 
 
 class Source:
@@ -231,7 +231,7 @@ def test_a_stream_that_gets_no_memory_fails_and_says_how_far_it_came(broker: Fak
     assert source.alive == 0
 
 
-# ---- ERRORS
+# ERRORS
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_producer_that_is_closed_meanwhile_reads_no_further(broker: FakeBroker
         producer.send_table("single", batch("a"))
 
 
-# ---- TRANSACTIONS
+# TRANSACTIONS
 
 
 @pytest.fixture
@@ -379,7 +379,7 @@ def test_a_batch_with_other_columns_than_its_table_is_an_error(broker: FakeBroke
     assert broker.values("single") == [b"v", b"v"]
 
 
-# ---- INTERRUPTS; test_interrupts.py has every point
+# INTERRUPTS; test_interrupts.py has every point
 
 
 def interrupted_at(number: int, then: Callable[[], None] = lambda: None) -> pa.RecordBatchReader:

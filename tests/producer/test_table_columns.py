@@ -33,7 +33,7 @@ def problem(schema: dict[str, pa.DataType], topic: str | None = "t") -> str:
     return found.value.message
 
 
-# ---- TABLES
+# TABLES
 
 
 class Stream:
@@ -114,7 +114,7 @@ def test_an_interrupt_in_a_source_stays_an_interrupt() -> None:
         next_batch(reader)
 
 
-# ---- TYPES THAT ARE TAKEN
+# TYPES THAT ARE TAKEN
 
 
 TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
@@ -253,7 +253,7 @@ def test_the_first_of_two_equal_names_counts_and_others_are_ignored() -> None:
     assert TableColumns.find(batch.schema, "t").of(batch).value.to_pylist() == ["a"]  # type: ignore[union-attr]
 
 
-# ---- WHAT IS SAID OF OTHERS
+# WHAT IS SAID OF OTHERS
 
 
 @pytest.mark.parametrize(

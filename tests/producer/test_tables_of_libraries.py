@@ -65,21 +65,21 @@ def polars_frame() -> pl.DataFrame:
     )
 
 
-# ---- POLARS
+# POLARS
 
 
-def test_a_frame_of_polars(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_frame_of_polars_is_written(broker: FakeBroker, producer: KafkaProducer) -> None:
     assert written(broker, producer, polars_frame()) == EXPECTED
 
 
 @pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["one", "k", "v"]), pl.Binary], ids=str)
-def test_categories_and_bytes_of_polars(broker: FakeBroker, producer: KafkaProducer, kind: Any) -> None:
+def test_categories_and_bytes_of_polars_are_written(broker: FakeBroker, producer: KafkaProducer, kind: Any) -> None:
     parts = ["key", "value"] if kind == pl.Binary else ["key", "value", "topic"]
     frame = polars_frame().with_columns(pl.col(parts).cast(kind))
     assert written(broker, producer, frame) == EXPECTED
 
 
-def test_a_frame_of_polars_in_many_chunks(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_frame_of_polars_in_many_chunks_is_written(broker: FakeBroker, producer: KafkaProducer) -> None:
     frame = pl.concat([polars_frame().with_columns(pl.col("key", "topic").cast(pl.Categorical))] * 3, rechunk=False)
     assert frame.n_chunks() == 3
     assert [record.value for record in written(broker, producer, frame)] == [b"v", None] * 3
@@ -102,14 +102,14 @@ def test_what_polars_has_that_is_no_record_is_told(producer: KafkaProducer) -> N
         producer.send_table("one", pl.Series("value", ["v"]))
 
 
-# ---- DUCKDB
+# DUCKDB
 
 
-def test_a_relation_of_duckdb(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_relation_of_duckdb_is_written(broker: FakeBroker, producer: KafkaProducer) -> None:
     assert written(broker, producer, duckdb.sql(SQL)) == EXPECTED
 
 
-def test_a_map_and_an_enum_of_duckdb(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_map_and_an_enum_of_duckdb_are_written(broker: FakeBroker, producer: KafkaProducer) -> None:
     sql = "SELECT 'k'::ENUM('k', 'l') AS key, 'v' AS value, MAP {'h': '1'} AS headers, 'two'::ENUM('two') AS topic"
     (record,) = written(broker, producer, duckdb.sql(sql), "two")
     assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"1"),))
@@ -122,7 +122,7 @@ def test_a_long_result_of_duckdb_is_written_in_its_order(broker: FakeBroker, pro
     assert [record.value for record in records] == [b"%d" % number for number in range(140_000)]
 
 
-def test_text_of_duckdb_as_views(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_text_of_duckdb_in_views_is_written(broker: FakeBroker, producer: KafkaProducer) -> None:
     with duckdb.connect() as connection:
         connection.sql("SET produce_arrow_string_view = true")
         connection.sql("SET arrow_large_buffer_size = true")

@@ -46,11 +46,11 @@ def pandas_frame() -> Any:
     )
 
 
-def test_a_frame_of_pandas(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_frame_of_pandas_is_written(broker: FakeBroker, producer: KafkaProducer) -> None:
     assert written(broker, producer, pandas_frame()) == EXPECTED
 
 
-def test_categories_and_the_index_of_pandas(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_categories_and_a_named_index_of_pandas_are_written(broker: FakeBroker, producer: KafkaProducer) -> None:
     """A named index is a column, any other is none."""
     frame = pandas_frame().astype({"topic": "category", "value": "category"})
     assert written(broker, producer, frame.iloc[::-1].iloc[::-1]) == EXPECTED
@@ -67,7 +67,7 @@ def test_a_column_of_pandas_that_arrow_cannot_have_is_told(producer: KafkaProduc
         producer.send_table("one", pd.DataFrame({"value": ["v", 1]}))
 
 
-def test_the_example_of_the_documents(broker: FakeBroker) -> None:
+def test_the_example_of_the_documents_writes_what_it_says(broker: FakeBroker) -> None:
     (block,) = [each.text for each in code_blocks() if each.text.startswith("import pandas as pd")]
     exec(block.replace("localhost:9092", broker.bootstrap_servers), {})
     records = broker.records("orders")

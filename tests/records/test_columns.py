@@ -177,7 +177,7 @@ def test_without_any_column_the_rows_must_be_told() -> None:
         record_columns(None)
 
 
-# ---- timestamps
+# TIMESTAMPS
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_timestamps_of_another_type_are_refused() -> None:
         record_columns(pa.nulls(1), timestamps=pa.array([1], pa.timestamp("ms")))
 
 
-# ---- headers
+# HEADERS
 
 ROWS: list[Headers | None] = [
     [("b", b"2"), ("a", b"1"), ("b", b"3")],
@@ -316,7 +316,7 @@ def test_headers_of_another_type_are_refused(kind: pa.DataType) -> None:
         record_columns(None, headers=pa.nulls(1, kind))
 
 
-# ---- parts
+# PARTS
 
 header_lists = st.none() | st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=3)
 payloads = st.none() | st.binary(max_size=8)

@@ -89,7 +89,7 @@ def test_an_unknown_codec_is_refused() -> None:
         compress("brotli", TEXT)
 
 
-# ---- the forms
+# THE FORMS
 
 
 def test_lz4_blocks_are_independent_and_without_content_size() -> None:
@@ -105,7 +105,7 @@ def test_gzip_is_the_same_at_any_time() -> None:
     assert compress("gzip", TEXT)[:10].hex() == "1f8b0800000000000003"
 
 
-# ---- without the lz4 package
+# WITHOUT THE LZ4 PACKAGE
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_lz4_is_written_from_arrows_blocks_and_warned_about_once(caplog: pytest.
     assert [record.levelname for record in caplog.records if "lz4 package" in record.message] == ["WARNING"]
 
 
-# ---- the estimator
+# THE ESTIMATOR
 
 
 def test_the_estimate_starts_at_one_for_each_topic_and_codec() -> None:

@@ -53,7 +53,7 @@ def hashes_of(keys: list[bytes | None], kind: pa.DataType = LAYOUTS[0]) -> list[
     return [int(value) for value in murmur2(pa.array(keys, kind))]
 
 
-def test_known_hashes() -> None:
+def test_hashes_are_those_of_java() -> None:
     assert dict(zip(KNOWN, hashes_of(list(KNOWN)), strict=True)) == KNOWN
     assert [scalar_murmur2(key) for key in KNOWN] == list(KNOWN.values())
 
@@ -63,7 +63,7 @@ def test_a_key_alone_hashes_like_among_others(key: bytes) -> None:
     assert hashes_of([key]) == [KNOWN[key]]
 
 
-def test_known_partitions() -> None:
+def test_partitions_are_those_of_java() -> None:
     partitions = partition_for_keys(pa.array(list(PARTITIONS), pa.binary()), 1000)
     assert partitions.dtype == np.int32
     assert dict(zip(PARTITIONS, partitions.tolist(), strict=True)) == PARTITIONS
@@ -84,13 +84,13 @@ def test_a_column_hashes_like_its_keys(few: int, keys: list[bytes], kind: pa.Dat
 
 
 @pytest.mark.parametrize("size", range(18))
-def test_keys_of_one_length(size: int) -> None:
+def test_keys_of_one_length_hash_as_each_alone(size: int) -> None:
     keys = [bytes((row * 37 + index * 11) % 256 for index in range(size)) for row in range(200)]
     assert hashes_of(list(keys)) == [scalar_murmur2(key) for key in keys]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
-def test_a_slice_of_keys_of_one_length(kind: pa.DataType) -> None:
+def test_a_slice_of_keys_of_one_length_hashes_as_each_alone(kind: pa.DataType) -> None:
     keys = [f"{row * 7919 % 100_003:05}" for row in range(300)]
     hashes = murmur2(pa.array(["other", *keys, "longer than these"]).cast(kind).slice(1, 300))
     assert hashes.tolist() == [scalar_murmur2(key.encode()) for key in keys]

@@ -179,7 +179,7 @@ def record_length_size(row: bytes) -> int:
     return next(index for index, byte in enumerate(row) if byte < 0x80) + 1
 
 
-# ---- the header
+# THE HEADER
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -207,7 +207,7 @@ def test_a_header_without_producer_id_says_minus_one() -> None:
     assert struct.unpack(">qiib4xhiqqqhii", header) == (0, 49 + 3, -1, 2, 0, 4, 7, 9, -1, -1, -1, 5)
 
 
-# ---- the decoder of these tests can fail
+# THE DECODER OF THESE TESTS CAN FAIL
 
 GOOD = batch_of(columns_of([DecodedRecord(5, b"key", b"value", [("h", None)]), DecodedRecord(6, None, b"v")]))
 

@@ -39,7 +39,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(("value", "encoded"), KNOWN.items())
-def test_known_values(value: int, encoded: str) -> None:
+def test_varints_are_those_of_protocol_buffers(value: int, encoded: str) -> None:
     assert encode_varint(value).hex() == encoded
     assert varint_sizes(value) == len(encoded) // 2
 

@@ -38,7 +38,7 @@ ONE = message(0, WrittenRange("a", 0, 10, 19, 10, 100), WrittenRange("b", 0, 5, 
 TWO = message(1, WrittenRange("a", 0, 20, 24, 5, 50), WrittenRange("a", 1, 0, 1, 2, 20), count=3)
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
+# MESSAGES
 
 
 def test_a_message_survives_the_way_to_the_driver() -> None:
@@ -71,7 +71,7 @@ def test_an_unknown_offset_does_not_hide_a_known_one() -> None:
     assert merge_ranges([unknown, unknown]) == (WrittenRange("a", 0, -1, -1, 6, 60),)
 
 
-# --- commit -----------------------------------------------------------------------------------------------------------
+# COMMIT
 
 
 def test_reports_add_up() -> None:
@@ -174,7 +174,7 @@ def test_both_writers_commit_and_abort_as_spark_calls_them(tmp_path: Path, caplo
         stream.commit([None], 4)
 
 
-# --- the report file --------------------------------------------------------------------------------------------------
+# THE REPORT FILE
 
 
 def test_each_commit_appends_one_line_of_json(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_rejected_rows_are_counted_by_reason() -> None:
     assert (line["skipped_by_reason"], line["dead_lettered_by_reason"]) == ({"KAFKA_A": 1, "KAFKA_B": 5}, {"KAFKA_C": 4})
 
 
-# --- rows that were not written ---------------------------------------------------------------------------------------
+# ROWS THAT WERE NOT WRITTEN
 
 
 def test_rows_that_were_not_written_are_counted_and_make_the_line_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -301,7 +301,7 @@ def test_rows_that_were_not_written_are_counted_and_make_the_line_a_warning(capl
     assert (json.loads(summary.to_json(0))["skipped"], json.loads(summary.to_json(0))["dead_lettered"]) == (3, 3)
 
 
-# --- the caller's function --------------------------------------------------------------------------------------------
+# THE CALLER'S FUNCTION
 
 summaries: list[CommitSummary] = []
 
@@ -344,7 +344,7 @@ def test_a_function_that_cannot_be_called_is_an_error(name: str) -> None:
         commit.find_function(name)
 
 
-# --- abort ------------------------------------------------------------------------------------------------------------
+# ABORT
 
 
 EMPTY = message(2)

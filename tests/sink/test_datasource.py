@@ -238,7 +238,7 @@ def test_the_options_travel_to_the_tasks() -> None:
     assert options.producer.linger_ms == 7
 
 
-# --- ways to the data source ----------------------------------------------------------------------------------------------
+# WAYS TO THE DATA SOURCE
 
 
 def test_the_shim_delegates_to_the_data_source() -> None:

@@ -109,7 +109,7 @@ def scrape(port: int) -> str:
         return str(answer.read().decode())
 
 
-# --- THE FILE ---------------------------------------------------------------------------------------------------------
+# THE FILE
 
 
 def test_the_textfile_can_be_read_by_those_only_whom_the_umask_allows(file: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_lock_that_is_never_given_back_ends_the_wait(file: Path, monkeypatch: 
     record(summary(*ORDERS))
 
 
-# --- THE PORT ---------------------------------------------------------------------------------------------------------
+# THE PORT
 
 
 def test_a_scrape_is_what_prometheus_own_parser_reads(file: Path, port: int) -> None:
@@ -285,7 +285,7 @@ def test_a_port_of_another_program_is_an_error_and_the_commit_counts(file: Path,
     assert samples(file.read_text())["commits_total", "q1"] == 1
 
 
-# --- WHAT THE USER SETS -----------------------------------------------------------------------------------------------
+# WHAT THE USER SETS
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
     assert importlib.import_module("spark_kafka_sink.sink.prometheus") is prometheus
 
 
-# --- NAMES ------------------------------------------------------------------------------------------------------------
+# NAMES
 
 
 def test_names_follow_the_conventions() -> None:

@@ -57,7 +57,7 @@ def stage() -> Iterator[Stage]:
     made.cache.close()
 
 
-# --- WHICH TASK GETS IT ------------------------------------------------------------------------------------------------------
+# WHICH TASK GETS IT
 
 
 def test_the_next_task_gets_the_same_producer_with_counters_at_zero(stage: Stage) -> None:
@@ -126,7 +126,7 @@ def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -
     assert all(len(made.closed) == 1 for made in stage.made)
 
 
-# --- WHEN IT IS CLOSED ----------------------------------------------------------------------------------------------------
+# WHEN IT IS CLOSED
 
 
 def test_a_task_that_fails_has_its_producer_closed_at_once(stage: Stage) -> None:
@@ -227,7 +227,7 @@ def test_a_thread_closes_expired_producers_and_ends() -> None:
     assert cache.idle() == 0
 
 
-# --- WITH REAL PRODUCERS ----------------------------------------------------------------------------------------------
+# WITH REAL PRODUCERS
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def acknowledge_at_once(_: FakeProducer, delivery: FakeDelivery) -> None:
     delivery.acknowledge()
 
 
-# --- what a task does -------------------------------------------------------------------------------------------------
+# WHAT A TASK DOES
 
 
 @pytest.mark.parametrize("on_send", [None, acknowledge_at_once])
@@ -190,7 +190,7 @@ def test_ranges_of_many_batches_are_merged_before_the_end(monkeypatch: pytest.Mo
     assert write(Batches(*[1] * 9), FakeProducer(on_send=acknowledge_at_once)).written == (WrittenRange("t", 0, 0, 8, 9, 90),)
 
 
-# --- what Spark calls -------------------------------------------------------------------------------------------------
+# WHAT SPARK CALLS
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_a_task_names_itself() -> None:
     assert str(Task(2, 0)) == "Spark partition 2, attempt 0"
 
 
-# --- garbage collection -----------------------------------------------------------------------------------------------
+# GARBAGE COLLECTION
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def frames_of(error: BaseException) -> str:
     return str([(frame.name, frame.locals) for frame in shown.stack if frame.filename != __file__]) + str(shown)
 
 
-# ---- PLAIN -----------------------------------------------------------------------------------------------------------------
+# PLAIN
 
 
 def test_plain_sends_name_and_password() -> None:
@@ -78,7 +78,7 @@ def test_plain_is_understood_by_a_server() -> None:
         SaslServer("PLAIN", {"alice": "other"}).evaluate(Dialog(PlainLogin("alice", Secret(CANARY)).start("")).message or b"")
 
 
-# ---- OAUTHBEARER -----------------------------------------------------------------------------------------------------------
+# OAUTHBEARER
 
 
 def bearer(token: OAuthBearerToken | Exception) -> OAuthBearerLogin:
@@ -173,7 +173,7 @@ def test_any_refusal_of_a_token_can_be_told(refusal: bytes) -> None:
         dialog.send(b"")
 
 
-# ---- GSSAPI ----------------------------------------------------------------------------------------------------------------
+# GSSAPI
 
 
 class FakeGssapi:
@@ -375,7 +375,7 @@ def test_a_keytab_that_cannot_be_read_is_told_before_anything_is_sent() -> None:
         gssapi_dialog(FakeGssapi(), 'Krb5LoginModule required useKeyTab=true keyTab="no.keytab" principal="a";')
 
 
-# ---- which login -----------------------------------------------------------------------------------------------------------
+# WHICH LOGIN
 
 
 def login(**options: str) -> Login:

@@ -53,10 +53,10 @@ def server_first(nonce: str, *, salt: bytes = b"salt", iterations: object = 4096
     return f"r={nonce},s={base64.b64encode(salt).decode()},i={iterations}".encode()
 
 
-# ---- what must work --------------------------------------------------------------------------------------------------------
+# WHAT MUST WORK
 
 
-def test_the_example_of_rfc_7677() -> None:
+def test_the_exchange_is_that_of_rfc_7677() -> None:
     exchange = scram("SCRAM-SHA-256", "user", "pencil", nonce="rOprNGfwEbeRWgbNEkqO")
     assert next(exchange) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     challenge = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
@@ -104,7 +104,7 @@ def test_messages_show_nothing() -> None:
     assert repr(next(exchange)) == str(exchange.send(server_first("nX"))) == "[hidden]"
 
 
-# ---- servers that are not what they claim to be -----------------------------------------------------------------------------
+# SERVERS THAT ARE NOT WHAT THEY CLAIM TO BE
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def claims_of(token: Secret) -> dict[str, Any]:
     return json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))  # type: ignore[no-any-return]
 
 
-# ---- reading tokens --------------------------------------------------------------------------------------------------------
+# READING TOKENS
 
 
 def test_expiry_and_principal_are_read_from_a_jwt() -> None:
@@ -80,7 +80,7 @@ def test_a_token_shows_neither_itself_nor_its_extensions() -> None:
     assert CANARY not in repr(OAuthBearerToken(CANARY, extensions={"a": CANARY}))  # type: ignore[arg-type]  # str is wrapped
 
 
-# ---- keeping and renewing ----------------------------------------------------------------------------------------------------
+# KEEPING AND RENEWING
 
 
 class Issuer:
@@ -268,7 +268,7 @@ def test_a_token_is_never_renewed_in_the_past(
     assert window.refresh_at_ms(OAuthBearerToken(Secret(""), lifetime * 1000), 0, Random(seed)) >= 0
 
 
-# ---- sources -----------------------------------------------------------------------------------------------------------------
+# SOURCES
 
 
 def test_an_unsecured_token_has_the_claims_of_the_login_module(clock: ManualClock) -> None:
@@ -359,7 +359,7 @@ def test_the_region_is_that_of_the_cluster(servers: str, environment: dict[str, 
     assert aws_region(ProducerConfig.from_mapping({"bootstrap.servers": servers}), environment) == region
 
 
-# ---- a token endpoint ----------------------------------------------------------------------------------------------------------
+# A TOKEN ENDPOINT
 
 
 class TokenServer(http.server.ThreadingHTTPServer):
@@ -753,7 +753,7 @@ def test_certificates_that_the_login_module_names_and_that_cannot_be_read_are_to
     assert CANARY not in str([frame.locals for frame in shown.stack if frame.filename != __file__])
 
 
-# ---- JWT assertions ------------------------------------------------------------------------------------------------------------
+# JWT ASSERTIONS
 
 
 def write_key(tmp_path: Path, kind: str, passphrase: bytes | None = None) -> tuple[Path, Any]:

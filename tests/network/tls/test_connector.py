@@ -129,7 +129,7 @@ def answer(correlation_id: int, producer_id: int = 7) -> bytes:
     return framed(header, InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
 
 
-# ---- bytes -------------------------------------------------------------------------------------------------------------------
+# BYTES
 
 
 def echo_length(connection: socket.socket) -> bytes:
@@ -265,7 +265,7 @@ def test_many_answers_at_once_are_all_read() -> None:
     server.join()
 
 
-# ---- the end of a connection -------------------------------------------------------------------------------------------------
+# THE END OF A CONNECTION
 
 
 def test_closing_tells_the_broker_that_no_more_will_come() -> None:
@@ -422,7 +422,7 @@ def test_an_alert_right_after_the_handshake_means_what_it_means_before(alert: st
         transport.close()
 
 
-# ---- whom not to talk to -----------------------------------------------------------------------------------------------------
+# WHOM NOT TO TALK TO
 
 
 def accept_with(context: ssl.SSLContext) -> Callable[[socket.socket], object]:
@@ -442,27 +442,27 @@ def refused(lost: Disconnect) -> str:
 
 
 @BOTH_VERSIONS
-def test_a_foreign_certificate(version: str) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused_with_the_remedy(version: str) -> None:
     message = refused(failure(accept_with(STRANGER.issue("broker").server_context()), ssl_enabled_protocols=version))
     assert "the broker's certificate was not accepted: unable to get local issuer certificate" in message
     assert "its issuer is not in ssl.truststore.certificates: add its certificate authority" in message
 
 
 @BOTH_VERSIONS
-def test_a_certificate_that_signs_itself(version: str) -> None:
+def test_a_certificate_that_signs_itself_is_refused_with_the_remedy(version: str) -> None:
     message = refused(failure(accept_with(STRANGER.server_context()), ssl_enabled_protocols=version))
     assert "self-signed certificate" in message
     assert "add its certificate authority" in message
 
 
 @BOTH_VERSIONS
-def test_an_expired_certificate(version: str) -> None:
+def test_an_expired_certificate_is_refused(version: str) -> None:
     message = refused(failure(accept_with(AUTHORITY.issue("b", expired=True).server_context()), ssl_enabled_protocols=version))
     assert message == "the broker's certificate was not accepted: certificate has expired"
 
 
 @BOTH_VERSIONS
-def test_a_certificate_for_another_host(version: str) -> None:
+def test_a_certificate_for_another_host_is_refused_unless_names_are_unchecked(version: str) -> None:
     elsewhere = AUTHORITY.issue("b", hosts=["elsewhere.example"]).server_context()
     message = refused(failure(accept_with(elsewhere), ssl_enabled_protocols=version))
     assert "certificate is not valid for 'localhost'" in message
@@ -492,7 +492,7 @@ def test_addresses_are_checked_too() -> None:
 
 
 @BOTH_VERSIONS
-def test_a_missing_client_certificate(version: str) -> None:
+def test_a_broker_that_demands_a_client_certificate_is_told_with_the_option(version: str) -> None:
     message = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), ssl_enabled_protocols=version))
     assert "the broker probably demands a client certificate: set ssl.keystore.location" in message
 
@@ -506,14 +506,14 @@ def test_a_client_certificate_that_the_broker_does_not_know(version: str) -> Non
     assert "its issuer is not in the broker's truststore" in message
 
 
-def test_an_expired_client_certificate() -> None:
+def test_an_expired_client_certificate_is_rejected_and_told() -> None:
     expired = AUTHORITY.issue("me", hosts=(), expired=True)
     keystore = {"ssl_keystore_key": expired.key_pem(), "ssl_keystore_certificate_chain": expired.chain_pem}
     message = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), **keystore))
     assert "the broker rejects this client's certificate (ssl.keystore.…): it has expired" in message
 
 
-def test_no_version_in_common() -> None:
+def test_no_version_in_common_is_told_with_the_option() -> None:
     newest = BROKER.server_context()
     newest.minimum_version = ssl.TLSVersion.TLSv1_3
     message = refused(failure(accept_with(newest), ssl_enabled_protocols="TLSv1.2"))
@@ -532,7 +532,7 @@ def test_a_broker_that_ends_the_handshake_at_once_did_not_ask_for_a_certificate(
     assert "certificate" not in message
 
 
-def test_no_cipher_suite_in_common() -> None:
+def test_no_cipher_suite_in_common_fails_the_handshake() -> None:
     other = BROKER.server_context()
     other.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
     message = refused(failure(accept_with(other), ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"))
@@ -642,7 +642,7 @@ def test_a_transport_is_used_as_a_plain_one_until_it_is_connected() -> None:
     transport.close()
 
 
-# ---- certificates that are renewed -------------------------------------------------------------------------------------------
+# CERTIFICATES THAT ARE RENEWED
 
 
 def number_seen_by_a_broker(connector: TlsConnector) -> int:
@@ -692,7 +692,7 @@ def test_files_that_stay_as_they_are_are_read_once(tmp_path: Path, monkeypatch: 
         connector(Address(socket.AF_INET, ("127.0.0.1", 1), "localhost")).close()
 
 
-# ---- what a caller of the producer sees --------------------------------------------------------------------------------------
+# WHAT A CALLER OF THE PRODUCER SEES
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, Any
     return seen
 
 
-# ---- whom to trust -----------------------------------------------------------------------------------------------------------
+# WHOM TO TRUST
 
 
 def as_pem_text(authority: Authority, _: Path) -> dict[str, object]:
@@ -192,7 +192,7 @@ def test_host_names_are_checked_unless_that_is_switched_off(authority: Authority
         network_config(ssl_endpoint_identification_algorithm="ldaps")
 
 
-# ---- who we are --------------------------------------------------------------------------------------------------------------
+# WHO WE ARE
 
 
 def with_key_text(me: Certificate, _: Path) -> dict[str, object]:
@@ -296,7 +296,7 @@ def test_no_key_is_left_on_a_disk(me: Certificate, monkeypatch: pytest.MonkeyPat
     assert not list(tmp_path.iterdir())
 
 
-# ---- what cannot be used -----------------------------------------------------------------------------------------------------
+# WHAT CANNOT BE USED
 
 
 def test_a_missing_file_is_named_with_its_option(tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_a_keystore_without_a_key_is_refused(truststore: Path) -> None:
     assert message == f"ssl.keystore.location={truststore}: there is no private key with its certificate in it"
 
 
-# ---- versions and ciphers ----------------------------------------------------------------------------------------------------
+# VERSIONS AND CIPHERS
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-# ---- MEMORY THAT WAS HANDED OUT
+# MEMORY THAT WAS HANDED OUT
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_memory_is_reduced_to_a_charge_and_a_rest(
     assert len(reduced) + len(rest) == len(memory)
 
 
-# ---- HANDING OUT
+# HANDING OUT
 
 
 def test_blocks_are_counted_out_and_back() -> None:
@@ -264,7 +264,7 @@ def test_when_memory_cannot_be_had_from_the_system_nothing_is_taken(monkeypatch:
     assert pool.available_memory == 3 * BLOCK
 
 
-# ---- TRYING
+# TRYING
 
 
 def test_trying_takes_what_is_free() -> None:
@@ -292,7 +292,7 @@ def test_trying_does_not_overtake_waiting_callers() -> None:
     assert len(waiter.result(WAIT_S)) == 3
 
 
-# ---- WAITING
+# WAITING
 
 
 def test_a_waiter_gets_memory_that_is_given_back() -> None:
@@ -542,7 +542,7 @@ def test_an_overdraft_drops_free_blocks_only_when_nothing_else_is_left() -> None
     assert pool.available_memory == 0
 
 
-# ---- CLOSING
+# CLOSING
 
 
 def test_a_closed_pool_takes_back_but_gives_nothing() -> None:
@@ -585,7 +585,7 @@ def test_closing_wakes_every_waiter_with_an_error() -> None:
     assert pool.queued() == 0
 
 
-# ---- ALL AT ONCE
+# ALL AT ONCE
 
 
 def test_ten_threads_that_take_and_give_back_lose_nothing() -> None:

@@ -21,7 +21,7 @@ VALUE = bytes(100)  # 109 bytes as a record
 BATCH = 1024
 
 
-# ---- STICKY PARTITIONS
+# STICKY PARTITIONS
 
 
 def rows_of(partitions: list[int], size: int = 100, topic: str = TOPIC) -> TopicRows:

@@ -122,7 +122,7 @@ def test_a_caller_that_waits_is_woken_by_the_last_row() -> None:
     assert results == [delivery]
 
 
-# ---- RECORD ERRORS (KIP-467)
+# RECORD ERRORS (KIP-467)
 
 
 def test_the_blamed_row_is_named_by_its_place_in_the_callers_chunk() -> None:

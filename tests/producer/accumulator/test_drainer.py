@@ -21,7 +21,7 @@ VALUE = bytes(100)  # 109 bytes as a record
 BATCH = 1024
 
 
-# ---- FULL
+# FULL
 
 
 def test_a_batch_is_ready_when_the_next_row_does_not_fit() -> None:
@@ -109,7 +109,7 @@ def test_batch_size_zero_gives_every_row_its_own_batch() -> None:
     assert drained == [[b"1"], [b"2"], [b"3"]]
 
 
-# ---- LINGER AND DELAYS
+# LINGER AND DELAYS
 
 
 def test_a_batch_lingers_and_is_then_ready() -> None:
@@ -167,7 +167,7 @@ def test_the_sender_is_told_of_a_new_batch_and_of_a_full_one_only() -> None:
     assert stage.wakeups == 2
 
 
-# ---- DRAIN
+# DRAIN
 
 
 def test_draining_takes_one_batch_of_each_partition_that_the_node_leads() -> None:
@@ -383,7 +383,7 @@ def test_a_drained_batch_takes_no_more_rows() -> None:
     assert payload(stage.drain_one(ONE_NODE)) == [b"2"]
 
 
-# ---- RETRY
+# RETRY
 
 
 def test_a_retried_batch_waits_for_its_back_off_while_others_of_its_node_do_not() -> None:

@@ -73,7 +73,7 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
     return [record.value for record in decode_batch(wire(batch)).records]
 
 
-# ---- FILLING
+# FILLING
 
 
 @pytest.mark.parametrize("size", [0, 1, 200, 247, 248, 249, 255, 256, 257, 1000, 5000])
@@ -168,7 +168,7 @@ def test_a_batch_is_full_at_its_limit_or_when_it_is_closed() -> None:
     assert other.is_full()
 
 
-# ---- CLOSING
+# CLOSING
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
@@ -222,7 +222,7 @@ def test_the_size_is_known_before_and_after_finishing() -> None:
     assert batch.size_in_bytes == before == len(wire(batch))
 
 
-# ---- SENDING
+# SENDING
 
 
 def test_a_batch_carries_its_identity_once_it_has_one() -> None:
@@ -299,7 +299,7 @@ def test_a_batch_may_wrap_in_its_middle() -> None:
     assert decode_batch(wire(batch)).base_sequence == MAX_SEQUENCE - 3
 
 
-# ---- SPLITTING
+# SPLITTING
 
 
 def test_children_hold_the_parents_records_in_order() -> None:
@@ -402,7 +402,7 @@ def test_owners_hear_of_the_children() -> None:
     assert first.offsets[tp()].last == 11
 
 
-# ---- TIME
+# TIME
 
 
 def test_delivery_timeout_counts_from_creation_whatever_happened_since() -> None:
@@ -445,7 +445,7 @@ def test_leader_changes_are_noticed_once_per_attempt() -> None:
     assert batch.has_leader_changed_for_the_ongoing_retry()
 
 
-# ---- DONE
+# DONE
 
 
 def test_completion_tells_every_owner_of_its_rows() -> None:

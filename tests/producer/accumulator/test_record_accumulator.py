@@ -25,7 +25,7 @@ VALUE = bytes(100)  # 109 bytes as a record
 BATCH = 1024
 
 
-# ---- RESERVATIONS
+# RESERVATIONS
 
 
 def test_a_batch_that_is_being_written_is_not_drained() -> None:
@@ -208,7 +208,7 @@ def test_rows_that_had_room_at_the_close_are_sent_and_the_others_fail(monkeypatc
     assert stage.is_whole
 
 
-# ---- MEMORY
+# MEMORY
 
 
 def test_memory_comes_back_when_batches_are_done() -> None:
@@ -351,7 +351,7 @@ def test_memory_of_a_batch_in_flight_cannot_be_given_back() -> None:
     assert stage.is_whole
 
 
-# ---- SPLITTING
+# SPLITTING
 
 
 def split(stage: Accumulation, batch: ProducerBatch) -> list[ProducerBatch]:
@@ -467,7 +467,7 @@ def test_after_a_split_the_topics_ratio_starts_at_1_again() -> None:
             stage.give_back(batch)
 
 
-# ---- EXPIRY
+# EXPIRY
 
 
 @pytest.mark.parametrize("muted", [False, True])
@@ -529,7 +529,7 @@ def test_a_retried_batch_expires_counted_from_its_creation() -> None:
     assert stage.accumulator.expired_batches(stage.now_ms) == [batch]
 
 
-# ---- FLUSH, CLOSE, ABORT
+# FLUSH, CLOSE, ABORT
 
 
 def test_while_somebody_flushes_everything_is_ready() -> None:
@@ -661,7 +661,7 @@ def test_a_withdrawn_batch_that_is_being_written_stays_until_its_caller_is_done(
     assert stage.is_whole
 
 
-# ---- TRANSACTIONS
+# TRANSACTIONS
 
 
 def test_a_batch_says_that_it_belongs_to_a_transaction_and_so_do_the_pieces_of_it() -> None:
@@ -805,7 +805,7 @@ def test_an_append_that_waits_for_memory_during_its_abort_puts_no_more_rows_in()
     assert stage.is_whole
 
 
-# ---- ALL AT ONCE
+# ALL AT ONCE
 
 
 def test_five_callers_at_a_time_lose_nothing_and_keep_their_order() -> None:

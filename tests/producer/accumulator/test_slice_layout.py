@@ -46,7 +46,7 @@ def shape(reservations: Sequence[Reservation]) -> list[tuple[int, int, int]]:
     return [(each.queue.topic_partition.partition, each.lo, each.hi) for each in reservations]
 
 
-# ---- CUTS
+# CUTS
 
 
 def test_a_run_is_cut_where_a_batch_is_full() -> None:
@@ -229,7 +229,7 @@ def test_deltas_of_two_and_three_bytes_are_counted() -> None:
     assert reservations[0].batch is reservations[-1].batch
 
 
-# ---- OTHERS AT THE SAME TIME
+# OTHERS AT THE SAME TIME
 
 
 def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
@@ -273,7 +273,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
     assert memory_in_use(stage) == BATCH
 
 
-# ---- MEMORY RUNS OUT
+# MEMORY RUNS OUT
 
 
 def test_what_found_memory_is_reserved_and_the_rest_waits() -> None:

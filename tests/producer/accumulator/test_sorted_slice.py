@@ -18,7 +18,7 @@ def sorted_slice(values: Sequence[bytes], partitions: Sequence[int], timestamps:
     return SortedSlice(columns(values, timestamps=timestamps), np.array(partitions, np.int32), rows)
 
 
-# ---- ORDER
+# ORDER
 
 
 def test_rows_are_sorted_by_partition_and_keep_their_order_within() -> None:
@@ -48,7 +48,7 @@ def test_timestamps_and_sizes_move_with_their_rows() -> None:
     assert rows.sizes[0] < rows.sizes[1]
 
 
-# ---- WHAT FITS
+# WHAT FITS
 
 
 @pytest.mark.parametrize("timestamps", [7, [7] * 20], ids=["one timestamp", "a column"])

@@ -36,7 +36,7 @@ def stays(chosen: npt.NDArray[np.int32]) -> list[int]:
     return [stop - start for start, stop in pairwise(starts)]
 
 
-# ---- STICKY
+# STICKY
 
 
 def test_rows_stay_until_a_batch_is_full() -> None:
@@ -97,7 +97,7 @@ def test_the_same_seed_draws_the_same_partitions() -> None:
     assert draws[0] == draws[1]
 
 
-# ---- STICKY, ADAPTIVE
+# STICKY, ADAPTIVE
 
 
 def draw(partitioner: StickyPartitioner, times: int = 8000, partitions: range = range(4)) -> Counter[int]:
@@ -135,7 +135,7 @@ def test_only_one_partition_left_gets_everything() -> None:
     assert set(draw(partitioner, 50)) == {2}
 
 
-# ---- ROUND ROBIN
+# ROUND ROBIN
 
 
 def test_rows_take_turns_over_all_calls() -> None:

@@ -148,7 +148,7 @@ def values(found: ProducerColumns) -> list[bytes | None]:
     return found.value.to_pylist()  # type: ignore[no-any-return]
 
 
-# ---- THE CHAIN: COLUMNS
+# THE CHAIN: COLUMNS
 
 
 @pytest.mark.parametrize("kind", [Appends, AppendsToRecords])
@@ -313,7 +313,7 @@ def test_what_is_wrong_with_a_callers_columns_is_left_to_the_producer_to_tell() 
     assert through(AppendsToRecords(), topic=nulls, value=binary(b"a", b"b")).topic.to_pylist() == [None, "t"]  # type: ignore[union-attr]
 
 
-# ---- THE CHAIN: WHAT IT HEARS
+# THE CHAIN: WHAT IT HEARS
 
 
 def test_all_hear_even_when_one_raises(caplog: pytest.LogCaptureFixture) -> None:
@@ -341,7 +341,7 @@ def test_one_that_hears_batches_is_not_told_of_records() -> None:
     assert len(instance.heard) == 1
 
 
-# ---- THE CHAIN: LIFE
+# THE CHAIN: LIFE
 
 
 def test_interceptors_are_configured_once_with_the_configuration_and_closed_once() -> None:
@@ -384,7 +384,7 @@ def test_no_interceptors_are_none() -> None:
     assert Interceptors.of(config(interceptor_classes="")) is None
 
 
-# ---- KAFKAPRODUCER
+# KAFKAPRODUCER
 
 
 def producer_of(broker: FakeBroker, *interceptors: object, **options: Any) -> KafkaProducer:
@@ -537,7 +537,7 @@ def test_wrong_columns_are_told_as_the_schema_error_that_they_are(broker: FakeBr
     assert [(metadata.rows, type(error)) for metadata, error in instance.heard] == [(2, SchemaError)]
 
 
-# ---- KAFKAPRODUCER: SINGLE RECORDS
+# KAFKAPRODUCER: SINGLE RECORDS
 
 
 def test_a_record_passes_before_it_is_serialized(broker: FakeBroker) -> None:

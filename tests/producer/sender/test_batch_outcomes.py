@@ -24,7 +24,7 @@ from tests.producer.harness import (
 )
 from tests.producer.sender.stages import idempotent, known, values
 
-# ---- RETRIES
+# RETRIES
 
 
 RETRIABLE = [
@@ -178,7 +178,7 @@ def test_of_several_records_none_is_blamed_that_the_broker_does_not_name() -> No
     assert not failure.rows_are_named
 
 
-# ---- LARGE BATCHES
+# LARGE BATCHES
 
 
 def test_a_single_record_that_the_broker_finds_too_large_fails() -> None:
@@ -264,7 +264,7 @@ def test_pieces_that_expire_unsent_leave_a_gap_that_a_new_epoch_closes() -> None
     assert stage.sent[-1].identity == (PRODUCER_ID, 1, 0)
 
 
-# ---- FATAL ERRORS
+# FATAL ERRORS
 
 
 @pytest.mark.parametrize("error", [Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.PRODUCER_FENCED], ids=str)

@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.messages.produce import (
 from tests.producer.harness import TOPIC, Stage, metadata_response, partition_answer, tp
 from tests.producer.sender.stages import values
 
-# ---- ONE REQUEST
+# ONE REQUEST
 
 
 def test_rows_are_sent_and_acknowledged() -> None:
@@ -105,7 +105,7 @@ def test_log_append_time_topics_are_acknowledged_too() -> None:
     assert delivery.result(0).offsets[tp()].first == 1
 
 
-# ---- acks=0
+# ACKS=0
 
 
 def test_with_acks_0_rows_are_done_when_they_are_written_and_offsets_are_unknown() -> None:
@@ -128,7 +128,7 @@ def test_with_acks_0_a_connection_lost_before_the_write_is_retried() -> None:
     assert values(stage) == [[b"a"], [b"a"]]
 
 
-# ---- KIP-951: THE ANSWER NAMES THE NEW LEADER
+# KIP-951: THE ANSWER NAMES THE NEW LEADER
 
 
 def test_a_rejection_that_names_the_new_leader_is_retried_there_at_once() -> None:

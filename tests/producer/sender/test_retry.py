@@ -79,7 +79,9 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     TABLE,
     ids=[f"{error.name}-{','.join(f'{name}={value}' for name, value in facts.items()) or 'plain'}" for error, facts, _ in TABLE],
 )
-def test_the_next_step_of_a_batch(error: ErrorCode, facts: dict[str, Any], decision: NextStep) -> None:
+def test_the_error_and_the_attempt_decide_the_next_step_of_a_batch(
+    error: ErrorCode, facts: dict[str, Any], decision: NextStep
+) -> None:
     assert decide(error, replace(PLAIN, **facts)) is decision
 
 

@@ -25,7 +25,7 @@ from tests.producer.harness import (
 )
 from tests.producer.sender.stages import asks_for_id, idempotent, known, values
 
-# ---- WAITING AND POLLING
+# WAITING AND POLLING
 
 
 def test_with_nothing_to_do_the_sender_sleeps() -> None:
@@ -148,7 +148,7 @@ def test_a_topic_that_metadata_forgot_comes_back_when_rows_wait_for_it() -> None
     assert values(stage) == [[b"a"]]
 
 
-# ---- ORDER WITH ONE REQUEST IN FLIGHT
+# ORDER WITH ONE REQUEST IN FLIGHT
 
 
 def test_with_one_request_in_flight_a_partition_waits_for_its_answer() -> None:
@@ -203,7 +203,7 @@ def test_with_one_request_in_flight_an_expired_batch_mutes_until_its_answer() ->
     assert stage.is_whole
 
 
-# ---- THE END
+# THE END
 
 
 def run_thread(stage: Stage) -> None:
@@ -286,7 +286,7 @@ def test_rows_fail_even_if_the_connections_cannot_be_closed() -> None:
     assert delivery.failed == 1
 
 
-# ---- SLEEP
+# SLEEP
 
 
 def test_the_sender_sleeps_after_a_fatal_error_whatever_the_back_off_is() -> None:
@@ -343,7 +343,7 @@ def test_the_sender_looks_again_at_once_when_something_has_expired() -> None:
     assert stage.client.poll_timeouts_ms[-1] > 0
 
 
-# ---- SINGLE RECORDS
+# SINGLE RECORDS
 
 
 def test_the_sender_sleeps_no_longer_than_gathered_records_linger() -> None:

@@ -64,7 +64,7 @@ class Scene:
         return self.brokers.logs[tp()].values
 
 
-# ---- SEQUENCES AFTER A BATCH OF UNKNOWN OUTCOME
+# SEQUENCES AFTER A BATCH OF UNKNOWN OUTCOME
 
 
 def exhausted_by_disconnects(scene: Scene, carried_out: bool) -> None:
@@ -193,7 +193,7 @@ def test_batches_behind_one_that_ran_out_of_retries_are_written_once(retries: in
         assert value in log or delivery.failed
 
 
-# ---- WHAT IS KNOWN OF AN OUTCOME
+# WHAT IS KNOWN OF AN OUTCOME
 
 
 @pytest.mark.parametrize("fate", [Fate.DISCONNECT_AFTER_ALL, Fate.DISCONNECT_AFTER_ONE, Fate.DISCONNECT_BEFORE])
@@ -253,7 +253,7 @@ def test_a_new_epoch_waits_for_the_answers_of_batches_in_flight() -> None:
     assert scene.write(b"3").error is None
 
 
-# ---- WHAT CALLBACKS RAISE
+# WHAT CALLBACKS RAISE
 
 
 def leave(*_: object) -> None:
@@ -398,7 +398,7 @@ def test_a_close_that_has_not_heard_of_the_senders_failure_does_not_hide_it(monk
     assert told_to_a_waiter(stage) == ["KAFKA_INTERNAL_ERROR"] * 4
 
 
-# ---- WHAT THE SENDER'S OWN CODE RAISES
+# WHAT THE SENDER'S OWN CODE RAISES
 
 
 class Trouble:

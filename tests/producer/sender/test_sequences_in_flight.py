@@ -16,7 +16,7 @@ from tests.producer.harness import PRODUCER_ID, TOPIC, Stage, partition_answer, 
 from tests.producer.sender.stages import idempotent, identities, known, values
 from tests.producer.simulated_brokers import Fate, SimulatedBrokers
 
-# ---- SEQUENCES: SEVERAL IN FLIGHT
+# SEQUENCES: SEVERAL IN FLIGHT
 
 
 def test_sequences_count_records_per_partition() -> None:
@@ -192,7 +192,7 @@ def test_until_the_brokers_know_the_producer_a_partition_has_one_batch_in_flight
     assert values(stage) == [[b"1"], [b"3"], [b"2"], [b"4"]]
 
 
-# ---- EPOCH BUMPS
+# EPOCH BUMPS
 
 
 def test_after_a_fatal_failure_of_the_first_batch_those_behind_it_are_numbered_anew() -> None:
@@ -346,7 +346,7 @@ def test_with_retries_exhausted_out_of_order_is_raised() -> None:
     assert stage.is_whole
 
 
-# ---- UNKNOWN_PRODUCER_ID
+# UNKNOWN_PRODUCER_ID
 
 
 def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
@@ -392,7 +392,7 @@ def test_batches_behind_a_forgotten_one_follow_it_into_the_new_epoch_in_order() 
     assert stage.txn.producer.epoch == 1
 
 
-# ---- UNRESOLVED SEQUENCES
+# UNRESOLVED SEQUENCES
 
 
 def test_rows_that_expire_without_having_been_sent_leave_no_gap() -> None:

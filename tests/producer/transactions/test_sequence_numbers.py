@@ -91,7 +91,7 @@ def test_the_last_acknowledged_number_goes_on_beyond_the_wrap() -> None:
     assert entry.last_acked_sequence == 3
 
 
-# ---- IN FLIGHT
+# IN FLIGHT
 
 
 @pytest.mark.parametrize("start", [0, 1000, MAX_SEQUENCE - 1, MAX_SEQUENCE])

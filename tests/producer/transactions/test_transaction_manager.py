@@ -58,7 +58,7 @@ def identity(batch: ProducerBatch) -> tuple[int, int, int]:
     return batch.producer_id, batch.producer_epoch, batch.base_sequence
 
 
-# ---- STATES
+# STATES
 
 LEGAL = [
     (TxnState.UNINITIALIZED, TxnState.INITIALIZING),
@@ -120,7 +120,7 @@ def test_the_first_fatal_error_is_the_one_that_counts() -> None:
     assert txn.state is TxnState.FATAL_ERROR
 
 
-# ---- DRAIN
+# DRAIN
 
 
 def test_nothing_is_drained_without_an_id() -> None:
@@ -165,7 +165,7 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
     assert identity(other) == (7, 1, 0)
 
 
-# ---- COMPLETION
+# COMPLETION
 
 
 def test_acknowledgements_are_remembered() -> None:
@@ -185,7 +185,7 @@ def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> No
     assert txn.sequences[tp()].last_acked_sequence == -1
 
 
-# ---- FAILURE
+# FAILURE
 
 
 def next_round(txn: IdempotentManager) -> None:
@@ -306,7 +306,7 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
     assert not txn.must_stop_draining(batch)
 
 
-# ---- UNRESOLVED SEQUENCES
+# UNRESOLVED SEQUENCES
 
 
 def test_after_a_batch_that_was_given_up_no_new_batch_is_drained() -> None:

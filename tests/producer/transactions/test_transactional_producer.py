@@ -56,7 +56,7 @@ def settle_markers(broker: FakeBroker) -> None:
     broker.transactions.write_markers()
 
 
-# ---- COMMIT AND ABORT
+# COMMIT AND ABORT
 
 
 def test_rows_are_seen_when_their_transaction_is_committed_and_not_before(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -170,7 +170,7 @@ def test_sequences_and_epoch_of_version_2_begin_anew_with_each_transaction(versi
     assert version_2.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN) == []
 
 
-# ---- OFFSETS
+# OFFSETS
 
 
 def test_offsets_take_effect_with_the_commit(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -269,7 +269,7 @@ def test_offsets_that_a_group_refuses_make_the_transaction_abortable(
     assert broker.committed_values("single") == [b"b"]
 
 
-# ---- MISUSE
+# MISUSE
 
 
 def test_calls_that_do_not_fit_the_state_raise_and_change_nothing(broker: FakeBroker) -> None:
@@ -304,7 +304,7 @@ def test_a_producer_without_transactional_id_has_no_transactions(broker: FakeBro
                 call()
 
 
-# ---- COORDINATORS
+# COORDINATORS
 
 
 def test_a_coordinator_that_moves_is_found_again(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -374,7 +374,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_one_before(broker: Fa
     assert broker.committed_values("single") == [b"a", b"b"]
 
 
-# ---- ANOTHER PRODUCER
+# ANOTHER PRODUCER
 
 
 def test_a_second_producer_with_the_same_id_fences_the_first(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -424,7 +424,7 @@ def test_a_block_raises_the_programs_own_error_whatever_its_abort_meets(broker: 
             raise ZeroDivisionError
 
 
-# ---- ERRORS IN A TRANSACTION
+# ERRORS IN A TRANSACTION
 
 
 def test_after_a_rejected_batch_the_transaction_can_only_be_aborted(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -511,7 +511,7 @@ def test_an_id_that_is_denied_can_be_asked_for_again_when_it_is_granted(broker: 
     assert broker.committed_values("single") == [b"a"]
 
 
-# ---- TIME
+# TIME
 
 
 def test_a_call_that_times_out_is_waited_for_by_the_same_call(broker: FakeBroker) -> None:
@@ -553,7 +553,7 @@ def test_epochs_that_are_used_up_bring_a_new_producer_id(version_2: FakeBroker) 
     assert version_2.committed_values("single") == [b"a", b"b"]
 
 
-# ---- ENDING
+# ENDING
 
 
 def test_closing_within_a_transaction_aborts_it(broker: FakeBroker) -> None:
@@ -617,7 +617,7 @@ def test_a_prepared_transaction_can_be_committed_by_its_own_producer(broker: Fak
     assert broker.committed_values("single") == [b"a", b"b"]
 
 
-# ---- ANOTHER TRANSACTIONAL ID
+# ANOTHER TRANSACTIONAL ID
 
 
 def test_a_producer_goes_on_under_another_id_and_leaves_what_it_has_prepared_open(broker: FakeBroker) -> None:
@@ -679,7 +679,7 @@ def test_an_id_that_no_request_can_carry_is_refused(producer: KafkaProducer, wro
         write(producer, b"a")
 
 
-# ---- VERSIONS
+# VERSIONS
 
 
 def test_brokers_that_are_upgraded_between_two_transactions_bump_the_epoch_once() -> None:

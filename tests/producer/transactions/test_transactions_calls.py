@@ -72,7 +72,7 @@ def committed(broker: FakeBroker) -> list[bytes | None]:
     return broker.committed_values("single")
 
 
-# ---- TIME-OUTS
+# TIME-OUTS
 
 
 def test_an_end_that_timed_out_is_waited_for_by_the_same_call_and_refuses_others(
@@ -197,7 +197,7 @@ def test_a_commit_whose_rows_take_too_long_is_waited_for_by_the_same_call(broker
     assert committed(broker) == [b"a"]
 
 
-# ---- A BROKER THAT GOES DOWN
+# A BROKER THAT GOES DOWN
 
 
 @pytest.mark.parametrize("of", ["coordinator", "leader"])
@@ -221,7 +221,7 @@ def test_a_broker_that_restarts_in_a_transaction_costs_nothing_but_time(broker: 
     assert sorted(broker.committed_values("orders")) == [b"a", b"a", b"b", b"b"]  # type: ignore[type-var]
 
 
-# ---- OFFSETS
+# OFFSETS
 
 
 def test_after_offsets_that_ran_out_of_time_the_transaction_can_be_aborted(broker: FakeBroker) -> None:
@@ -346,7 +346,7 @@ def test_a_group_coordinator_that_is_lost_in_the_middle_is_found_again(broker: F
     assert broker.offsets.committed("readers")[tp(0)].offset == 8
 
 
-# ---- PERMISSIONS
+# PERMISSIONS
 
 
 def test_an_id_that_is_denied_at_init_is_named_and_can_be_asked_for_again(broker: FakeBroker) -> None:
@@ -376,7 +376,7 @@ def test_a_group_that_is_denied_is_named_wherever_it_is_asked_for(broker: FakeBr
             producer.abort_transaction()
 
 
-# ---- A CLOSED PRODUCER
+# A CLOSED PRODUCER
 
 
 @pytest.mark.parametrize("call", ALL_CALLS)
@@ -488,7 +488,7 @@ def test_a_producer_that_was_replaced_leaves_the_transaction_of_its_successor_al
     assert committed(broker) == [b"of the successor"]
 
 
-# ---- SEVERAL THREADS
+# SEVERAL THREADS
 
 
 def test_while_a_call_is_under_way_other_calls_of_other_threads_are_refused_at_once(broker: FakeBroker) -> None:
@@ -586,7 +586,7 @@ def test_an_abort_that_does_not_fit_leaves_the_door_as_it_was(broker: FakeBroker
     assert committed(broker) == [b"a"]
 
 
-# ---- THE BLOCK
+# THE BLOCK
 
 
 def test_a_block_waits_for_the_abort_of_the_one_before_that_ran_out_of_time(broker: FakeBroker) -> None:

@@ -24,7 +24,7 @@ def stage(version: int) -> TransactionStage:
     return made
 
 
-# ---- PREPARE
+# PREPARE
 
 
 def test_a_prepared_transaction_is_whole_and_left_alone(stage: TransactionStage, version: int) -> None:
@@ -71,7 +71,7 @@ def test_prepare_waits_for_offsets_that_are_under_way(stage: TransactionStage) -
     assert stage.settle(prepare) is None
 
 
-# ---- CLOSE
+# CLOSE
 
 
 class Closing:

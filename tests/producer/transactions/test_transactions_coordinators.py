@@ -62,7 +62,7 @@ def held(stage: TransactionStage, api: ApiKey) -> ClientRequest:
     return found
 
 
-# ---- COORDINATORS ARE FOUND
+# COORDINATORS ARE FOUND
 
 
 def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: TransactionStage) -> None:
@@ -170,7 +170,7 @@ def test_a_throttled_coordinator_of_partitions_delays_nothing_but_them() -> None
     assert waiting.done()
 
 
-# ---- ERRORS THAT PASS
+# ERRORS THAT PASS
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: Transact
     assert stage.ended == ["committed", "committed"]
 
 
-# ---- ERRORS THAT DO NOT
+# ERRORS THAT DO NOT
 
 
 def add_partition(stage: TransactionStage) -> TransactionalCall:
@@ -484,7 +484,7 @@ def test_a_denied_topic_is_named_and_the_others_are_not_blamed() -> None:
     assert stage.ended == []
 
 
-# ---- OFFSETS
+# OFFSETS
 
 
 def test_partitions_whose_offsets_are_accepted_are_not_sent_again(stage: TransactionStage) -> None:

@@ -53,7 +53,7 @@ def goes_on(stage: TransactionStage) -> None:
     assert stage.sent[-1].identity[2] == (sequence + 1 if stage.sent[-1].identity[:2] == producer else 0)
 
 
-# ---- WHAT A COMMIT WAITS FOR
+# WHAT A COMMIT WAITS FOR
 
 
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
@@ -120,7 +120,7 @@ def test_no_end_is_asked_for_where_nothing_was_written(version: int, kind: Metho
     assert stage.manager.state is TxnState.READY
 
 
-# ---- WHAT AN ABORT DROPS
+# WHAT AN ABORT DROPS
 
 
 def test_an_abort_drops_rows_that_were_not_sent_and_asks_for_nothing(version: int) -> None:
@@ -163,7 +163,7 @@ def test_an_abort_waits_for_a_batch_that_is_being_retried(stage: TransactionStag
     goes_on(stage)
 
 
-# ---- A ROW THAT FAILS
+# A ROW THAT FAILS
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_batch_behind_one_that_expired_does_not_make_the_producer_fatal(stage:
     goes_on(stage)
 
 
-# ---- TROUBLE WHILE ABORTING
+# TROUBLE WHILE ABORTING
 
 
 @pytest.mark.parametrize("error", [Errors.INVALID_RECORD, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER], ids=str)
@@ -440,7 +440,7 @@ def test_a_move_that_no_state_allows_ends_the_producer(stage: TransactionStage) 
     assert "ready cannot become" in str(found)
 
 
-# ---- THE EPOCH
+# THE EPOCH
 
 
 def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: TransactionStage, version: int) -> None:
@@ -631,7 +631,7 @@ def test_epochs_used_up_in_version_1_bring_a_new_producer_id_after_an_error() ->
     assert stage.sent[-1].identity[1:] == (0, 0)
 
 
-# ---- VERSIONS
+# VERSIONS
 
 
 def produce_versions(stage: TransactionStage) -> list[int]:

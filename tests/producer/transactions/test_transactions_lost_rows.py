@@ -67,7 +67,7 @@ def goes_on(producer: KafkaProducer, broker: FakeBroker) -> None:
     producer.close()
 
 
-# ---- SINGLE RECORDS
+# SINGLE RECORDS
 
 
 def test_a_record_that_is_too_large(broker: FakeBroker) -> None:
@@ -170,7 +170,7 @@ def test_the_first_row_that_fails_is_the_one_that_is_told(broker: FakeBroker) ->
     ends(producer, broker, "max.request.size=1000")
 
 
-# ---- COLUMNS
+# COLUMNS
 
 
 def test_rows_of_a_call_that_ran_out_of_memory_on_its_way(broker: FakeBroker) -> None:
@@ -209,7 +209,7 @@ def test_a_record_that_cannot_be_serialized_leaves_the_transaction_as_it_was(bro
     goes_on(producer, broker)
 
 
-# ---- TWO TRANSACTIONS
+# TWO TRANSACTIONS
 
 
 class Waiting:

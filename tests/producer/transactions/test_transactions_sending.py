@@ -42,7 +42,7 @@ def first_sequences(stage: TransactionStage) -> list[tuple[int, int]]:
     return [sent.identity[1:] for sent in stage.sent]
 
 
-# ---- WHEN ROWS ARE SENT AT ALL
+# WHEN ROWS ARE SENT AT ALL
 
 
 @pytest.mark.parametrize("initialized", [False, True], ids=["before init", "before begin"])
@@ -83,7 +83,7 @@ def test_after_a_fatal_error_nothing_is_sent_and_all_rows_fail(version: int) -> 
     assert not stage.manager.has_open_transaction
 
 
-# ---- PARTITIONS JOIN
+# PARTITIONS JOIN
 
 
 def test_version_1_adds_partitions_before_their_first_batch_and_each_once() -> None:
@@ -171,7 +171,7 @@ def test_a_batch_that_is_being_retried_goes_on_after_an_error_elsewhere() -> Non
     assert stage.ended == ["aborted", "committed"]
 
 
-# ---- WHEN IT IS TRIED AGAIN
+# WHEN IT IS TRIED AGAIN
 
 
 def tries(stage: TransactionStage, api: ApiKey, within_ms: int) -> list[int]:
@@ -287,7 +287,7 @@ def test_in_version_1_a_group_that_begins_a_transaction_is_tried_again_after_20_
     assert tries(stage, ApiKey.ADD_OFFSETS_TO_TXN, 100) == [20]
 
 
-# ---- SEQUENCES
+# SEQUENCES
 
 
 def test_sequences_go_on_in_version_1_and_begin_at_0_per_transaction_in_version_2(version: int) -> None:

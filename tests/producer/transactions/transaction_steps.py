@@ -25,7 +25,7 @@ ID = "copies-1"
 GROUP = ConsumerGroupMetadata("readers")
 
 
-# ---- THE APPLICATION
+# THE APPLICATION
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class End(Enum):
 OWN_ENDS = [End.COMMIT, End.ABORT, End.PREPARE_AND_COMMIT, End.PREPARE_AND_ABORT]
 
 
-# ---- EVENTS
+# EVENTS
 
 
 class Stage(Protocol):

@@ -220,7 +220,7 @@ class StoryWriter:
         return Prepare(draw.choice(APIS), fate, which)
 
 
-# ---- THE SIMPLEST STORY THAT FAILS
+# THE SIMPLEST STORY THAT FAILS
 
 Play = Callable[[Story], object]
 

@@ -103,7 +103,7 @@ class Application:
         assert self._producer is not None
         return self._producer
 
-    # ---- the story -------------------------------------------------------------------------------------------------------------
+    # THE STORY
 
     def play(self, story: Sequence[Step]) -> None:
         self._steps.extend(story)
@@ -171,7 +171,7 @@ class Application:
         while self.cluster.has_markers_to_write:
             self.simulation.let_one_thing_happen(100)
 
-    # ---- the producer ----------------------------------------------------------------------------------------------------------
+    # THE PRODUCER
 
     def start(self) -> None:
         """A new producer."""
@@ -261,7 +261,7 @@ class Application:
         while self.clock.now_ms() < until_ms:
             self.simulation.let_one_thing_happen(until_ms - self.clock.now_ms())
 
-    # ---- rows and offsets ------------------------------------------------------------------------------------------------------
+    # ROWS AND OFFSETS
 
     def _new_transaction(self) -> Transaction:
         transaction = Transaction(len(self.transactions))
@@ -315,7 +315,7 @@ class Application:
         self.producer.flush()
         assert self.clock.now_ms() - started_ms <= self.producer._settle_limit_ms()
 
-    # ---- ends ------------------------------------------------------------------------------------------------------------------
+    # ENDS
 
     def _end(self, end: End) -> None:
         match end:
@@ -422,7 +422,7 @@ class Application:
         requests = (request.message for request in producer.client.sent)
         return sum(isinstance(message, EndTxnRequest) and message.committed for message in requests)
 
-    # ---- another producer ------------------------------------------------------------------------------------------------------
+    # ANOTHER PRODUCER
 
     def _rival(self) -> Iterator[None]:
         """Another application with the same id. With max.block.ms=0 no call waits: each is made again until it is done."""

@@ -79,7 +79,7 @@ def test_a_row_of_just_the_limit_is_good() -> None:
     assert refused(value=value) == [("KAFKA_RECORD_TOO_LARGE", [1])]
 
 
-# --- text that is not UTF-8 -----------------------------------------------------------------------------------------------
+# TEXT THAT IS NOT UTF-8
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])

@@ -99,7 +99,7 @@ def rejecting(call: int, *, blamed: dict[int, KafkaError], others: list[int]) ->
     return on_send
 
 
-# --- refused before anything is queued --------------------------------------------------------------------------------
+# REFUSED BEFORE ANYTHING IS QUEUED
 
 
 def test_a_row_that_the_producer_refuses_fails_the_task_with_its_number() -> None:
@@ -323,7 +323,7 @@ def test_refused_rows_go_to_the_dead_letter_topic() -> None:
     assert [each.topic for each in sending.written()] == ["t"]
 
 
-# --- rejected by the broker --------------------------------------------------------------------------------------------
+# REJECTED BY THE BROKER
 
 
 def test_the_error_of_a_row_that_the_broker_blames_has_number_partition_and_key() -> None:
@@ -424,7 +424,7 @@ def test_a_failure_that_names_no_row_fails_the_task_whatever_the_rules() -> None
         sending.finish()
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# WHAT IS KEPT
 
 
 def test_chunks_that_may_be_sent_again_are_awaited_before_too_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

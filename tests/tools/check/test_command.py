@@ -385,7 +385,7 @@ def test_open_transactions_of_the_prefix_are_yellow(broker: FakeBroker, run: Any
     assert (found["result"], found["found"].partition(":")[0]) == ("yellow", "1 open transaction")
 
 
-# --write
+# WRITE
 
 
 def test_write_sends_one_record(broker: FakeBroker, run: Any) -> None:

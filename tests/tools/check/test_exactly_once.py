@@ -43,7 +43,7 @@ def test_no_task_of_any_prefix_has_the_id_of_the_check() -> None:
         ({"is_described": OLD}, Light.GREEN, "WRITE is granted"),
     ],
 )
-def test_transactional_ids(answers: dict[str, Any], light: Light, says: str) -> None:
+def test_permission_for_transactional_ids_is_judged(answers: dict[str, Any], light: Light, says: str) -> None:
     found = judge_ids(prefix(**answers))
     assert (found.light, says in found.found) == (light, True)
 
@@ -59,7 +59,7 @@ def test_transactional_ids(answers: dict[str, Any], light: Light, says: str) -> 
         (LATE, Light.RED, "the coordinator of group orders-aborted does not answer"),
     ],
 )
-def test_groups(permissions: Any, light: Light, says: str) -> None:
+def test_permission_for_groups_is_judged(permissions: Any, light: Light, says: str) -> None:
     found = judge_groups(prefix(group_permissions=permissions))
     assert (found.light, says in found.found) == (light, True)
 
@@ -82,7 +82,9 @@ def test_the_permissions_to_grant_name_the_prefix() -> None:
         (None, "a lot", False, Light.YELLOW, "900000 ms, Kafka's default, are assumed"),
     ],
 )
-def test_the_time_of_transactions(given_ms: int | None, answer: Any, is_written: bool, light: Light, says: str) -> None:
+def test_the_time_of_transactions_is_held_against_what_brokers_allow(
+    given_ms: int | None, answer: Any, is_written: bool, light: Light, says: str
+) -> None:
     found = judge_timeout(given_ms, answer, 900_000, 3, is_written=is_written)
     assert (found.light, says in found.found) == (light, True)
 

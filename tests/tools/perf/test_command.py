@@ -146,7 +146,7 @@ def test_payloads_of_a_file_are_its_parts_without_empty_ones_at_the_end(tmp_path
     assert set(take(0, 500).to_pylist()) == {"a", "b", "ü"}
 
 
-def test_monotonic_payloads_count() -> None:
+def test_monotonic_payloads_count_up_from_the_first_record() -> None:
     assert payloads(_parsed("--payload-monotonic"))(8, 3).to_pylist() == ["8", "9", "10"]
 
 

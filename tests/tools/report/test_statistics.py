@@ -25,7 +25,7 @@ def query_of(*lines: str) -> Query:
     return query
 
 
-# --- series -----------------------------------------------------------------------------------------------------------
+# SERIES
 
 
 @given(values=st.lists(st.none() | st.integers(0, 1000), min_size=1, max_size=400), most=st.integers(4, 12))
@@ -60,7 +60,7 @@ def test_a_single_peak_among_ten_thousand_is_still_there() -> None:
     assert series.median_of("a") == 1
 
 
-# --- rows by partition ------------------------------------------------------------------------------------------------
+# ROWS BY PARTITION
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.integers(0, 50)), min_size=1, max_size=300))
@@ -84,7 +84,7 @@ def test_skew_is_told_in_words() -> None:
     assert even.in_words() == "100 rows, evenly spread over 2 partitions."
 
 
-# --- a query ----------------------------------------------------------------------------------------------------------
+# A QUERY
 
 
 def test_the_parts_of_a_commit_add_up_to_its_time_and_those_of_tasks_to_theirs() -> None:

@@ -124,7 +124,7 @@ def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", versio
     return [name(owner, number) for number in range(len(partitions))]
 
 
-# ---- waiting -------------------------------------------------------------------------------------------------------------------
+# WAITING
 
 
 def test_who_waits_is_told_what_brokers_were_asked_for_and_what_limits_it(
@@ -147,7 +147,7 @@ def test_who_waits_is_told_what_brokers_were_asked_for_and_what_limits_it(
     assert console.noted == [looking, *again, looking, looking, aborting]
 
 
-# ---- list ----------------------------------------------------------------------------------------------------------------------
+# LIST
 
 
 def test_open_transactions_are_listed_oldest_first_and_those_that_ended_lately_last(
@@ -369,7 +369,7 @@ def test_partitions_are_told_as_ranges() -> None:
     assert partitions_text([]) == "-"
 
 
-# ---- abort ---------------------------------------------------------------------------------------------------------------------
+# ABORT
 
 
 def test_what_a_dead_query_left_is_aborted_and_readers_go_on(broker: FakeBroker, console: ScriptedConsole) -> None:
@@ -882,7 +882,7 @@ def test_ctrl_c_says_that_something_may_have_happened(broker: FakeBroker, consol
     assert "interrupted" in console.noted[-1]
 
 
-# ---- arguments -----------------------------------------------------------------------------------------------------------------
+# ARGUMENTS
 
 
 @pytest.mark.parametrize(
@@ -969,7 +969,7 @@ def test_a_property_without_a_value_does_not_show_what_it_was(capsys: pytest.Cap
     assert CANARY not in capsys.readouterr().err
 
 
-# ---- the real console ----------------------------------------------------------------------------------------------------------
+# THE REAL CONSOLE
 
 
 @pytest.mark.parametrize(("entered", "is_yes"), [("y", True), ("YES ", True), ("", False), ("n", False), ("yy", False)])

@@ -1,0 +1,37 @@
+"""The parts of the house style that ruff does not know: one style of headings, short names of tests, one class for each name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "spark_kafka_sink"
+LONGEST_TEST_NAME = 79
+
+
+def sources() -> Iterator[Path]:
+    for folder in (PACKAGE, ROOT / "jobs", ROOT / "tests"):
+        yield from sorted(folder.rglob("*.py"))
+
+
+def found(pattern: str, files: Iterator[Path]) -> list[tuple[str, str]]:
+    """Each match's first group, and its file."""
+    return [(text, str(file.relative_to(ROOT))) for file in files for text in re.findall(pattern, file.read_text(), re.MULTILINE)]
+
+
+def test_headings_are_a_comment_in_capitals_without_rulers() -> None:
+    assert found(r"^\s*# ?([-=#*]{3,}.*)$", sources()) == []
+
+
+def test_names_of_tests_are_short() -> None:
+    names = found(r"^ *def (test_\w+)", sources())
+    assert len(names) > 3_000
+    assert [name for name in names if len(name[0]) > LONGEST_TEST_NAME] == []
+
+
+def test_no_two_classes_of_the_package_share_a_name() -> None:
+    times = Counter(name for name, _ in found(r"^class ([A-Z]\w*)", iter(sorted(PACKAGE.rglob("*.py")))))
+    assert [name for name, count in times.items() if count > 1] == []
