@@ -35,10 +35,14 @@ class InvalidValueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of Kafka's ConfigDef: its name, and the function that reads a value of it or raises InvalidValueError."""
+    """A type of Kafka's ConfigDef: its name, and the function that reads a value of it or raises InvalidValueError.
+
+    `hides`: values may hold a secret. Strings are wrapped by `conceal`, and no error shows them.
+    """
 
     name: str
     parse: Callable[[Any], object]
+    hides: bool = False
 
 
 def _parse_boolean(value: object) -> bool:
@@ -130,7 +134,7 @@ DOUBLE = Kind("double", _parse_double)
 LIST = Kind("list", _parse_list)
 CLASS = Kind("class", _parse_class)
 CLASSES = Kind("list", _parse_classes)
-PASSWORD = Kind("password", _parse_password)
+PASSWORD = Kind("password", _parse_password, hides=True)
 
 
 # OPTIONS
@@ -216,7 +220,7 @@ def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: 
         if holds_reference(given[row.key]):
             problems.append(reference_problem(row.key))
             continue
-        if row.kind is not PASSWORD and is_secret(given[row.key]):
+        if not row.kind.hides and is_secret(given[row.key]):
             problems.append(
                 f"The value of {row.key} is not shown, as it looks like a secret: a key, a login, a password or a text of several"
                 f" lines, none of which {row.key} takes. Find the option that it belongs to"
@@ -225,7 +229,7 @@ def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: 
         try:
             values[attribute] = row.read(given[row.key])
         except InvalidValueError as error:
-            shown = HIDDEN if row.kind is PASSWORD else printable(as_text(given[row.key]))
+            shown = HIDDEN if row.kind.hides else printable(as_text(given[row.key]))
             problems.append(f"Invalid value {shown} for configuration {row.key}: {error}")
     return values
 
@@ -270,7 +274,7 @@ def conceal(mapping: Mapping[str, object], declared: Mapping[str, Option], prefi
         declared: the known options by key.
         prefix: of the keys that are looked up in `declared`, without it.
     """
-    plain = {prefix + key for key, row in declared.items() if row.kind is not PASSWORD}
+    plain = {prefix + key for key, row in declared.items() if not row.kind.hides}
     return {key: _concealed(value, is_plain=not key.startswith(prefix) or key in plain) for key, value in mapping.items()}
 
 

@@ -64,7 +64,7 @@ def test_the_metadata_have_the_version_the_address_and_no_tools(metadata: email.
     assert metadata["Version"] == spark_kafka_sink.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert [each.partition(", ")[0] for each in metadata.get_all("Project-URL", [])] == ["Repository"]
-    extras = {"spark", "pkcs12", "aws", "kerberos", "jwt", "report", "prometheus"}
+    extras = {"spark", "pkcs12", "aws", "kerberos", "jwt", "report", "registry", "prometheus"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
     assert "pytest" not in str(metadata.get_all("Requires-Dist"))
 

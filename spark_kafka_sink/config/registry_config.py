@@ -1,0 +1,421 @@
+"""Options of a schema registry under Confluent's names: RegistryConfig.
+
+The same names stand in the options of a write and in the configuration of KafkaProducer, so `pick` finds them among others.
+What the options require of each other is checked here too; nothing here opens a file or a connection. schemas/ uses the result.
+Laws: no error text shows a login, also not one inside of a URL; a misspelt name of the registry's families is a problem.
+"""
+
+# ruff: noqa: RUF009  (option() is dataclasses.field() with an Option attached)
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from spark_kafka_sink.config.option import (
+    BOOLEAN,
+    INT,
+    PASSWORD,
+    STRING,
+    InvalidValueError,
+    Kind,
+    Option,
+    as_text,
+    conceal,
+    join_problems,
+    nearest_key,
+    option,
+    read_all,
+    rows_of,
+    warn_once,
+)
+from spark_kafka_sink.config.sasl import ALLOWED_URLS
+from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.config.security_config import STORE_TYPES
+from spark_kafka_sink.errors import ConfigError, printable
+
+# What options may name, for a process that runs writes of others.
+ALLOWED_REGISTRY_URLS = "PYKAFKA_SINK_SCHEMA_REGISTRY_ALLOWED_URLS"
+
+URL_KEY = "schema.registry.url"
+USER_INFO, FROM_URL = "USER_INFO", "URL"
+STATIC_TOKEN, OAUTHBEARER = "STATIC_TOKEN", "OAUTHBEARER"
+TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = "TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"
+_STRATEGIES = (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME)
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+_IN_LOGIN = " (in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F)"
+
+
+class RegistryAddress(NamedTuple):
+    """One address of a registry: `url` has neither a login nor a slash at its end."""
+
+    url: str
+    login: Secret | None  # user:password, from the URL
+
+
+def _parse_urls(value: object) -> tuple[str, ...]:
+    """Divided at commas before another scheme only: a password in a URL may have a comma."""
+    text = value.reveal() if isinstance(value, Secret) else value
+    if not isinstance(text, str):
+        raise InvalidValueError("Expected a comma separated list.")
+    return tuple(filter(None, (each.strip().rstrip(",") for each in re.split(r",\s*(?=https?://)", text, flags=re.IGNORECASE))))
+
+
+URLS = Kind("list", _parse_urls, hides=True)
+
+
+def _addresses(texts: tuple[str, ...]) -> tuple[RegistryAddress, ...]:
+    return tuple(dict.fromkeys(map(_address, texts)))
+
+
+def _address(text: str) -> RegistryAddress:
+    """The login is taken out before anything is shown."""
+    shown = printable(_without_login(text))
+    parts = _split(text)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidValueError(f"{shown} is not a URL like https://host:8081{_IN_LOGIN if '@' in text else ''}")
+    if parts.query or parts.fragment:
+        raise InvalidValueError(f"{shown} has a query or a fragment; write the URL up to the path")
+    if (parts.username is None) != (parts.password is None) or parts.username == "":
+        raise InvalidValueError(f"{shown} needs user and password, as in https://user:password@host:8081, or neither")
+    login = None if parts.username is None else Secret(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
+    return RegistryAddress(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}", login)
+
+
+def _split(text: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts if text.isprintable() and " " not in text else None
+
+
+def _without_login(text: str) -> str:
+    """What may be shown of a text that was meant to be a URL: nothing before its last @ but the scheme."""
+    scheme, slashes, rest = text.partition("://")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else text.rpartition("@")[2]
+
+
+def _strategy(name: str) -> str:
+    """The simple name of a strategy; its package does not matter."""
+    simple = name.rpartition(".")[2]
+    if simple not in _STRATEGIES:
+        raise InvalidValueError(f"use one of {', '.join(_STRATEGIES)}, or name the subject itself")
+    return simple
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryConfig:
+    """Checked options. An attribute is named as the key, with underscores for dots. Times are milliseconds."""
+
+    # fmt: off
+    schema_registry_url: tuple[RegistryAddress, ...] = option(URL_KEY, URLS, default="", convert=_addresses,
+        doc="Addresses of the schema registry, http://… or https://…, separated by commas: the first that answers is used. A "
+            "path belongs to the address, such as /apis/ccompat/v7.")
+    auto_register_schemas: bool = option("auto.register.schemas", BOOLEAN, default=True,
+        doc="Register a derived schema that the subject lacks. false: it is an error, which tells the difference from the latest "
+            "version.")
+    use_latest_version: bool = option("use.latest.version", BOOLEAN, default=False,
+        doc="true: write with the latest version of the subject, as valueSchema=latest and keySchema=latest do.")
+    normalize_schemas: bool = option("normalize.schemas", BOOLEAN, default=False,
+        doc="Have the registry normalize a schema when it is registered or looked up.")
+    key_subject_name_strategy: str = option("key.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_strategy,
+        doc="Name of the key's subject: TopicNameStrategy (topic-key), RecordNameStrategy (the record's full name) or "
+            "TopicRecordNameStrategy (topic-record), with or without a package.")
+    value_subject_name_strategy: str = option("value.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_strategy,
+        doc="The same for the value.")
+
+    # login
+    basic_auth_credentials_source: str | None = option("basic.auth.credentials.source", STRING, default=None,
+        choices=(FROM_URL, USER_INFO), ignore_case=True, convert=str.upper,
+        doc="Where user and password are: in basic.auth.user.info, or in the URL. Not set: where they are found.")
+    basic_auth_user_info: Secret | None = option("basic.auth.user.info", PASSWORD, default=None,
+        doc="User and password, as user:password.")
+    bearer_auth_credentials_source: str | None = option("bearer.auth.credentials.source", STRING, default=None,
+        choices=(STATIC_TOKEN, OAUTHBEARER), ignore_case=True, convert=str.upper,
+        doc="STATIC_TOKEN: bearer.auth.token. OAUTHBEARER: tokens from bearer.auth.issuer.endpoint.url. Not set: the one "
+            "whose options are set.")
+    bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, doc="A token to log in with.")
+    bearer_auth_issuer_endpoint_url: str | None = option("bearer.auth.issuer.endpoint.url", STRING, default=None,
+        doc="Token endpoint of the OAuth server, https://…, for the client credentials flow.")
+    bearer_auth_client_id: str | None = option("bearer.auth.client.id", STRING, default=None, doc="OAuth client id.")
+    bearer_auth_client_secret: Secret | None = option("bearer.auth.client.secret", PASSWORD, default=None,
+        doc="OAuth client secret.")
+    bearer_auth_scope: str | None = option("bearer.auth.scope", STRING, default=None, doc="OAuth scope to request.")
+    bearer_auth_logical_cluster: str | None = option("bearer.auth.logical.cluster", STRING, default=None,
+        doc="Id of the registry's logical cluster (lsrc-…), which Confluent Cloud needs with a token.")
+    bearer_auth_identity_pool_id: str | None = option("bearer.auth.identity.pool.id", STRING, default=None,
+        doc="Id of the identity pool (pool-…) in Confluent Cloud.")
+
+    # TLS
+    schema_registry_ssl_truststore_location: str | None = option(
+        "schema.registry.ssl.truststore.location", STRING, default=None, is_file=True,
+        doc="File with the trusted certificates, PEM or PKCS12; not set: those of the operating system.")
+    schema_registry_ssl_truststore_type: str | None = option(
+        "schema.registry.ssl.truststore.type", STRING, default=None, choices=STORE_TYPES, ignore_case=True, convert=str.upper,
+        doc="File format of the truststore; not set: as the file is.")
+    schema_registry_ssl_truststore_password: Secret | None = option(
+        "schema.registry.ssl.truststore.password", PASSWORD, default=None, doc="Password of a PKCS12 truststore.")
+    schema_registry_ssl_truststore_certificates: Secret | None = option(
+        "schema.registry.ssl.truststore.certificates", PASSWORD, default=None, doc="The trusted certificates as PEM text.")
+    schema_registry_ssl_keystore_location: str | None = option(
+        "schema.registry.ssl.keystore.location", STRING, default=None, is_file=True,
+        doc="File with the client's certificate and private key, PEM or PKCS12, for a registry that asks for one.")
+    schema_registry_ssl_keystore_type: str | None = option(
+        "schema.registry.ssl.keystore.type", STRING, default=None, choices=STORE_TYPES, ignore_case=True, convert=str.upper,
+        doc="File format of the keystore; not set: as the file is.")
+    schema_registry_ssl_keystore_password: Secret | None = option(
+        "schema.registry.ssl.keystore.password", PASSWORD, default=None, doc="Password of a PKCS12 keystore.")
+    schema_registry_ssl_keystore_key: Secret | None = option(
+        "schema.registry.ssl.keystore.key", PASSWORD, default=None, doc="The client's private key as PEM text.")
+    schema_registry_ssl_keystore_certificate_chain: Secret | None = option(
+        "schema.registry.ssl.keystore.certificate.chain", PASSWORD, default=None,
+        doc="The client's certificate chain as PEM text.")
+    schema_registry_ssl_key_password: Secret | None = option(
+        "schema.registry.ssl.key.password", PASSWORD, default=None, doc="Password of an encrypted PEM private key.")
+    schema_registry_ssl_endpoint_identification_algorithm: str | None = option(
+        "schema.registry.ssl.endpoint.identification.algorithm", STRING, default=None,
+        doc="https: the registry's certificate must contain its host name, which is the default; empty: it is not checked.")
+
+    # time
+    schema_registry_http_connect_timeout_ms: int = option(
+        "schema.registry.http.connect.timeout.ms", INT, default=5_000, at_least=1,
+        doc="Time-out for connecting to an address of the registry, with TLS.")
+    schema_registry_http_read_timeout_ms: int = option("schema.registry.http.read.timeout.ms", INT, default=10_000, at_least=1,
+        doc="Time-out for the whole answer to a request.")
+    schema_registry_max_retries: int = option("schema.registry.max.retries", INT, default=3, at_least=0,
+        doc="How often a request is repeated that met a lost connection, a server's error (5xx) or 429.")
+    schema_registry_retries_wait_ms: int = option("schema.registry.retries.wait.ms", INT, default=200, at_least=1,
+        doc="Wait before the first repetition; it doubles with each.")
+    schema_registry_retries_max_wait_ms: int = option("schema.registry.retries.max.wait.ms", INT, default=5_000, at_least=1,
+        doc="Longest wait before a repetition.")
+    schema_registry_default_api_timeout_ms: int = option(
+        "schema.registry.default.api.timeout.ms", INT, default=30_000, at_least=1,
+        doc="Limit for a call with all of its repetitions and addresses.")
+    # fmt: on
+    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a registry to ask."""
+        return bool(self.schema_registry_url)
+
+    @staticmethod
+    def pick(mapping: Mapping[str, object]) -> dict[str, object]:
+        """Of a larger configuration what concerns a registry, under the names of this class, with every secret wrapped.
+
+        Names that Confluent also writes with `schema.registry.` before them lose it; names that are unknown but belong to the
+        registry's families are taken too, and `check` reports them.
+        """
+        named = {_own_name(key): value for key, value in mapping.items() if is_registry_key(key)}
+        if isinstance(named.get(URL_KEY), list | tuple):
+            named[URL_KEY] = as_text(named[URL_KEY])
+        return conceal(named, REGISTRY_KEYS)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> RegistryConfig:
+        """Read a configuration by these keys; others are ignored. Never blocks.
+
+        Raises:
+            ConfigError: with all problems.
+        """
+        problems: list[str] = []
+        config = cls.check(cls.pick(mapping), problems)
+        if problems:
+            raise ConfigError(join_problems(problems))
+        return config
+
+    @classmethod
+    def check(cls, mapping: Mapping[str, object], problems: list[str]) -> RegistryConfig:
+        """As from_mapping, for what `pick` returned; adds what is wrong to `problems`, and then the result must not be used."""
+        given = {key: value for key, value in mapping.items() if value is not None}
+        problems.extend(_unknown(given))
+        values: dict[str, Any] = read_all(rows_of(cls), given, problems)
+        values["given"] = frozenset(given) & REGISTRY_KEYS.keys()
+        invalid = {row.key for attribute, row in rows_of(cls).items() if row.key in given and attribute not in values}
+        config = cls(**values)
+        for keys, rule in _RULES:
+            if invalid.isdisjoint(keys):
+                problems.extend(rule(config))
+        return config
+
+    def login_of(self, address: RegistryAddress) -> Secret | None:
+        """user:password for this address; None without basic authentication."""
+        return self.basic_auth_user_info or address.login
+
+    @property
+    def token_source(self) -> str | None:
+        """STATIC_TOKEN, OAUTHBEARER, or None."""
+        if self.bearer_auth_credentials_source is not None:
+            return self.bearer_auth_credentials_source
+        if self.bearer_auth_token is not None:
+            return STATIC_TOKEN
+        return OAUTHBEARER if self.bearer_auth_issuer_endpoint_url else None
+
+
+REGISTRY_KEYS: dict[str, Option] = {row.key: row for row in rows_of(RegistryConfig).values()}
+
+
+# NAMES
+
+_FAMILIES = ("schema.registry.", "basic.auth.", "bearer.auth.")
+_PREFIX = "schema.registry."
+
+_KEYSTORE = "write schema.registry.ssl.keystore.location, a PEM file with certificate and key"
+
+# Names of Confluent's that are known here, and why they cannot be taken.
+_NOT_SUPPORTED: dict[str, str] = {
+    "use.schema.id": "write valueSchema=<id> or keySchema=<id>",
+    "use.latest.with.metadata": "write valueSchema=<version> or keySchema=<version>",
+    "context.name.strategy": "write the subject with its context: valueSubject=:.context:subject",
+    "key.schema.id.serializer": "ids are written before the payload only",
+    "value.schema.id.serializer": "ids are written before the payload only",
+    "schema.registry.ssl.ca.location": "write schema.registry.ssl.truststore.location, which takes a PEM file",
+    "schema.registry.ssl.certificate.location": _KEYSTORE,
+    "schema.registry.ssl.key.location": _KEYSTORE,
+    "schema.registry.proxy.host": "set the environment's https_proxy",
+    "schema.registry.proxy.port": "set the environment's https_proxy",
+}
+# Names that have no effect here, and why.
+_NO_EFFECT: dict[str, str] = {
+    "latest.compatibility.strict": "columns are always checked against the schema that is written",
+    "id.compatibility.strict": "columns are always checked against the schema that is written",
+    "max.schemas.per.subject": "the cache needs no limit of this kind",
+    "schema.reflection": "there are no Java objects",
+    "avro.reflection.allow.null": "there are no Java objects",
+    "avro.remove.java.properties": "schemas are written without Java's properties",
+    "avro.use.logical.type.converters": "logical types are always converted",
+    "bearer.auth.scope.claim.name": "the registry reads the token's claims",
+    "bearer.auth.sub.claim.name": "the registry reads the token's claims",
+    "bearer.auth.cache.expiry.buffer.seconds": "a token is renewed before it expires",
+}
+
+
+def is_registry_key(key: str) -> bool:
+    """Whether a key belongs to a registry's configuration, known or not."""
+    return key in REGISTRY_KEYS or key in _NOT_SUPPORTED or key in _NO_EFFECT or key.startswith(_FAMILIES)
+
+
+def _own_name(key: str) -> str:
+    short = key.removeprefix(_PREFIX)
+    return short if short.startswith(_FAMILIES[1:]) else key
+
+
+def _unknown(given: Mapping[str, object]) -> Iterator[str]:
+    for key in given:
+        if key in _NOT_SUPPORTED:
+            yield f"{key} is not supported: {_NOT_SUPPORTED[key]}"
+        elif key in _NO_EFFECT:
+            warn_once("Option '%s' has no effect: %s", key, _NO_EFFECT[key])
+        elif key not in REGISTRY_KEYS:
+            nearest = nearest_key(key, REGISTRY_KEYS)
+            hint = f"Did you mean '{nearest}'?" if nearest else f"Options of a schema registry are {', '.join(REGISTRY_KEYS)}."
+            yield f"Unknown option '{printable(key)}'. {hint}"
+
+
+# RULES
+
+
+def _needs_url(config: RegistryConfig) -> Iterator[str]:
+    if config.given and not config.is_set:
+        yield f"{sorted(config.given)[0]} is set, but {URL_KEY} is not: set it, as in https://registry:8081"
+
+
+def _url_is_allowed(config: RegistryConfig) -> Iterator[str]:
+    allowed = os.environ.get(ALLOWED_REGISTRY_URLS)
+    if allowed is None:
+        return
+    listed = {each.strip().rstrip("/") for each in allowed.split(",")}
+    for address in config.schema_registry_url:
+        if address.url not in listed:
+            yield (
+                f"{URL_KEY}={printable(address.url)} is not in the list of the environment variable {ALLOWED_REGISTRY_URLS},"
+                " which the owner of this process has set"
+            )
+
+
+def _basic(config: RegistryConfig) -> Iterator[str]:
+    source, info = config.basic_auth_credentials_source, config.basic_auth_user_info
+    in_url = any(address.login is not None for address in config.schema_registry_url)
+    if info is not None and ":" not in info.reveal():
+        yield "basic.auth.user.info must be user:password"
+    if info is not None and (in_url or source == FROM_URL):
+        where = f"{URL_KEY} holds a login" if in_url else "basic.auth.credentials.source=URL"
+        yield f"basic.auth.user.info is set, but {where} too: remove one of the two"
+    if source == USER_INFO and info is None:
+        yield "basic.auth.credentials.source=USER_INFO needs basic.auth.user.info=user:password"
+    if source == FROM_URL and info is None and not in_url:
+        yield f"basic.auth.credentials.source=URL needs a login in {URL_KEY}, as in https://user:password@host:8081"
+    if config.token_source is not None and (info is not None or in_url):
+        yield "a login by basic authentication and one by bearer.auth.* are set: remove one of the two"
+
+
+def _bearer(config: RegistryConfig) -> Iterator[str]:
+    source = config.token_source
+    if source == STATIC_TOKEN and config.bearer_auth_token is None:
+        yield "bearer.auth.credentials.source=STATIC_TOKEN needs bearer.auth.token"
+    if source == OAUTHBEARER:
+        needed = ("bearer.auth.issuer.endpoint.url", "bearer.auth.client.id", "bearer.auth.client.secret")
+        missing = [key for key in needed if not getattr(config, key.replace(".", "_"))]
+        if missing:
+            yield f"bearer.auth.credentials.source=OAUTHBEARER needs {' and '.join(missing)}"
+        if config.bearer_auth_token is not None:
+            yield "bearer.auth.token and bearer.auth.issuer.endpoint.url are both sources of tokens: remove one of the two"
+        yield from _token_url(config.bearer_auth_issuer_endpoint_url)
+    if source is None:
+        alone = [key for key in sorted(config.given) if key.startswith("bearer.auth.")]
+        if alone:
+            yield f"{alone[0]} has no effect without bearer.auth.token or bearer.auth.issuer.endpoint.url"
+
+
+def _token_url(url: str | None) -> Iterator[str]:
+    """http is for this machine only, since the request contains the client's secret and the answer a token."""
+    key = "bearer.auth.issuer.endpoint.url"
+    parts = _split(url) if url else None
+    if url is None:
+        return
+    if parts is None or not parts.hostname:
+        yield f"{key} is not a URL like https://host/path"
+    elif parts.username is not None or parts.password is not None:
+        yield f"{key} must not hold a name or password; use bearer.auth.client.id and bearer.auth.client.secret"
+    elif parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        yield f"{key} must begin with https:// (http:// is for localhost only)"
+    allowed = os.environ.get(ALLOWED_URLS)
+    if allowed is not None and url not in {each.strip() for each in allowed.split(",")}:
+        yield f"{key} is not in the list of the environment variable {ALLOWED_URLS}, which the owner of this process has set"
+
+
+def _secrets_in_clear_text(config: RegistryConfig) -> Iterator[str]:
+    """A warning only: registries inside of a network often have no TLS."""
+    for address in config.schema_registry_url:
+        parts = urlsplit(address.url)
+        has_secret = config.login_of(address) is not None or config.token_source is not None
+        if has_secret and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+            warn_once("%s=%s: the login is sent in clear text; use https", URL_KEY, address.url)
+    yield from ()
+
+
+def _latest(config: RegistryConfig) -> Iterator[str]:
+    if config.use_latest_version and config.auto_register_schemas and "auto.register.schemas" in config.given:
+        yield (
+            "use.latest.version=true writes with the registered schema, auto.register.schemas=true registers the derived one:"
+            " remove one of the two"
+        )
+
+
+# (the keys that must be valid for the rule to be applied, the rule)
+_RULES = (
+    ((URL_KEY,), _needs_url),
+    ((URL_KEY,), _url_is_allowed),
+    ((URL_KEY, "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source"), _basic),
+    (("bearer.auth.credentials.source", "bearer.auth.token", "bearer.auth.issuer.endpoint.url"), _bearer),
+    ((URL_KEY, "basic.auth.user.info"), _secrets_in_clear_text),
+    (("use.latest.version", "auto.register.schemas"), _latest),
+)

@@ -1,0 +1,220 @@
+"""From the Arrow type of a column to the text of an Avro schema.
+
+Names and types are those of Spark's to_avro, so that a subject which it filled stays compatible: a nested record is named as its
+field, in a namespace of the records around it, and so is the fixed type of a decimal. Unlike there, null comes first in a union,
+with null as default, so that a column can be added to a topic that has readers.
+Law: the same type gives the same text on every machine. A type that Avro lacks is a problem that names the column and a cast.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+Json = dict[str, Any] | list[Any] | str
+
+TOP_LEVEL_RECORD = "topLevelRecord"  # Spark's
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_DECIMAL_BYTES = 32
+
+
+def derive_schema(
+    type: pa.DataType, nullable: bool, *, name: str = TOP_LEVEL_RECORD, namespace: str | None = None, at: str, problems: list[str]
+) -> str:
+    """The text of the schema for a column.
+
+    Args:
+        type: of the column; the fields of a struct may carry a comment, as Spark writes it into a field's metadata.
+        nullable: True puts a union with null around all. A key or a value has none: null is no key, and a tombstone.
+        name: of the outermost record.
+        namespace: of that record.
+        at: the column, for problems.
+        problems: the list to add to; if there is any, the text must not be used.
+    """
+    problems.extend(_wrong_names(name, namespace))
+    derivation = _Derivation(problems)
+    return json.dumps(derivation.of(type, nullable, _Place(name, namespace or "", at)), separators=(",", ":"))
+
+
+def _wrong_names(name: str, namespace: str | None) -> list[str]:
+    wrong = [] if _NAME.fullmatch(name) else [f"{name!r} cannot name an Avro record: {_RULE}"]
+    if namespace and not all(map(_NAME.fullmatch, namespace.split("."))):
+        wrong.append(f"{namespace!r} cannot be an Avro namespace: between its dots, {_RULE}")
+    return wrong
+
+
+_RULE = "names have letters of ASCII, digits and _, and do not begin with a digit"
+
+
+class _Place:
+    """Where in the column a type stands, and which name a record, or the fixed type of a decimal, gets there."""
+
+    def __init__(self, name: str, namespace: str, path: str) -> None:
+        self.name = name
+        self.namespace = namespace
+        self.path = path
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+    def of_field(self, name: str) -> _Place:
+        return _Place(name, self.full_name, f"{self.path}.{name}")
+
+    def of_items(self) -> _Place:
+        return _Place(self.name, self.namespace, f"{self.path}[*]")
+
+
+class _Derivation:
+    """One walk over a type; adds what is wrong to `problems`."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self._problems = problems
+
+    def of(self, type: pa.DataType, nullable: bool, place: _Place) -> Json:
+        schema = self._not_null(type, place)
+        return ["null", schema] if nullable else schema
+
+    def _not_null(self, type: pa.DataType, place: _Place) -> Json:
+        type = plain_type(type)
+        if pa.types.is_struct(type):
+            return self._record(type, place)
+        if _is_list(type):
+            items = self.of(type.value_type, type.value_field.nullable, place.of_items())
+            return {"type": "array", "items": items}
+        if pa.types.is_map(type):
+            return self._map(type, place)
+        if pa.types.is_decimal(type):
+            return self._decimal(type, place)
+        return self._scalar(type, place)
+
+    def _record(self, type: pa.StructType, place: _Place) -> Json:
+        fields = [type.field(number) for number in range(type.num_fields)]
+        self._check_names([field.name for field in fields], place)
+        schema: dict[str, Any] = {"type": "record", "name": place.name}
+        if place.namespace:
+            schema["namespace"] = place.namespace
+        return schema | {"fields": [self._field(field, place.of_field(field.name)) for field in fields]}
+
+    def _field(self, field: pa.Field, place: _Place) -> Json:
+        metadata: Mapping[bytes, bytes] = field.metadata or {}
+        described: dict[str, Any] = {"name": field.name}
+        if is_variant(field):
+            self._problems.append(f"{place.path} is a variant, which Avro lacks: cast it, as in to_json({place.path})")
+            return described | {"type": "bytes"}
+        described["type"] = self.of(field.type, field.nullable, place)
+        if field.nullable:
+            described["default"] = None
+        if b"comment" in metadata:
+            described["doc"] = metadata[b"comment"].decode("utf-8", "replace")
+        return described
+
+    def _check_names(self, names: list[str], place: _Place) -> None:
+        for name in names:
+            if not _NAME.fullmatch(name):
+                self._problems.append(
+                    f"{place.path} has a field {name!r}, which cannot be a name in Avro: {_RULE}. Rename it, as in `{name}` AS"
+                    f" {_allowed_name(name)}"
+                )
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self._problems.append(f"{place.path} has more than one field {name!r}: rename all but one")
+
+    def _map(self, type: pa.MapType, place: _Place) -> Json:
+        key = plain_type(type.key_type)
+        if not _is_string(key):
+            self._problems.append(
+                f"{place.path} is a map with keys of type {key}, but the keys of an Avro map are strings: cast them, as in"
+                f" map_from_arrays(transform(map_keys(m), k -> string(k)), map_values(m))"
+            )
+        return {"type": "map", "values": self.of(type.item_type, type.item_field.nullable, place.of_items())}
+
+    def _decimal(self, type: pa.DataType, place: _Place) -> Json:
+        """A fixed type of the smallest size that takes the precision, named as in Spark."""
+        if not 0 <= type.scale <= type.precision:
+            self._problems.append(
+                f"{place.path} is {type}: Avro's decimals have a scale of 0 to their precision. Cast it, as in"
+                f" CAST({place.path} AS DECIMAL({max(type.precision - min(type.scale, 0), type.scale)}, {max(type.scale, 0)}))"
+            )
+        size = next(size for size in range(1, _MOST_DECIMAL_BYTES + 1) if 2 ** (8 * size - 1) >= 10**type.precision)
+        decimal = {"logicalType": "decimal", "precision": type.precision, "scale": type.scale}
+        return {"type": "fixed", "name": "fixed", "namespace": place.full_name, "size": size} | decimal
+
+    def _scalar(self, type: pa.DataType, place: _Place) -> Json:
+        for is_of, schema in _SCALARS:
+            if is_of(type):
+                return schema
+        remedy = next((text for is_of, text in _REMEDIES if is_of(type)), "leave it out, or cast it to another type")
+        self._problems.append(f"{place.path} has the type {type}, which Avro lacks: {remedy.format(place.path)}")
+        return "null"
+
+
+def plain_type(type: pa.DataType) -> pa.DataType:
+    """The type of the values of a dictionary, a run-end encoded or an extension type; any other type as it is."""
+    while True:
+        if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
+            type = type.value_type
+        elif isinstance(type, pa.BaseExtensionType):
+            type = type.storage_type
+        else:
+            return type
+
+
+def is_variant(field: pa.Field) -> bool:
+    """Spark sends a variant as a struct of two binary fields and marks one of them."""
+    type = field.type
+    if not pa.types.is_struct(type):
+        return False
+    return any(b"variant" in (type.field(number).metadata or {}) for number in range(type.num_fields))
+
+
+def _is_any(*tests: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda type: any(test(type) for test in tests)
+
+
+_is_list = _is_any(
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+_is_string = _is_any(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_is_binary = _is_any(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+_is_int = _is_any(pa.types.is_int8, pa.types.is_int16, pa.types.is_int32, pa.types.is_uint8, pa.types.is_uint16)
+_is_long = _is_any(pa.types.is_int64, pa.types.is_uint32)
+_is_float = _is_any(pa.types.is_float16, pa.types.is_float32)
+
+
+def _is_instant(type: pa.DataType) -> bool:
+    return pa.types.is_timestamp(type) and type.tz is not None
+
+
+_SCALARS: tuple[tuple[Any, Json], ...] = (
+    (_is_string, "string"),
+    (_is_binary, "bytes"),
+    (pa.types.is_boolean, "boolean"),
+    (_is_int, "int"),
+    (_is_long, "long"),
+    (_is_float, "float"),
+    (pa.types.is_float64, "double"),
+    (pa.types.is_date, {"type": "int", "logicalType": "date"}),
+    (_is_instant, {"type": "long", "logicalType": "timestamp-micros"}),
+    (pa.types.is_timestamp, {"type": "long", "logicalType": "local-timestamp-micros"}),
+    (pa.types.is_time, {"type": "long", "logicalType": "time-micros"}),
+)
+_REMEDIES: tuple[tuple[Any, str], ...] = (
+    (pa.types.is_null, "it is always null; leave it out, or give it a type, as in CAST({0} AS STRING)"),
+    (pa.types.is_duration, "cast it, as in CAST({0} AS STRING), or write its microseconds as a number"),
+    (pa.types.is_interval, "cast it, as in CAST({0} AS STRING)"),
+    (pa.types.is_uint64, "cast it to int64, or to decimal128(20, 0) for values above its range"),
+    (pa.types.is_union, "use a struct with a nullable field for each of its types"),
+)
+
+
+def _allowed_name(name: str) -> str:
+    allowed = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+    return f"_{allowed}" if allowed[0].isdigit() else allowed

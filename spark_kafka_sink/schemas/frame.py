@@ -1,0 +1,44 @@
+"""Confluent's frame: what stands before the payload of a key or value whose schema is registered.
+
+A magic byte 0, the schema's id as four bytes, and for Protobuf the path to the message in its file. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAGIC_BYTE = b"\0"
+MAX_SCHEMA_ID = 2**31 - 1
+FIRST_MESSAGE = (0,)
+
+
+def confluent_prefix(schema_id: int, message_index: Sequence[int] | None = None) -> bytes:
+    """The bytes before each payload.
+
+    Args:
+        schema_id: as the registry gave it.
+        message_index: for Protobuf the position of the message in the file, of a message nested in it, and so on; else None.
+
+    Raises:
+        ValueError: the id is none of a registry, or a position is negative.
+    """
+    if not 0 <= schema_id <= MAX_SCHEMA_ID:
+        raise ValueError(f"{schema_id} is not the id of a schema: ids are 0 to {MAX_SCHEMA_ID}")
+    return MAGIC_BYTE + schema_id.to_bytes(4, "big") + (b"" if message_index is None else _message_index(tuple(message_index)))
+
+
+def _message_index(positions: tuple[int, ...]) -> bytes:
+    """The length and the positions as zigzag varints; the first message of a file, by far the most frequent, is a single 0."""
+    if not positions or min(positions) < 0:
+        raise ValueError(f"{list(positions)} is not the path to a message")
+    if positions == FIRST_MESSAGE:
+        return b"\0"
+    return b"".join(map(_zigzag_varint, (len(positions), *positions)))
+
+
+def _zigzag_varint(value: int) -> bytes:
+    left, encoded = value << 1, bytearray()  # none is negative
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*encoded, left])

@@ -1,0 +1,258 @@
+"""A schema registry by Confluent's protocol: schemas by subject, version or id, and registering.
+
+SchemaRegistry blocks, and keeps no answers: who plans a write keeps them. registry_client.py sends the requests.
+Laws: nothing is deleted or changed but by `register`. What a registry answers is checked before it is used; references are
+followed to MAX_REFERENCES. A schema with a rule that applies to writing says so in `has_write_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.errors import printable, printable_list
+from spark_kafka_sink.schemas.differences import differences
+from spark_kafka_sink.schemas.frame import MAX_SCHEMA_ID
+from spark_kafka_sink.schemas.registry_client import RegistryClient, RegistryRequest
+from spark_kafka_sink.schemas.registry_errors import (
+    INCOMPATIBLE,
+    NOT_A_REGISTRY,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    SCHEMA_NOT_FOUND,
+    SUBJECT_NOT_FOUND,
+    WRITE_RULE,
+    RegistryError,
+)
+
+AVRO = "AVRO"
+MAX_REFERENCES = 200
+_WRITE_MODES = ("WRITE", "WRITEREAD")
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema as the registry has it. Plain data.
+
+    `references`: the texts of all schemas that it refers to, directly or not, by the names under which it does.
+    `has_write_rules`: the names of the rules that apply to writing; None without any.
+    """
+
+    id: int
+    version: int | None  # None when it was found by its id
+    subject: str | None
+    schema_type: str
+    text: str
+    references: Mapping[str, str]
+    has_write_rules: str | None
+
+    @property
+    def label(self) -> str:
+        """For errors and logs."""
+        return f"schema {self.id}" if self.subject is None else f"{self.subject} version {self.version} (id {self.id})"
+
+    def require_writable(self) -> None:
+        """Raises RegistryError if a rule applies to writing: encryption, conditions and transforms are not carried out here."""
+        if self.has_write_rules is not None:
+            raise RegistryError(
+                f"{self.label} has rules that apply to writing: {self.has_write_rules}. They are not carried out here, and rows"
+                " are not written around them: write with a client that does, or remove the rules",
+                condition=WRITE_RULE,
+            )
+
+
+class SchemaRegistry:
+    """Any thread. Each call blocks for schema.registry.default.api.timeout.ms at most for each request that it needs.
+
+    Raises:
+        ConfigError: urllib3 is not installed, or certificates cannot be read.
+        RegistryError: by each call: the registry cannot be reached, refuses, or has no such schema.
+        AuthenticationError: by each call: there is no token to log in with.
+    """
+
+    def __init__(self, config: RegistryConfig, clock: Clock | None = None) -> None:
+        self._config = config
+        self._client = RegistryClient(config, clock)
+
+    # READING
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        return self._of_subject(subject, "latest")
+
+    def version(self, subject: str, number: int) -> RegisteredSchema:
+        return self._of_subject(subject, str(number))
+
+    def _of_subject(self, subject: str, version: str) -> RegisteredSchema:
+        what = f"get version {version} of subject {printable(subject)}"
+        request = RegistryRequest(what, "GET", ("subjects", subject, "versions", version))
+        return self._schema(self._ask(request), what)
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        what = f"get schema {schema_id}"
+        body = self._ask(RegistryRequest(what, "GET", ("schemas", "ids", str(schema_id))))
+        return self._schema({**body, "id": schema_id, "version": None, "subject": None}, what)
+
+    def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
+        """The registered schema that is equal to `text`; None if the subject has none such, or does not exist."""
+        what = f"look up a schema in subject {printable(subject)}"
+        request = RegistryRequest(what, "POST", ("subjects", subject), self._normalize(), {"schema": text})
+        try:
+            return self._schema(self._ask(request), what)
+        except RegistryError as error:
+            if error.condition in NOT_FOUND:
+                return None
+            raise
+
+    def compatibility(self, subject: str) -> str:
+        """The compatibility mode that applies to the subject, such as BACKWARD."""
+        what = f"get the compatibility mode of subject {printable(subject)}"
+        body = self._ask(RegistryRequest(what, "GET", ("config", subject), {"defaultToGlobal": "true"}))
+        return printable(body.get("compatibilityLevel") or body.get("compatibility") or "unknown")
+
+    # WRITING
+
+    def for_writing(self, subject: str, text: str) -> RegisteredSchema:
+        """The registered schema that is equal to `text`: registered now if it was not, unless auto.register.schemas=false.
+
+        Raises:
+            RegistryError: it is not compatible, or not registered; the text says how it differs from the latest version.
+        """
+        found = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
+        if found is None:
+            raise self._not_registered(subject, text)
+        found.require_writable()
+        return found
+
+    def register(self, subject: str, text: str) -> RegisteredSchema:
+        """Registers `text`, if it is not. Asks first whether it is compatible, as that answer has the registry's reasons.
+
+        Raises:
+            RegistryError: it is not compatible with what is registered, or may not be registered.
+        """
+        found = self.lookup(subject, text)
+        if found is not None:
+            return found
+        self.require_compatible(subject, text)
+        what = f"register a schema in subject {printable(subject)}"
+        body = self._ask(RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize(), {"schema": text}))
+        schema_id = _number(body.get("id"), what)
+        return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO, text, {}, None)
+
+    def require_compatible(self, subject: str, text: str) -> None:
+        """Raises RegistryError with the registry's reasons if it would refuse `text`. A user who may not ask learns nothing."""
+        what = f"check compatibility in subject {printable(subject)}"
+        query = {"verbose": "true"} | self._normalize()
+        path = ("compatibility", "subjects", subject, "versions")
+        try:
+            body = self._ask(RegistryRequest(what, "POST", path, query, {"schema": text}))
+        except RegistryError as error:
+            if error.condition in NOT_FOUND or error.condition == NOT_ALLOWED:
+                return
+            raise
+        if body.get("is_compatible") is False:
+            raise self._incompatible(subject, text, body.get("messages"))
+
+    def _normalize(self) -> dict[str, str]:
+        return {"normalize": "true"} if self._config.normalize_schemas else {}
+
+    # REFUSALS IN WORDS
+
+    def _incompatible(self, subject: str, text: str, messages: object) -> RegistryError:
+        reasons = [each for each in messages if isinstance(each, str)] if isinstance(messages, list) else []
+        said = printable_list(reasons, 10) if reasons else "the registry gives no reasons"
+        return RegistryError(
+            f"subject {printable(subject)} refuses the derived schema as incompatible: {said}."
+            f"{self._differences(subject, text)} Change the columns, or write to another subject or topic",
+            condition=INCOMPATIBLE,
+        )
+
+    def _not_registered(self, subject: str, text: str) -> RegistryError:
+        return RegistryError(
+            f"subject {printable(subject)} does not have the derived schema, and auto.register.schemas=false."
+            f"{self._differences(subject, text)} Register it, change the columns, or write valueSchema=latest",
+            condition=SCHEMA_NOT_FOUND,
+        )
+
+    def _differences(self, subject: str, text: str) -> str:
+        try:
+            latest = self.latest(subject)
+        except RegistryError as error:
+            return " The subject does not exist." if error.condition == SUBJECT_NOT_FOUND else ""
+        found = differences(text, latest.text)
+        return f" Against its latest version, {latest.version}: {printable_list(found, 10)}." if found else ""
+
+    # ANSWERS
+
+    def _ask(self, request: RegistryRequest) -> dict[str, Any]:
+        body = self._client.call(request)
+        if not isinstance(body, dict):
+            raise _malformed(request.what, f"a JSON object is expected, not {type(body).__name__}")
+        return body
+
+    def _schema(self, body: Mapping[str, Any], what: str) -> RegisteredSchema:
+        text, schema_type = body.get("schema"), body.get("schemaType") or AVRO
+        if not isinstance(text, str) or not isinstance(schema_type, str):
+            raise _malformed(what, "there is no schema in it")
+        version, subject = body.get("version"), body.get("subject")
+        return RegisteredSchema(
+            _number(body.get("id"), what),
+            version if isinstance(version, int) else None,
+            subject if isinstance(subject, str) else None,
+            schema_type,
+            text,
+            self._references(body.get("references"), what),
+            _write_rules(body.get("ruleSet")),
+        )
+
+    def _references(self, references: object, what: str) -> dict[str, str]:
+        """The texts of all that is referred to. Each version of a subject is asked for once."""
+        texts: dict[str, str] = {}
+        waiting, seen = _listed(references, what), set[tuple[str, int]]()
+        while waiting:
+            name, subject, version = waiting.pop()
+            if (subject, version) in seen:
+                continue
+            seen.add((subject, version))
+            if len(seen) > MAX_REFERENCES:
+                raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
+            path = ("subjects", subject, "versions", str(version))
+            body = self._ask(RegistryRequest(f"{what}: its reference {printable(name)}", "GET", path, {"deleted": "true"}))
+            if not isinstance(body.get("schema"), str):
+                raise _malformed(what, f"its reference {printable(name)} has no schema")
+            texts[name] = body["schema"]
+            waiting += _listed(body.get("references"), what)
+        return texts
+
+
+def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
+    if not isinstance(references, list):
+        return []
+    try:
+        return [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
+    except (TypeError, KeyError, ValueError):
+        pass
+    raise _malformed(what, "its references cannot be read")
+
+
+def _write_rules(rule_set: object) -> str | None:
+    """The names of the rules that apply to writing."""
+    if not isinstance(rule_set, dict):
+        return None
+    rules = [rule for kind in ("domainRules", "encodingRules") for rule in rule_set.get(kind) or [] if isinstance(rule, dict)]
+    names = [
+        f"{rule.get('name')} ({rule.get('kind')}, {rule.get('type')})"
+        for rule in rules
+        if rule.get("mode") in _WRITE_MODES and rule.get("disabled") is not True
+    ]
+    return printable_list(names) if names else None
+
+
+def _number(value: object, what: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_SCHEMA_ID:
+        return value
+    raise _malformed(what, f"{printable(value)} is not the id of a schema")
+
+
+def _malformed(what: str, why: str) -> RegistryError:
+    return RegistryError(f"cannot {what}: the registry's answer cannot be read: {why}", condition=NOT_A_REGISTRY)

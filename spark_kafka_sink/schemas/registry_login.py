@@ -1,0 +1,77 @@
+"""Headers by which a client logs in to a schema registry: basic authentication, a token, or tokens of an OAuth server.
+
+Law: a login is in a Secret, or in headers whose repr hides their values.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from random import Random
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.jaas import NO_OPTIONS
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.registry_config import OAUTHBEARER, RegistryAddress, RegistryConfig
+from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes
+from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post
+from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache
+
+
+class HiddenHeaders(dict[str, str]):
+    """Headers of a request. Their repr is [hidden]."""
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+
+class RegistryLogin:
+    """Any thread. Tokens of an OAuth server are kept until they are due."""
+
+    def __init__(self, config: RegistryConfig, clock: Clock) -> None:
+        self._config = config
+        self._tokens = _token_cache(config, clock) if config.token_source == OAUTHBEARER else None
+
+    def headers(self, address: RegistryAddress) -> HiddenHeaders:
+        """Empty without a login. Blocks while a token is fetched. Raises AuthenticationError when there is none."""
+        login = self._config.login_of(address)
+        if login is not None:
+            pair = SecretBytes(login.reveal().encode())
+            return HiddenHeaders(Authorization=f"Basic {base64.b64encode(pair).decode()}")
+        token = self._tokens.token().value if self._tokens is not None else self._config.bearer_auth_token
+        return HiddenHeaders() if token is None else self._bearer(token)
+
+    def _bearer(self, token: Secret) -> HiddenHeaders:
+        headers = HiddenHeaders(Authorization=f"Bearer {token.reveal()}")
+        if self._config.bearer_auth_logical_cluster:
+            headers["target-sr-cluster"] = self._config.bearer_auth_logical_cluster
+        if self._config.bearer_auth_identity_pool_id:
+            headers["Confluent-Identity-Pool-Id"] = self._config.bearer_auth_identity_pool_id
+        return headers
+
+
+def _token_cache(config: RegistryConfig, clock: Clock) -> TokenCache:
+    """The client credentials flow is the brokers' own; only the names of the options differ."""
+    of_brokers = ProducerConfig.from_mapping(
+        {
+            "bootstrap.servers": "none:1",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": config.bearer_auth_issuer_endpoint_url,
+            "sasl.oauthbearer.client.credentials.client.id": config.bearer_auth_client_id,
+            "sasl.oauthbearer.client.credentials.client.secret": config.bearer_auth_client_secret,
+            "sasl.oauthbearer.scope": config.bearer_auth_scope,
+            "sasl.login.connect.timeout.ms": config.schema_registry_http_connect_timeout_ms,
+            "sasl.login.read.timeout.ms": config.schema_registry_http_read_timeout_ms,
+            "sasl.login.retry.backoff.ms": config.schema_registry_retries_wait_ms,
+            "sasl.login.retry.backoff.max.ms": config.schema_registry_retries_max_wait_ms,
+        }
+    )
+    endpoint = TokenEndpoint(of_brokers, NO_OPTIONS, partial(client_credentials_post, of_brokers, NO_OPTIONS), clock)
+    return TokenCache(
+        endpoint.token,
+        RefreshWindow.of(of_brokers),
+        clock,
+        wait_ms=config.schema_registry_default_api_timeout_ms,
+        random=Random(),
+    )

@@ -1,0 +1,124 @@
+"""SchemaRegistry with the fake registry: refusals in words, registering, logins and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.schemas.registry import SchemaRegistry
+from spark_kafka_sink.schemas.registry_errors import RegistryError
+from tests.schemas.fake_registry import FakeRegistry, send
+from tests.schemas.test_registry_contract import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as registry:
+        yield registry
+
+
+def client(fake: FakeRegistry, **options: str) -> SchemaRegistry:
+    named = {key.replace("__", "."): value for key, value in options.items()}
+    return SchemaRegistry(RegistryConfig.from_mapping({"schema.registry.url": fake.url, **named}))
+
+
+# REGISTERING
+
+
+def test_compatibility_is_asked_before_a_schema_is_registered(fake: FakeRegistry) -> None:
+    client(fake).register("s", FIRST)
+    assert [request.partition(" ")[2].partition("?")[0] for request in fake.requests] == [
+        "/subjects/s",
+        "/compatibility/subjects/s/versions",
+        "/subjects/s/versions",
+        "/subjects/s",
+    ]
+
+
+def test_a_refused_schema_has_the_registrys_reasons_and_the_difference(fake: FakeRegistry) -> None:
+    fake.register("s", FIRST)
+    with pytest.raises(RegistryError) as error:
+        client(fake).register("s", INCOMPATIBLE)
+    assert condition(error) == "INCOMPATIBLE"
+    assert "READER_FIELD_MISSING_DEFAULT_VALUE" in str(error.value)
+    assert "Against its latest version, 1: name is new" in str(error.value)
+    assert fake.texts("s") == [FIRST]
+
+
+def test_without_registering_a_missing_schema_is_told_by_its_difference(fake: FakeRegistry) -> None:
+    fake.register("s", FIRST)
+    registry = client(fake, auto__register__schemas="false")
+    assert registry.for_writing("s", FIRST).id == 1
+    with pytest.raises(RegistryError, match=r"auto.register.schemas=false\. Against its latest version, 1: name is new") as error:
+        registry.for_writing("s", SECOND)
+    assert condition(error) == "SCHEMA_NOT_FOUND"
+    with pytest.raises(RegistryError, match="The subject does not exist"):
+        registry.for_writing("other", SECOND)
+    assert fake.texts("s") == [FIRST]
+
+
+def test_a_user_who_may_not_ask_for_compatibility_may_still_register(fake: FakeRegistry) -> None:
+    def no_compatibility(handler: BaseHTTPRequestHandler) -> bool:
+        if "/compatibility/" not in handler.path:
+            return False
+        send(handler, 403, b'{"error_code": 40301, "message": "User is denied operation Compatibility"}')
+        return True
+
+    with fake.fail_with(no_compatibility):
+        assert client(fake).register("s", FIRST).version == 1
+
+
+def test_normalizing_is_asked_for(fake: FakeRegistry) -> None:
+    client(fake, normalize__schemas="true").register("s", FIRST)
+    assert all("normalize=true" in request for request in fake.requests if request.startswith("POST"))
+
+
+def test_a_subject_that_is_read_only_is_told(fake: FakeRegistry) -> None:
+    fake.set_mode("s", "READONLY")
+    with pytest.raises(RegistryError, match="Subject s is in read-only mode") as error:
+        client(fake).register("s", FIRST)
+    assert condition(error) == "NOT_ALLOWED"
+
+
+# RULES AND REFERENCES
+
+
+def rule(mode: str, **more: object) -> dict[str, object]:
+    return {"name": "encryptPII", "kind": "TRANSFORM", "type": "ENCRYPT", "mode": mode, **more}
+
+
+@pytest.mark.parametrize("kind", ["domainRules", "encodingRules"])
+@pytest.mark.parametrize("mode", ["WRITE", "WRITEREAD"])
+def test_a_rule_for_writing_is_refused_by_its_name(fake: FakeRegistry, mode: str, kind: str) -> None:
+    fake.register("s", FIRST, ruleSet={kind: [rule(mode)]})
+    for found in (client(fake).latest("s"), client(fake).by_id(1), client(fake).register("s", FIRST)):
+        assert found.has_write_rules == "encryptPII (TRANSFORM, ENCRYPT)"
+        with pytest.raises(RegistryError, match="encryptPII") as error:
+            found.require_writable()
+        assert condition(error) == "WRITE_RULE"
+    with pytest.raises(RegistryError, match="encryptPII"):
+        client(fake).for_writing("s", FIRST)
+
+
+def test_rules_for_reading_and_switched_off_ones_do_not_matter(fake: FakeRegistry) -> None:
+    rules = {"domainRules": [rule("READ"), rule("WRITE", disabled=True)], "migrationRules": [rule("UPGRADE")]}
+    fake.register("s", FIRST, ruleSet=rules)
+    client(fake).latest("s").require_writable()
+
+
+def test_references_are_followed_to_the_end(fake: FakeRegistry) -> None:
+    inner = record(ID, name="Inner")
+    middle = record({"name": "inner", "type": "com.acme.Inner"}, name="Middle")
+    outer = record({"name": "middle", "type": "com.acme.Middle"}, name="Outer")
+    fake.register("inner", inner)
+    fake.register("middle", middle, references=[{"name": "com.acme.Inner", "subject": "inner", "version": 1}])
+    fake.register("outer", outer, references=[{"name": "com.acme.Middle", "subject": "middle", "version": 1}])
+    found = client(fake).latest("outer").references
+    assert {name: json.loads(text) for name, text in found.items()} == {
+        "com.acme.Middle": json.loads(middle),
+        "com.acme.Inner": json.loads(inner),
+    }

@@ -1,0 +1,112 @@
+"""What SchemaRegistry relies on, asked of the fake registry and of real ones: so the fake says what they say.
+
+Each test has subjects of its own, so that one real registry serves all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
+from spark_kafka_sink.schemas.registry_errors import RegistryError
+from tests.schemas.fake_registry import FakeRegistry
+
+
+def record(*fields: dict[str, Any], name: str = "Order") -> str:
+    return json.dumps({"type": "record", "name": name, "namespace": "com.acme", "fields": list(fields)})
+
+
+ID = {"name": "id", "type": "long"}
+NAME = {"name": "name", "type": ["null", "string"], "default": None}
+REQUIRED = {"name": "name", "type": "string"}
+FIRST, SECOND, INCOMPATIBLE = record(ID), record(ID, NAME), record(ID, REQUIRED)
+
+
+@pytest.fixture(scope="module")
+def registry_url() -> Iterator[str]:
+    with FakeRegistry() as registry:
+        yield registry.url
+
+
+@pytest.fixture
+def registry(registry_url: str) -> SchemaRegistry:
+    return registry_at(registry_url)
+
+
+@pytest.fixture
+def subject() -> str:
+    return f"orders/ä-{uuid.uuid4().hex}-value"
+
+
+def registry_at(url: str, **options: str) -> SchemaRegistry:
+    return SchemaRegistry(RegistryConfig.from_mapping({"schema.registry.url": url, **options}))
+
+
+def condition(error: pytest.ExceptionInfo[RegistryError]) -> str:
+    return error.value.condition.removeprefix("KAFKA_SCHEMA_REGISTRY_")
+
+
+def plain(schema: RegisteredSchema) -> tuple[Any, ...]:
+    """Registries write the same JSON with other blanks."""
+    return schema.subject, schema.version, schema.schema_type, json.loads(schema.text), schema.has_write_rules
+
+
+def test_a_registered_schema_is_found_in_every_way(registry: SchemaRegistry, subject: str) -> None:
+    registered = registry.register(subject, FIRST)
+    assert plain(registered) == (subject, 1, "AVRO", json.loads(FIRST), None)
+    assert registry.latest(subject).id == registry.version(subject, 1).id == registered.id
+    assert plain(registry.latest(subject)) == plain(registered)
+    found = registry.lookup(subject, FIRST)
+    assert found is not None
+    assert (found.id, found.version) == (registered.id, 1)
+    by_id = registry.by_id(registered.id)
+    assert (by_id.id, json.loads(by_id.text), by_id.references) == (registered.id, json.loads(FIRST), {})
+
+
+def test_registering_twice_is_registering_once(registry: SchemaRegistry, subject: str) -> None:
+    assert registry.register(subject, FIRST) == registry.register(subject, FIRST)
+    with pytest.raises(RegistryError) as error:
+        registry.version(subject, 2)
+    assert condition(error) == "VERSION_NOT_FOUND"
+
+
+def test_a_compatible_schema_is_the_next_version(registry: SchemaRegistry, subject: str) -> None:
+    first, second = registry.register(subject, FIRST), registry.register(subject, SECOND)
+    assert (first.version, second.version) == (1, 2)
+    assert first.id != second.id
+    assert registry.latest(subject).version == 2
+
+
+def test_what_is_not_there_has_an_error_of_its_own(registry: SchemaRegistry, subject: str) -> None:
+    with pytest.raises(RegistryError) as error:
+        registry.latest(subject)
+    assert condition(error) == "SUBJECT_NOT_FOUND"
+    assert subject in str(error.value)
+    with pytest.raises(RegistryError) as error:
+        registry.by_id(2**31 - 1)
+    assert condition(error) == "SCHEMA_NOT_FOUND"
+
+
+def test_lookup_of_a_schema_that_is_not_there_is_none(registry: SchemaRegistry, subject: str) -> None:
+    assert registry.lookup(subject, FIRST) is None
+    registry.register(subject, FIRST)
+    assert registry.lookup(subject, SECOND) is None
+
+
+def test_invalid_schemas_are_refused(registry: SchemaRegistry, subject: str) -> None:
+    with pytest.raises(RegistryError) as error:
+        registry.register(subject, '{"type": "record", "name": "Order"}')
+    assert condition(error) == "INVALID_SCHEMA"
+
+
+def test_a_schema_is_found_whatever_its_blanks_are(registry: SchemaRegistry, subject: str) -> None:
+    registered = registry.register(subject, FIRST)
+    found = registry.lookup(subject, json.dumps(json.loads(FIRST), indent=2))
+    assert found is not None
+    assert found.id == registered.id
