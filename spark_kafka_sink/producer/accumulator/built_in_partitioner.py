@@ -172,7 +172,7 @@ class BuiltInPartitioner:
         """Partitions for rows of these sizes: sticky ones, or in turn."""
         partitioners = self.of_topic(topic)
         available = self._available(topic, cluster)
-        if self._config.partitioner_adaptive_partitioning_enable:
+        if self._config.partitioner_adaptive_partitioning_enable and len(available) > 1:
             self._assigned.append(topic)
         if self._config.partitioner_class == ROUND_ROBIN:
             return partitioners.round_robin.assign(len(row_bytes), available)
@@ -216,7 +216,9 @@ class BuiltInPartitioner:
             if partitioners.sticky.in_use and partitioners.load_state != state:
                 partitioners.load_state = state
                 self._update_load_of(topic, partitioners.sticky, cluster, slow_nodes)
-            if not any(queue.batches for queue in self._queues.of_topic(topic).values()):
+            if not any(
+                queue.batches for queue in list(self._queues.of_topic(topic).values())
+            ):  # callers may add queues meanwhile
                 partitioners.sticky.update_load([], [], all_counted=True)
                 self._active.discard(topic)
 

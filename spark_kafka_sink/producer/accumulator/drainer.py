@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
@@ -16,6 +17,8 @@ from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 
 logger = logging.getLogger(__name__)
+
+_INDEX = attrgetter("index")
 
 
 @dataclass(slots=True)
@@ -52,8 +55,7 @@ class Drainer:
 
     def __post_init__(self) -> None:
         self._drained_last: dict[int, int] = {}  # node -> index of the queue whose batch was taken last
-        self._by_leader: dict[int | None, list[tuple[int, PartitionQueue]]] = {}  # with the index of the queue
-        self._have_leader = 0  # how many queues are in it
+        self._by_leader: dict[int | None, list[PartitionQueue]] = {}  # those that had batches in the last round, or got some
         self._leaders_are_of: Cluster | None = None
 
     # READY
@@ -64,39 +66,45 @@ class Drainer:
         Batches that back off, whose partition is muted, or that wait for the response to another batch do not count.
         """
         result = ReadyCheckResult()
-        for leader, indexed_queues in self._queues_by_leader(cluster).items():
-            occupied: list[int] = []
-            is_ready = False
-            for index, queue in indexed_queues:
-                if not queue.batches:
-                    continue
-                occupied.append(index)
-                if is_ready or leader is None:
-                    continue
-                remaining_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
-                if remaining_ms <= 0 or all_at_once:
-                    remaining_ms = self._remaining_ms(queue, cluster, now_ms, all_at_once)
-                if remaining_ms <= 0:
-                    is_ready = True
-                elif remaining_ms < result.next_ready_check_delay_ms:
-                    result.next_ready_check_delay_ms = remaining_ms
+        for leader, queues in self._queues_by_leader(cluster).items():
+            occupied = [queue for queue in queues if queue.batches]
+            if len(occupied) < len(queues):
+                queues[:] = [queue for queue in queues if queue.stays_watched()]
             if leader is None:
-                result.unknown_leader_topics |= {self.queues[index].topic_partition.topic for index in occupied}
+                result.unknown_leader_topics |= {queue.topic_partition.topic for queue in occupied}
             elif occupied:
-                result.occupied[leader] = occupied
-                if is_ready:
+                result.occupied[leader] = [queue.index for queue in occupied]
+                remaining_ms = self._least_remaining_ms(occupied, cluster, now_ms, all_at_once)
+                if remaining_ms <= 0:
                     result.ready_nodes.add(leader)
+                else:
+                    result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
         return result
 
-    def _queues_by_leader(self, cluster: Cluster) -> dict[int | None, list[tuple[int, PartitionQueue]]]:
-        """All queues with their indexes. Leaders are looked up once per metadata."""
+    def _queues_by_leader(self, cluster: Cluster) -> dict[int | None, list[PartitionQueue]]:
+        """The queues that may have batches, in the order of their indexes."""
         if cluster is not self._leaders_are_of:
-            self._by_leader, self._have_leader, self._leaders_are_of = {}, 0, cluster
-        for index in range(self._have_leader, len(self.queues)):  # callers may add queues meanwhile
-            queue = self.queues[index]
-            self._by_leader.setdefault(cluster.leader_for(queue.topic_partition), []).append((index, queue))
-            self._have_leader = index + 1
+            by_leader: dict[int | None, list[PartitionQueue]] = {}
+            for queue in chain.from_iterable(self._by_leader.values()):
+                _place(by_leader, queue, cluster)
+            self._by_leader, self._leaders_are_of = by_leader, cluster
+        filled = self.queues.filled
+        while filled:
+            _place(self._by_leader, filled[0], cluster)
+            filled.popleft()
         return self._by_leader
+
+    def _least_remaining_ms(self, queues: Sequence[PartitionQueue], cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
+        """How long until the first of these has a batch to send. 0 or less: one has now."""
+        least_ms = NEVER_MS
+        for queue in queues:
+            remaining_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
+            if remaining_ms <= 0 or all_at_once:
+                remaining_ms = self._remaining_ms(queue, cluster, now_ms, all_at_once)
+            if remaining_ms <= 0:
+                return 0
+            least_ms = min(least_ms, remaining_ms)
+        return least_ms
 
     def _remaining_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
         """How long until the queue's first batch is to be sent; NEVER_MS: some event will wake the Sender."""
@@ -212,3 +220,11 @@ class Drainer:
             self.queues.oldest.poisoned()
             return False
         return True
+
+
+def _place(by_leader: dict[int | None, list[PartitionQueue]], queue: PartitionQueue, cluster: Cluster) -> None:
+    """Add a queue to those of its leader. Does nothing if it is there."""
+    queues = by_leader.setdefault(cluster.leader_for(queue.topic_partition), [])
+    place = bisect_left(queues, queue.index, key=_INDEX)
+    if place == len(queues) or queues[place] is not queue:
+        queues.insert(place, queue)

@@ -23,12 +23,15 @@ MANY_TOPICS = 1_000  # of one producer: more are probably not meant
 class PartitionQueue:
     """The batches of one topic-partition, oldest first."""
 
-    __slots__ = ("batches", "lingers_until_ms", "lock", "muted", "topic_partition")
+    __slots__ = ("_filled", "_is_watched", "batches", "index", "lingers_until_ms", "lock", "muted", "topic_partition")
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
+    def __init__(self, topic_partition: TopicPartition, index: int, filled: deque[PartitionQueue]) -> None:
         self.topic_partition = topic_partition
+        self.index = index  # in PartitionQueues
+        self._filled = filled  # where the Sender hears of the queue
         self.muted = False  # Sender only: with one request in flight per connection, while a batch of the partition is in flight
-        self.lock = threading.Lock()  # guards the two below, and the fields of its batches that ProducerBatch lists
+        self.lock = threading.Lock()  # guards the three below, and the fields of its batches that ProducerBatch lists
+        self._is_watched = False  # the Sender looks for batches here, or will: see PartitionQueues.filled
         self.batches: deque[ProducerBatch] = deque()
         # Until then the Sender need not look at the batches, unless nothing lingers. For one that is not full, at its first
         # attempt, and alone: whoever changes that sets LONG_AGO_MS.
@@ -48,9 +51,16 @@ class PartitionQueue:
 
     def append_locked(self, batch: ProducerBatch) -> None:
         """Add a new batch at the tail. A second call with the same batch does nothing."""
+        self._watch_locked()
         if not self.batches or self.batches[-1] is not batch:
             self.batches.append(batch)
         self.lingers_until_ms = LONG_AGO_MS
+
+    def _watch_locked(self) -> None:
+        """Before a batch is added: have the Sender look here."""
+        if not self._is_watched:
+            self._is_watched = True
+            self._filled.append(self)
 
     def close_locked(self, batch: ProducerBatch) -> None:
         """A batch takes no more rows."""
@@ -58,6 +68,12 @@ class PartitionQueue:
         self.lingers_until_ms = LONG_AGO_MS
 
     # SENDER
+
+    def stays_watched(self) -> bool:
+        """Whether there are batches. If there are none, the Sender need not look here until it finds the queue in `filled`."""
+        with self.lock:
+            self._is_watched = bool(self.batches)
+            return self._is_watched
 
     def holds(self, batch: ProducerBatch) -> bool:
         with self.lock:
@@ -71,6 +87,7 @@ class PartitionQueue:
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of the queue, but behind batches with lower sequences."""
         with self.lock:
+            self._watch_locked()
             place = 0
             # Only batches that were drained before have a sequence, and they are at the head of the queue.
             while place < len(self.batches) and self.batches[place].has_sequence:
@@ -169,6 +186,8 @@ class PartitionQueues:
     def __init__(self) -> None:
         self.moves = 0  # Sender only: counts batches that were removed from a queue or put back into one
         self.oldest = OldestBatch()
+        # Queues that got their first batch, for the Sender to take out: it looks at those with batches only, of thousands.
+        self.filled: deque[PartitionQueue] = deque()
         self._lock = threading.Lock()  # held to add to the two below, which are read without it
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
         self._in_order: list[PartitionQueue] = []  # in the order in which they were made
@@ -225,6 +244,7 @@ class PartitionQueues:
         with self._lock:
             queue = by_partition.get(partition)
             if queue is None:
-                queue = by_partition[partition] = PartitionQueue(TopicPartition(topic, partition))
+                queue = PartitionQueue(TopicPartition(topic, partition), len(self._in_order), self.filled)
+                by_partition[partition] = queue
                 self._in_order.append(queue)
             return queue

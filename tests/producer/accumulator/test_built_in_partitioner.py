@@ -13,7 +13,7 @@ from spark_kafka_sink.network.cluster import Cluster, Node, Topic
 from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
-from tests.producer.harness import TOPIC, Accumulation, cluster, columns
+from tests.producer.harness import TOPIC, Accumulation, cluster, columns, count_steps
 
 ONE_NODE = cluster({TOPIC: (0, 0, 0, 0)})
 TWO_NODES = cluster({TOPIC: (0, 0, 1, 1)})
@@ -113,6 +113,34 @@ def test_queue_lengths_are_not_counted_while_a_partition_has_no_queue() -> None:
     only_the_last = Cluster(nodes=whole.nodes, topics={TOPIC: Topic(None, {32: whole.topics[TOPIC].partitions[32]})})
     stage.ready(only_the_last)
     assert set(assign(stage, 100, only_the_last, size=BATCH)) == {32}
+
+
+def test_a_queue_that_a_caller_adds_while_lengths_are_counted_does_no_harm() -> None:
+    """The Sender went through the topic's queues as they grew: RuntimeError, and the round was lost."""
+    stage = Accumulation(batch_size=BATCH)
+    queues = stage.accumulator.queues
+
+    class Growing:
+        @property
+        def batches(self) -> list[object]:
+            queues.of_partitions(TOPIC, [3])
+            return []
+
+    queues.of_topic(TOPIC)[0] = Growing()  # type: ignore[assignment]
+    assign(stage, 1)
+    stage.ready(ONE_NODE)
+    assert len(queues.of_topic(TOPIC)) == 2
+
+
+def test_the_queue_of_a_topics_only_partition_is_not_weighed() -> None:
+    """There is nothing to choose from, and a column of topics may have thousands: each of them was looked at in each round."""
+    stage = Accumulation(batch_size=BATCH)
+    one = cluster({TOPIC: (0,)})
+    assign(stage, 1, one)
+    stage.append(VALUE)
+    weighed = count_steps(lambda: stage.accumulator.built_in_partitioner.update_load(one, 1))
+    assign(stage, 1, ONE_NODE)
+    assert weighed < count_steps(lambda: stage.accumulator.built_in_partitioner.update_load(ONE_NODE, 1))
 
 
 def test_without_adaptive_partitioning_queue_lengths_do_not_matter() -> None:

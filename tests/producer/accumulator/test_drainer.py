@@ -13,7 +13,7 @@ from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError, RecordTooLargeError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.producer.harness import TOPIC, Accumulation, cluster, payload, tp
+from tests.producer.harness import TOPIC, Accumulation, cluster, count_steps, payload, tp
 
 ONE_NODE = cluster({TOPIC: (0, 0, 0, 0)})
 TWO_NODES = cluster({TOPIC: (0, 0, 1, 1)})
@@ -324,6 +324,72 @@ def test_however_many_nodes_are_drained_each_leader_is_looked_up_once() -> None:
     drained = stage.accumulator.drainer.drain(where, result.ready_nodes, 1_000_000, stage.now_ms, result.occupied)
     assert where.asked == 100
     assert {node: [batch.topic_partition.partition for batch in batches] for node, batches in drained.items()} == result.occupied
+
+
+@pytest.mark.parametrize("linger_ms", [0, 10], ids=["ready", "lingering"])
+def test_a_round_looks_at_partitions_with_batches_only(linger_ms: int) -> None:
+    """Each round looked at every queue there was, and each new batch makes a round: 16,000 topics took 60 s, 4,000 took 3."""
+
+    def steps_of_a_round(partitions: int) -> int:
+        stage = Accumulation(linger_ms=linger_ms)
+        where = cluster({TOPIC: [0] * partitions})
+        stage.append(*[VALUE] * partitions, partition=list(range(partitions)))
+        stage.clock.advance(linger_ms)
+        assert len(stage.drain(where, 0)[0]) == partitions
+        assert stage.ready(where) == set()
+        stage.append(VALUE, partition=partitions - 1)
+        return count_steps(lambda: stage.ready(where))
+
+    assert steps_of_a_round(1_000) == steps_of_a_round(10)
+
+
+def test_new_metadata_costs_nothing_for_partitions_without_batches() -> None:
+    def lookups(partitions: int) -> int:
+        stage = Accumulation()
+        stage.append(*[VALUE] * partitions, partition=list(range(partitions)))
+        stage.drain(cluster({TOPIC: [0] * partitions}), 0)
+        stage.ready(ONE_NODE)
+        where = CountingCluster(nodes=ONE_NODE.nodes, topics=cluster({TOPIC: [0] * partitions}).topics)
+        stage.append(VALUE)
+        stage.ready(where)
+        return where.asked
+
+    assert lookups(1_000) == lookups(10) == 1
+
+
+def test_batches_move_to_the_leader_that_new_metadata_names() -> None:
+    stage = Accumulation()
+    stage.append(*[VALUE] * 4, partition=[3, 0, 2, 1])
+    for leaders in ((0, 0, 1, 1), (1, 0, None, 1), (0, 0, 0, 0)):
+        result = stage.accumulator.ready(cluster({TOPIC: leaders}), stage.now_ms)
+        by_leader = {node: [index for index in range(4) if leaders[_partition(stage, index)] == node] for node in (0, 1)}
+        assert result.occupied == {node: indexes for node, indexes in by_leader.items() if indexes}
+        assert result.unknown_leader_topics == ({TOPIC} if None in leaders else set())
+
+
+def _partition(stage: Accumulation, index: int) -> int:
+    return stage.accumulator.queues[index].topic_partition.partition
+
+
+def test_a_batch_that_arrives_while_the_sender_leaves_an_empty_queue_is_found() -> None:
+    stage = Accumulation()
+    stage.append(VALUE)
+    stage.drain_one(ONE_NODE)
+    queue = stage.accumulator.queues[0]
+
+    class BusyLock:
+        """A caller has it first, and appends a batch."""
+
+        def __enter__(self) -> None:
+            queue.lock = lock
+            stage.append(VALUE)
+
+        def __exit__(self, *_: object) -> None:
+            return
+
+    lock, queue.lock = queue.lock, BusyLock()  # type: ignore[assignment]
+    assert stage.ready(ONE_NODE) == set()
+    assert stage.ready(ONE_NODE) == {0}
 
 
 def test_no_partition_starves_behind_the_request_size_whichever_have_batches() -> None:

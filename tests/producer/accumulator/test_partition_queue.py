@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from spark_kafka_sink.clock import NEVER_MS
@@ -26,7 +28,7 @@ def batch_of(sequence: int | None = None, *, made_ms: int = 0, written_by: int =
 
 
 def queue_of(*batches: ProducerBatch) -> PartitionQueue:
-    queue = PartitionQueue(tp())
+    queue = PartitionQueue(tp(), 0, deque())
     with queue.lock:
         for batch in batches:
             queue.append_locked(batch)
@@ -145,3 +147,20 @@ def test_a_queues_tail_is_open_until_it_is_closed_or_has_a_sequence() -> None:
         queue.append_locked(last := batch_of())
         queue.close_locked(last)
     assert queue.open_batch() is None
+
+
+def test_the_sender_hears_once_of_a_queue_until_it_has_found_it_empty() -> None:
+    queues = PartitionQueues()
+    (queue,) = queues.of_partitions("orders", [0])
+    assert not queues.filled
+    for _ in range(2):
+        with queue.lock:
+            queue.append_locked(batch_of())
+    queue.insert(batch_of(1))
+    assert list(queues.filled) == [queue]
+    queues.filled.clear()
+    assert queue.stays_watched()
+    queue.clear()
+    assert not queue.stays_watched()
+    queue.insert(batch_of(1))
+    assert list(queues.filled) == [queue]
