@@ -99,8 +99,18 @@ class Payload:
         return Payload(self.views[lo:hi], self.buffers)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Word:
+    """Up to eight bytes of each row: the first one lowest in `octets`, and zeros beyond `size`. An int is for all rows."""
+
+    octets: NDArray[np.uint64] | int
+    size: Int64Column | int
+    longest: int  # no row's size is larger
+
+
 # One place in every row: the same bytes for all rows, the same number for all, a number per row, or bytes per row.
-Piece: TypeAlias = bytes | int | Int64Column | Payload
+Piece: TypeAlias = bytes | int | Int64Column | Word | Payload
+_ShortPiece: TypeAlias = bytes | int | Int64Column | Word
 
 
 def interleave(pieces: Sequence[Piece], rows: int) -> InterleavedRows:
@@ -110,7 +120,7 @@ def interleave(pieces: Sequence[Piece], rows: int) -> InterleavedRows:
     """
     columns: list[NDArray[np.void]] = []
     buffers: list[pa.Buffer] = []
-    run: list[bytes | int | Int64Column] = []
+    run: list[_ShortPiece] = []
     for piece in pieces:
         if not isinstance(piece, Payload):
             run.append(piece)
@@ -204,73 +214,76 @@ def _addressable(payload: pa.Array) -> list[pa.Array]:
 
 # NUMBERS
 
-# The bytes of every row at one place: up to eight in a uint64, the first one lowest, and their number. An int is for all rows.
-_Word: TypeAlias = NDArray[np.uint64] | int
-_Size: TypeAlias = Int64Column | int
 
-
-def _numbers(run: Sequence[bytes | int | Int64Column], rows: int) -> list[NDArray[np.void]]:
+def _numbers(run: Sequence[_ShortPiece], rows: int) -> list[NDArray[np.void]]:
     """Neighboring numbers and constants, packed into as few views as they need."""
-    packed: list[tuple[_Word, _Size]] = []
-    width = _WORD_BYTES
+    packed: list[Word] = []
     for piece in run:
-        for word, size, longest in _words(piece):
-            if width + longest > _WORD_BYTES:
-                packed.append((word, size))
-                width = longest
+        for word in _words(piece):
+            if packed and packed[-1].longest + word.longest <= _WORD_BYTES:
+                packed[-1] = _joined(packed[-1], word)
             else:
-                before, at = packed[-1]
-                packed[-1] = _combined(before, _shifted(word, at)), at + size
-                width += longest
+                packed.append(word)
     columns = []
-    for word, size in packed:
-        views = np.zeros(1 if isinstance(word, int) else rows, _VIEW)
-        views["size"] = size
-        views["data"] = word
+    for word in packed:
+        is_constant = isinstance(word.octets, int) and isinstance(word.size, int)
+        views = np.zeros(1 if is_constant else rows, _VIEW)
+        views["size"] = word.size
+        views["data"] = word.octets
         columns.append(views.view(_OPAQUE_VIEW))
     return columns
 
 
-def _combined(word: _Word, more: _Word) -> _Word:
-    if isinstance(word, int):
-        return more | word if isinstance(more, int) else more | np.uint64(word)
-    return word | (np.uint64(more) if isinstance(more, int) else more)
+def _joined(word: Word, more: Word) -> Word:
+    octets = _combined(word.octets, _shifted(more.octets, word.size))
+    return Word(octets, word.size + more.size, word.longest + more.longest)
 
 
-def _shifted(word: _Word, by_bytes: _Size) -> _Word:
+def _combined(octets: NDArray[np.uint64] | int, more: NDArray[np.uint64] | int) -> NDArray[np.uint64] | int:
+    if isinstance(octets, int):
+        return more | octets if isinstance(more, int) else more | np.uint64(octets)
+    return octets | (np.uint64(more) if isinstance(more, int) else more)
+
+
+def _shifted(octets: NDArray[np.uint64] | int, by_bytes: Int64Column | int) -> NDArray[np.uint64] | int:
     if isinstance(by_bytes, int):
-        return word << 8 * by_bytes if isinstance(word, int) else word << np.uint64(8 * by_bytes)
-    shifted: NDArray[np.uint64] = (np.uint64(word) if isinstance(word, int) else word) << (by_bytes << 3).view(np.uint64)
+        return octets << 8 * by_bytes if isinstance(octets, int) else octets << np.uint64(8 * by_bytes)
+    shifted: NDArray[np.uint64] = (np.uint64(octets) if isinstance(octets, int) else octets) << (by_bytes << 3).view(np.uint64)
     return shifted
 
 
-def _words(piece: bytes | int | Int64Column) -> list[tuple[_Word, _Size, int]]:
-    """A piece's bytes as words; for each word the number of bytes per row, and the largest such number."""
+def _words(piece: _ShortPiece) -> list[Word]:
+    if isinstance(piece, Word):
+        return [piece]
     if isinstance(piece, np.ndarray):
-        if not len(piece):
-            return []
-        lowest, highest = int(piece.min()), int(piece.max())
-        if lowest != highest:
-            return _varint_words(zigzag(piece), max(-2 * lowest - 1, 2 * highest))
-        piece = lowest  # frequent (lengths of keys, timestamps); the check costs a tenth of encoding
+        return varint_words(piece)
     octets = encode_varint(piece) if isinstance(piece, int) else piece
     chunks = [octets[start : start + _WORD_BYTES] for start in range(0, len(octets), _WORD_BYTES)]
-    return [(int.from_bytes(chunk, "little"), len(chunk), len(chunk)) for chunk in chunks]
+    return [Word(int.from_bytes(chunk, "little"), len(chunk), len(chunk)) for chunk in chunks]
 
 
-def _varint_words(encoded: NDArray[np.uint64], highest: int) -> list[tuple[_Word, _Size, int]]:
+def varint_words(numbers: Int64Column) -> list[Word]:
+    """The zigzag varint of each row: one word, or two if a row has more than eight bytes. None without rows."""
+    if not len(numbers):
+        return []
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    if lowest == highest:  # frequent (lengths of keys, timestamps); the check costs a tenth of encoding
+        return _words(lowest)
+    return _varint_words(zigzag(numbers), max(-2 * lowest - 1, 2 * highest))
+
+
+def _varint_words(encoded: NDArray[np.uint64], highest: int) -> list[Word]:
     """Seven bits per byte; the top bit tells whether another byte follows. At most ten bytes: eight, and two more."""
     width = max(1, -(-highest.bit_length() // 7))
-    word, size = encoded & np.uint64(0x7F), np.ones(len(encoded), np.int64)
+    octets, size = encoded & np.uint64(0x7F), np.ones(len(encoded), np.int64)
     for byte in range(1, min(width, _WORD_BYTES)):
         continues = encoded >= np.uint64(1 << 7 * byte)
         size += continues
-        word |= continues.astype(np.uint64) << np.uint64(8 * byte - 1)
-        word |= (encoded << np.uint64(byte)) & np.uint64(0x7F << 8 * byte)
+        octets |= continues.astype(np.uint64) << np.uint64(8 * byte - 1)
+        octets |= (encoded << np.uint64(byte)) & np.uint64(0x7F << 8 * byte)
     if width <= _WORD_BYTES:
-        return [(word, size, width)]
+        return [Word(octets, size, width)]
     continues = encoded >= np.uint64(1 << 7 * _WORD_BYTES)
-    word |= continues.astype(np.uint64) << np.uint64(8 * _WORD_BYTES - 1)
-    (rest, rest_size, rest_width), *_ = _varint_words(encoded >> np.uint64(7 * _WORD_BYTES), highest >> 7 * _WORD_BYTES)
-    rest_size = np.where(continues, rest_size, 0)
-    return [(word, size, _WORD_BYTES), (rest, rest_size, rest_width)]
+    octets |= continues.astype(np.uint64) << np.uint64(8 * _WORD_BYTES - 1)
+    [rest] = _varint_words(encoded >> np.uint64(7 * _WORD_BYTES), highest >> 7 * _WORD_BYTES)
+    return [Word(octets, size, _WORD_BYTES), Word(rest.octets, np.where(continues, rest.size, 0), rest.longest)]

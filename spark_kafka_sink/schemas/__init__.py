@@ -1,9 +1,17 @@
 """Columns as Avro, and framed with the ids of a schema registry.
 
-    registry.py      the registry: schemas by subject, version, id; registers; checks compatibility
-    subjects.py      which subject the schema of a key or a value has
-    derivation.py    from an Arrow type to the text of an Avro schema
-    frame.py         the bytes before a payload whose schema is registered
+    registry.py        the registry: schemas by subject, version, id; registers; checks compatibility
+    subjects.py        which subject the schema of a key or a value has
+    frame.py           the bytes before a payload whose schema is registered
+    derivation.py      from an Arrow type to the text of an Avro schema
+    avro_schema.py     Avro's schema language: from that text to types
+    resolution.py      which column is written as which part of a schema; all that keeps them apart
+    avro_default.py    the bytes of a field's default
+    avro_encoder.py    columns → Avro's binary form, and the rows that are refused
+    avro_nested.py     records, arrays, maps, unions
+    avro_values.py     numbers, strings, bytes, enums
+    avro_decimals.py   decimals
+    avro_encoding.py   what they have in common: pieces of rows, joined in blocks
 
 Imported only when a format asks for it. Knows no Spark, no producer and no sink.
 """

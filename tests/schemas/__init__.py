@@ -1,0 +1,1 @@
+"""Tests of schemas/: its language, columns → bytes, registries."""

@@ -1,0 +1,122 @@
+"""Columns of decimals: the unscaled number in two's complement, highest byte first, in as few bytes as it needs or in a fixed.
+
+Arrow has a decimal as limbs: 64 bits each, lowest first; the highest has the sign. Most columns need only the lowest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_kafka_sink.records.interleave import Piece, Word
+from spark_kafka_sink.records.varint import Int64Column
+from spark_kafka_sink.schemas.avro_encoding import Encoding, Mask, Refusals, varints
+
+_LIMB_BYTES = 8
+_LIMB_BITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalEncoding(Encoding):
+    """In bytes: their number, and as few as the value needs, as Java's BigInteger.toByteArray."""
+
+    precision: int  # the schema's
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        limbs = _limbs(column, valid)
+        too_wide = _exceeds(limbs, self.precision)
+        refusals.add(too_wide, self.path, f"it has more than the {self.precision} digits of the schema's decimal")
+        return self.words(limbs, valid)
+
+    def words(self, limbs: list[Int64Column], valid: Mask | None) -> list[Piece]:
+        words = _shortest(limbs)
+        sizes = np.zeros(len(limbs[0]), np.int64)
+        for word in words:
+            sizes += word.size
+        if valid is not None:
+            words = [Word(word.octets, word.size * valid, word.longest) for word in words]
+        return [*varints(sizes, valid), *words]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDecimalEncoding(DecimalEncoding):
+    """In a fixed of `size` bytes, with the sign in front."""
+
+    size: int
+
+    def words(self, limbs: list[Int64Column], valid: Mask | None) -> list[Piece]:
+        sign = limbs[-1] >> (_LIMB_BITS - 1)
+        words: list[Piece] = []
+        end = self.size
+        while end:
+            number = (end - 1) // _LIMB_BYTES  # of the limb with the highest byte that is missing
+            end, count = number * _LIMB_BYTES, end - number * _LIMB_BYTES
+            octets = _highest_first(limbs[number] if number < len(limbs) else sign, count)
+            words.append(Word(octets, count if valid is None else valid * np.int64(count), count))
+        return words
+
+
+def _limbs(column: pa.Array, valid: Mask | None) -> list[Int64Column]:
+    """Lowest first, without highest ones that say nothing in any row. 0 where the column is null."""
+    if column.type.bit_width < 2 * _LIMB_BITS:
+        column = column.cast(pa.decimal128(column.type.precision, column.type.scale))
+    per_value = column.type.bit_width // _LIMB_BITS
+    numbers = np.frombuffer(column.buffers()[1], "<i8", len(column) * per_value, column.offset * per_value * _LIMB_BYTES)
+    limbs = [numbers[place::per_value] if valid is None else numbers[place::per_value] * valid for place in range(per_value)]
+    while len(limbs) > 1 and (limbs[-1] == limbs[-2] >> (_LIMB_BITS - 1)).all():
+        limbs.pop()
+    return limbs
+
+
+def _exceeds(limbs: list[Int64Column], precision: int) -> Mask:
+    limit = 10**precision
+    if limit >= 1 << (_LIMB_BITS * len(limbs) - 1):
+        return np.zeros(len(limbs[0]), np.bool_)
+    return _at_least(limbs, limit) | ~_at_least(limbs, 1 - limit)
+
+
+def _at_least(limbs: list[Int64Column], number: int) -> Mask:
+    result = np.ones(len(limbs[0]), np.bool_)
+    for place, limb in enumerate(limbs):
+        of_number = number >> _LIMB_BITS * place
+        if place == len(limbs) - 1:
+            result = (limb > of_number) | ((limb == of_number) & result)
+        else:
+            unsigned, lowest = limb.view(np.uint64), np.uint64(of_number & (1 << _LIMB_BITS) - 1)
+            result = (unsigned > lowest) | ((unsigned == lowest) & result)
+    return result
+
+
+def _shortest(limbs: list[Int64Column]) -> list[Word]:
+    """The words of each value, highest first, without bytes that only repeat the sign."""
+    words = []
+    is_open = np.zeros(len(limbs[0]), np.bool_)  # a higher limb is written
+    for place in reversed(range(len(limbs))):
+        sizes = np.where(is_open, _LIMB_BYTES, _bytes_needed(limbs[place]))
+        if place:
+            needed = is_open | (limbs[place] != limbs[place - 1] >> (_LIMB_BITS - 1))
+            sizes, is_open = sizes * needed, needed
+        words.append(Word(_highest_first(limbs[place], sizes), sizes, _LIMB_BYTES))
+    return words
+
+
+def _bytes_needed(numbers: Int64Column) -> Int64Column:
+    """In two's complement."""
+    magnitudes = numbers ^ numbers >> (_LIMB_BITS - 1)
+    sizes = np.ones(len(numbers), np.int64)
+    for bits in range(7, int(magnitudes.max()).bit_length(), 8):
+        sizes += magnitudes >= 1 << bits
+    return sizes
+
+
+def _highest_first(numbers: Int64Column, count: Int64Column | int) -> NDArray[np.uint64]:
+    """The lowest `count` bytes of each number as the first of a word, highest first; none for 0."""
+    swapped = numbers.byteswap().view(np.uint64)
+    if isinstance(count, int):
+        return swapped >> np.uint64(8 * (_LIMB_BYTES - count))
+    unused = np.minimum(_LIMB_BYTES - count, _LIMB_BYTES - 1)  # a word cannot be shifted out as a whole
+    octets: NDArray[np.uint64] = (swapped >> (8 * unused).view(np.uint64)) * (count > 0)
+    return octets

@@ -1,0 +1,108 @@
+"""The bytes of a field's default: JSON by the rules of Avro's specification, one value at a time."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from spark_kafka_sink.errors import printable
+from spark_kafka_sink.records.varint import encode_varint
+from spark_kafka_sink.schemas.avro_schema import (
+    AvroArray,
+    AvroEnum,
+    AvroField,
+    AvroFixed,
+    AvroMap,
+    AvroPrimitive,
+    AvroRecord,
+    AvroSchema,
+    AvroUnion,
+)
+
+_END_OF_BLOCKS = b"\0"
+_LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
+_FORMATS = {"float": "<f", "double": "<d"}
+
+
+def encode_default(field: AvroField) -> bytes:
+    """The default of a field that has one. Raises ValueError if it does not fit the field's type."""
+    assert field.default is not None
+    return _encode(field.schema, json.loads(field.default))
+
+
+def _encode(schema: AvroSchema, value: Any) -> bytes:
+    match schema:
+        case AvroPrimitive():
+            return _primitive(schema.type, value)
+        case AvroUnion():
+            return _union(schema, value)
+        case AvroRecord() if isinstance(value, dict):
+            return b"".join(_member(field, value) for field in schema.fields)
+        case AvroEnum() if isinstance(value, str) and value in schema.symbols:
+            return encode_varint(schema.symbols.index(value))
+        case AvroFixed() if isinstance(value, str) and len(value) == schema.size:
+            return _octets(value)
+        case AvroArray() if isinstance(value, list):
+            return _block([_encode(schema.items, item) for item in value])
+        case AvroMap() if isinstance(value, dict):
+            return _block([_primitive("string", key) + _encode(schema.values, item) for key, item in value.items()])
+        case _:
+            raise ValueError(f"{printable(json.dumps(value), 60)} is no {schema}")
+
+
+def _primitive(kind: str, value: Any) -> bytes:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    match kind:
+        case "null" if value is None:
+            return b""
+        case "boolean" if isinstance(value, bool):
+            return bytes([value])
+        case "int" | "long" if is_number and value in range(-_LARGEST[kind] - 1, _LARGEST[kind] + 1):
+            return encode_varint(int(value))
+        case "float" | "double" if is_number:
+            return _floating(kind, value)
+        case "string" if isinstance(value, str):
+            return _with_length(value.encode())
+        case "bytes" if isinstance(value, str):
+            return _with_length(_octets(value))
+        case _:
+            raise ValueError(f"{printable(json.dumps(value), 60)} is no {kind}")
+
+
+def _floating(kind: str, value: float) -> bytes:
+    try:
+        return struct.pack(_FORMATS[kind], value)
+    except OverflowError:
+        raise ValueError(f"{printable(value, 60)} is no {kind}") from None
+
+
+def _union(schema: AvroUnion, value: Any) -> bytes:
+    """By the first branch that the default fits."""
+    for number, branch in enumerate(schema.branches):
+        try:
+            return encode_varint(number) + _encode(branch, value)
+        except ValueError:
+            continue
+    raise ValueError(f"{printable(json.dumps(value), 60)} fits no branch of the {schema}")
+
+
+def _member(field: AvroField, record: dict[str, Any]) -> bytes:
+    if field.name in record:
+        return _encode(field.schema, record[field.name])
+    if field.default is None:
+        raise ValueError(f"it lacks field {printable(field.name)}")
+    return encode_default(field)
+
+
+def _octets(text: str) -> bytes:
+    """Bytes are written as the characters 0 … 255."""
+    return text.encode("latin-1")
+
+
+def _with_length(octets: bytes) -> bytes:
+    return encode_varint(len(octets)) + octets
+
+
+def _block(items: list[bytes]) -> bytes:
+    return encode_varint(len(items)) + b"".join(items) + _END_OF_BLOCKS if items else _END_OF_BLOCKS

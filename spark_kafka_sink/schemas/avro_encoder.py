@@ -1,0 +1,111 @@
+"""Columns → Avro's binary form, one value per row. `resolve` in resolution.py makes encoders.
+
+What is written is what fastavro and Java write for the same values: each array and each map is one block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.records.interleave import INT32_MAX, Piece, pieces_of
+from spark_kafka_sink.records.varint import Int64Column
+from spark_kafka_sink.schemas.avro_encoding import (
+    EncodedRows,
+    Encoding,
+    Mask,
+    Refusals,
+    constant,
+    encode_rows,
+    join_encoded,
+    plain,
+    validity,
+)
+
+
+class RefusedRows(NamedTuple):
+    """Rows that cannot be encoded for one reason."""
+
+    rows: Int64Column  # positions in the column, ascending
+    field: str  # below the column: "address.zip", "tags[*]"; empty for the column itself
+    reason: str  # without the row's data: "it is null, which the schema does not allow"
+
+
+class EncodedColumn(NamedTuple):
+    """`values` has a row for each of the column's: null where that is null, a tombstone, or refused."""
+
+    values: pa.Array  # binary, or large_binary beyond 2 GiB
+    refused: list[RefusedRows]  # no row stands in several of them
+
+
+@dataclass(frozen=True, slots=True)
+class AvroEncoder:
+    """Encodes columns of one type by one schema. Plain data, which tasks get by pickle."""
+
+    type: pa.DataType
+    encoding: Encoding
+
+    def encode(self, column: pa.Array | pa.ChunkedArray, prefix: bytes = b"") -> EncodedColumn:
+        """Each row of the column, after `prefix`. Never blocks; rows that cannot be encoded do not keep others from it.
+
+        Needs memory for the result, and for the arrays and maps of a few thousand rows at a time.
+
+        Raises:
+            SchemaError: the column's type is not the one that the schema was resolved with.
+        """
+        if column.type != self.type:
+            raise SchemaError(f"a column of type {self.type} is encoded, and this one has type {column.type}; cast it")
+        framed = _FramedEncoding("", prefix, self.encoding)
+        refusals = Refusals()
+        encoded: list[EncodedRows] = []
+        is_null = [np.zeros(0, np.bool_)]
+        start = 0
+        for piece in map(plain, pieces_of(column)):
+            of_piece = Refusals()
+            encoded.append(encode_rows(framed, piece, of_piece))
+            refusals.add_block(of_piece, start)
+            is_null.append(piece.is_null().to_numpy(zero_copy_only=False))
+            start += len(piece)
+        return _encoded_column(join_encoded(encoded), np.concatenate(is_null), _by_reason(refusals))
+
+
+@dataclass(frozen=True, slots=True)
+class _FramedEncoding(Encoding):
+    """Nothing for a row that is null, otherwise the prefix and the value."""
+
+    prefix: bytes
+    value: Encoding
+
+    def pieces(self, column: pa.Array, present: Mask | None, refusals: Refusals) -> list[Piece]:  # noqa: ARG002
+        column = plain(column)
+        valid = validity(column)
+        return [*constant(self.prefix, valid), *self.value.value_pieces(column, valid, refusals)]
+
+
+def _by_reason(refusals: Refusals) -> list[RefusedRows]:
+    """The rows of each reason, each row with the first one."""
+    grouped: dict[tuple[str, str], list[Int64Column]] = {}
+    for rows, path, reason in refusals.found:
+        grouped.setdefault((path, reason), []).append(rows)
+    seen = np.zeros(0, np.int64)
+    refused = []
+    for (path, reason), several in grouped.items():
+        rows = np.setdiff1d(np.concatenate(several), seen)
+        seen = np.union1d(seen, rows)
+        if len(rows):
+            refused.append(RefusedRows(rows, path, reason))
+    return refused
+
+
+def _encoded_column(encoded: EncodedRows, is_null: Mask, refused: list[RefusedRows]) -> EncodedColumn:
+    for each in refused:
+        is_null[each.rows] = True
+    is_large = int(encoded.offsets[-1]) > INT32_MAX
+    kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
+    validity_buffer = pa.array(~is_null).buffers()[1] if is_null.any() else None
+    offsets = pa.py_buffer(encoded.offsets.astype(dtype))
+    return EncodedColumn(pa.Array.from_buffers(kind, len(is_null), [validity_buffer, offsets, encoded.data]), refused)

@@ -1,0 +1,177 @@
+"""What all of Avro's types have in common when a column of them is encoded: pieces for each row, and rows that are refused.
+
+An `Encoding` says how the values of a column become pieces of rows (records/interleave.py), `encode_rows` joins them, a block of
+rows at a time, so that what it computes meanwhile stays small and in the CPU's cache.
+Law: a row whose value is null has no bytes of that value in any piece, whatever its slot contains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_kafka_sink.records.interleave import (
+    INT32_MAX,
+    InterleavedRows,
+    Payload,
+    Piece,
+    Word,
+    interleave,
+    row_offsets_and_data,
+    varint_words,
+)
+from spark_kafka_sink.records.varint import Int64Column
+
+BLOCK_ROWS = 8192  # encoded at once
+
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a column of one type becomes bytes. `path` names it in refusals, below the column that is encoded: "address.zip"."""
+
+    path: str
+
+    def pieces(self, column: pa.Array, present: Mask | None, refusals: Refusals) -> list[Piece]:
+        """What each row has of this column; at least one row is asked for.
+
+        Args:
+            present: rows that have a value here or a null, as opposed to those whose parent is null. None: all.
+            refusals: gets the rows that cannot be encoded. Their pieces may be anything.
+        """
+        column = plain(column)
+        valid = validity(column)
+        if valid is not None:
+            missing = ~valid if present is None else present & ~valid
+            refusals.add(missing, self.path, "it is null, which the schema does not allow")
+        return self.value_pieces(column, valid, refusals)
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        """The same, of a column whose nulls write nothing. `valid` is where it has values; None: everywhere."""
+        raise NotImplementedError
+
+
+# REFUSALS
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Rows that cannot be encoded, each with the field and the reason."""
+
+    found: list[tuple[Int64Column, str, str]] = field(default_factory=list)
+
+    def add(self, refused: Mask, path: str, reason: str) -> None:
+        if refused.any():
+            self.found.append((np.flatnonzero(refused), path, reason))
+
+    def add_items(self, items: Refusals, ends: Int64Column) -> None:
+        """Those of the items of lists. `ends` says for each row where its items end."""
+        for refused, path, reason in items.found:
+            self.found.append((np.unique(np.searchsorted(ends, refused, side="right")), path, reason))
+
+    def add_block(self, block: Refusals, start: int) -> None:
+        self.found += [(refused + start, path, reason) for refused, path, reason in block.found]
+
+    def rows(self) -> Int64Column:
+        return np.concatenate([np.zeros(0, np.int64), *(refused for refused, _, _ in self.found)])
+
+
+# COLUMNS
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """Without dictionary and extension: the values that they stand for."""
+    while True:
+        if isinstance(column, pa.DictionaryArray):
+            column = _addressable_values(column.dictionary).take(column.indices)
+        elif isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        else:
+            return column
+
+
+def _addressable_values(dictionary: pa.Array) -> pa.Array:
+    """With 64-bit offsets: a column that repeats its values may have more than 2 GiB."""
+    if dictionary.type == pa.string():
+        return dictionary.cast(pa.large_string())
+    return dictionary.cast(pa.large_binary()) if dictionary.type == pa.binary() else dictionary
+
+
+def validity(column: pa.Array) -> Mask | None:
+    """Where the column has values; None if it has no nulls."""
+    return column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+
+
+# PIECES
+
+
+def varints(numbers: Int64Column, valid: Mask | None) -> list[Piece]:
+    """The zigzag varint of each valid row, nothing in the others."""
+    if valid is None:
+        return [numbers]
+    first, *more = varint_words(np.where(valid, numbers, 0))
+    return [replace(first, size=first.size * valid), *more]
+
+
+def constant(octets: bytes, present: Mask | None) -> list[Piece]:
+    """The same bytes in each row that is present."""
+    if present is None or not octets:
+        return [octets]
+    if len(octets) > 8:
+        [whole] = Payload.of(pa.array([octets], pa.binary())).views
+        views = np.zeros(len(present), whole.dtype)
+        views[present] = whole
+        return [Payload(views, Payload.of(pa.array([octets], pa.binary())).buffers)]
+    return [Word(present * np.uint64(int.from_bytes(octets, "little")), present * np.int64(len(octets)), len(octets))]
+
+
+# ROWS
+
+
+class EncodedRows(NamedTuple):
+    """Row i is data[offsets[i]:offsets[i + 1]]."""
+
+    offsets: Int64Column
+    data: pa.Buffer
+
+
+def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> EncodedRows:
+    """The bytes of each row; nothing in those that are refused."""
+    starts = range(0, len(column), BLOCK_ROWS)
+    return join_encoded([_encode_block(encoding, column.slice(start, BLOCK_ROWS), refusals, start) for start in starts])
+
+
+def join_encoded(blocks: list[EncodedRows]) -> EncodedRows:
+    """The rows of all blocks, one block after the other."""
+    if len(blocks) == 1:
+        return blocks[0]
+    sizes = [np.diff(block.offsets) for block in blocks]
+    data = pa.py_buffer(b"".join(block.data for block in blocks))
+    return EncodedRows(ends_of(np.concatenate([np.zeros(0, np.int64), *sizes])), data)
+
+
+def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start: int) -> EncodedRows:
+    refused = Refusals()
+    interleaved = interleave(encoding.pieces(block, None, refused), len(block))
+    if refused.found:
+        _clear(interleaved, refused.rows())
+        refusals.add_block(refused, start)
+    is_large = interleaved.size_in_bytes() > INT32_MAX
+    written = interleaved.write(0, len(block), is_large, pa.default_memory_pool())
+    return EncodedRows(*row_offsets_and_data(written, len(block)))
+
+
+def _clear(interleaved: InterleavedRows, rows: Int64Column) -> None:
+    interleaved.views.view(np.int64).reshape(len(interleaved.views), -1)[rows] = 0
+
+
+def ends_of(sizes: Int64Column) -> Int64Column:
+    """Where each run of so many begins, and where the last one ends."""
+    ends = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    return ends

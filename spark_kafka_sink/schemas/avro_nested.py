@@ -1,0 +1,108 @@
+"""Columns that contain columns: records, arrays, maps, and unions with null."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.records.interleave import Payload, Piece, Word
+from spark_kafka_sink.records.varint import Int64Column, encode_varint
+from spark_kafka_sink.schemas.avro_encoding import (
+    EncodedRows,
+    Encoding,
+    Mask,
+    Refusals,
+    constant,
+    encode_rows,
+    ends_of,
+    plain,
+    validity,
+    varints,
+)
+
+# RECORDS
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEncoding(Encoding):
+    """The fields one after the other, in the schema's order."""
+
+    fields: tuple[tuple[int | None, Encoding], ...]  # with the place of each field's column in the struct
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        children = column.flatten()  # null where the struct is
+        pieces: list[Piece] = []
+        for place, encoding in self.fields:
+            pieces += encoding.pieces(column if place is None else children[place], valid, refusals)
+        return pieces
+
+
+# UNIONS
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEncoding(Encoding):
+    """A branch of a union that has no null."""
+
+    branch: int
+    value: Encoding
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        return [*constant(encode_varint(self.branch), valid), *self.value.value_pieces(column, valid, refusals)]
+
+
+@dataclass(frozen=True, slots=True)
+class NullableEncoding(BranchEncoding):
+    """A branch of a union, or its branch null."""
+
+    null_branch: int
+
+    def pieces(self, column: pa.Array, present: Mask | None, refusals: Refusals) -> list[Piece]:
+        column = plain(column)
+        valid = validity(column)
+        if valid is None:
+            return self.value_pieces(column, None, refusals)
+        branches = np.where(valid, self.branch, self.null_branch)
+        return [*varints(branches, present), *self.value.value_pieces(column, valid, refusals)]
+
+
+# ARRAYS AND MAPS
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEncoding(Encoding):
+    """One block: the number of items, the items, and a count of 0. An empty array has that 0 alone."""
+
+    items: Encoding
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        counts = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+        return self.blocks(counts, column.flatten(), valid, refusals)
+
+    def blocks(self, counts: Int64Column, items: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        """Of rows with so many items each. The items follow one another, those of null rows left out."""
+        if not len(items):
+            return varints(counts, valid)
+        ends = ends_of(counts)
+        refused = Refusals()
+        encoded = encode_rows(self.items, items, refused)
+        refusals.add_items(refused, ends[1:])
+        return [*varints(counts, valid), _runs(encoded, ends), Word(0, (counts > 0).astype(np.int64), 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class MapEncoding(ArrayEncoding):
+    """As an array of entries."""
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
+        return ArrayEncoding.value_pieces(self, column.cast(pa.list_(entry)), valid, refusals)
+
+
+def _runs(encoded: EncodedRows, ends: Int64Column) -> Payload:
+    """For each row the bytes of its items, which follow one another."""
+    offsets = pa.py_buffer(encoded.offsets[ends])
+    return Payload.of(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, offsets, encoded.data]))

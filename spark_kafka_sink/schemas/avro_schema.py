@@ -1,0 +1,423 @@
+"""Avro's schema language: its text parsed into plain, immutable types. Knows neither Arrow nor Kafka.
+
+Follows the specification of Avro 1.12. A name is resolved where it stands, so that a schema is a tree: one that contains itself
+is refused, as no column can have such a type. Names may have letters beyond ASCII, as Java's parser allows. Unknown attributes
+are ignored, and so are logical types that are unknown or do not fit their type.
+Law: text from anywhere gives a schema of limited size, or a SchemaError that says where and why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+from spark_kafka_sink.errors import SchemaError, printable, printable_list
+
+MAX_TEXT_CHARACTERS = 4_000_000
+MAX_DEPTH = 64  # of types within types; the encoder calls itself once per level
+MAX_TYPES = 20_000  # with each named type counted wherever it stands
+MAX_FIXED_BYTES = 2**31 - 1
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_NAME = re.compile(r"[^\W\d]\w*")
+
+# TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalType:
+    """`precision` and `scale` are those of a decimal."""
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})" if self.name == "decimal" else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AvroPrimitive:
+    type: str  # one of PRIMITIVES
+    logical: LogicalType | None = None
+
+    def __str__(self) -> str:
+        return self.type if self.logical is None else f"{self.logical} ({self.type})"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroFixed:
+    name: str  # full, as the names of all types
+    size: int
+    logical: LogicalType | None = None
+    aliases: tuple[str, ...] = ()
+    doc: str | None = None
+
+    def __str__(self) -> str:
+        inner = f"fixed {printable(self.name)} of {self.size} bytes"
+        return inner if self.logical is None else f"{self.logical} ({inner})"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroEnum:
+    name: str
+    symbols: tuple[str, ...]
+    default: str | None = None
+    aliases: tuple[str, ...] = ()
+    doc: str | None = None
+
+    def __str__(self) -> str:
+        return f"enum {printable(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroArray:
+    items: AvroSchema
+
+    def __str__(self) -> str:
+        return "array"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroMap:
+    values: AvroSchema
+
+    def __str__(self) -> str:
+        return "map"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroUnion:
+    branches: tuple[AvroSchema, ...]
+
+    def __str__(self) -> str:
+        return f"union of {printable_list(self.branches)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroField:
+    """`default` is JSON text; None if there is no default."""
+
+    name: str
+    schema: AvroSchema
+    default: str | None = None
+    aliases: tuple[str, ...] = ()
+    doc: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AvroRecord:
+    name: str
+    fields: tuple[AvroField, ...]
+    aliases: tuple[str, ...] = ()
+    doc: str | None = None
+
+    def __str__(self) -> str:
+        return f"record {printable(self.name)}"
+
+
+AvroSchema: TypeAlias = AvroPrimitive | AvroFixed | AvroEnum | AvroArray | AvroMap | AvroUnion | AvroRecord
+_NamedType: TypeAlias = AvroFixed | AvroEnum | AvroRecord
+
+NULL = AvroPrimitive("null")
+
+# PARSING
+
+_NO_REFERENCES: Mapping[str, str] = {}
+
+
+def parse_schema(text: str, references: Mapping[str, str] = _NO_REFERENCES) -> AvroSchema:
+    """The schema that `text` declares, in JSON. Never blocks.
+
+    Args:
+        text: for example '{"type": "record", …}' or '"string"'.
+        references: the texts of further schemas, by the full name of a type that each declares.
+
+    Raises:
+        SchemaError: the text is no Avro schema, a name is not declared, a type contains itself, or a limit above is exceeded.
+    """
+    return _Parser(references).parse(text, "the schema")
+
+
+class _Parser:
+    """One schema with its references. `_path` is where the parser stands, for errors."""
+
+    def __init__(self, references: Mapping[str, str]) -> None:
+        self._references = dict(references)  # those that no name has asked for yet
+        self._types: dict[str, _NamedType] = {}
+        self._sizes: dict[str, int] = {}  # how many types each named type consists of
+        self._open: list[str] = []  # names of the records that are being parsed
+        self._path: list[str] = []
+        self._count = 0
+
+    def parse(self, text: str, what: str) -> AvroSchema:
+        try:
+            with self._at(what):
+                return self._schema(self._json(text), "")
+        except RecursionError:
+            self._fail("its JSON is nested too deeply")
+
+    def _json(self, text: str) -> Any:
+        if len(text) > MAX_TEXT_CHARACTERS:
+            self._fail(f"it has {len(text):,} characters; the limit is {MAX_TEXT_CHARACTERS:,}")
+        try:
+            return json.loads(text, parse_constant=self._refuse_constant)
+        except ValueError as error:
+            self._fail(f"it is not JSON: {printable(error)}; it begins with {printable(text[:60])!r}")
+
+    def _refuse_constant(self, name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON")
+
+    def _schema(self, declared: Any, namespace: str) -> AvroSchema:
+        self._counts(1)
+        if isinstance(declared, str):
+            return AvroPrimitive(declared) if declared in PRIMITIVES else self._named(declared, namespace)
+        if isinstance(declared, list):
+            return self._union(declared, namespace)
+        if not isinstance(declared, dict):
+            self._fail(f"a type is a name, a list or an object, not {_shown(declared)}")
+        return self._object(declared, namespace)
+
+    def _object(self, declared: dict[str, Any], namespace: str) -> AvroSchema:
+        match declared.get("type"):
+            case "record" | "error":
+                return self._record(declared, namespace)
+            case "enum":
+                return self._enum(declared, namespace)
+            case "fixed":
+                return self._fixed(declared, namespace)
+            case "array":
+                with self._at("items"):
+                    return AvroArray(self._schema(self._required(declared, "items"), namespace))
+            case "map":
+                with self._at("values"):
+                    return AvroMap(self._schema(self._required(declared, "values"), namespace))
+            case str(name) if name in PRIMITIVES:
+                return AvroPrimitive(name, _logical_type(declared, name, None))
+            case str(name):
+                return self._named(name, namespace)
+            case other:
+                self._fail(f'"type" must be a name here, not {_shown(other)}')
+
+    def _union(self, declared: list[Any], namespace: str) -> AvroUnion:
+        branches = []
+        for number, branch in enumerate(declared):
+            with self._at(f"branch {number}"):
+                if isinstance(branch, list):
+                    self._fail("a union may not contain a union")
+                branches.append(self._schema(branch, namespace))
+        if not branches:
+            self._fail("the union has no branch")
+        self._distinct([_kind_in_union(branch) for branch in branches], "branches of type")
+        return AvroUnion(tuple(branches))
+
+    # NAMED TYPES
+
+    def _record(self, declared: dict[str, Any], namespace: str) -> AvroRecord:
+        name, namespace = self._declared_name(declared, namespace)
+        before = self._count
+        self._open.append(name)
+        fields = self._fields(declared, namespace)
+        self._open.pop()
+        record = AvroRecord(name, fields, self._aliases(declared, namespace), _doc(declared))
+        self._declare(record, 1 + self._count - before)
+        return record
+
+    def _fields(self, declared: dict[str, Any], namespace: str) -> tuple[AvroField, ...]:
+        listed = self._required(declared, "fields")
+        if not isinstance(listed, list):
+            self._fail(f'"fields" must be a list, not {_shown(listed)}')
+        fields = tuple(self._field(each, number, namespace) for number, each in enumerate(listed))
+        self._distinct([field.name for field in fields], "fields")
+        return fields
+
+    def _field(self, declared: Any, number: int, namespace: str) -> AvroField:
+        if not isinstance(declared, dict):
+            self._fail(f"field {number} must be an object, not {_shown(declared)}")
+        name = self._simple_name(declared.get("name"), f"the name of field {number}")
+        with self._at(f"field {printable(name)}"):
+            schema = self._schema(self._required(declared, "type"), namespace)
+        default = json.dumps(declared["default"]) if "default" in declared else None
+        return AvroField(name, schema, default, self._aliases(declared, None), _doc(declared))
+
+    def _enum(self, declared: dict[str, Any], namespace: str) -> AvroEnum:
+        name, namespace = self._declared_name(declared, namespace)
+        symbols = self._required(declared, "symbols")
+        if not isinstance(symbols, list) or not symbols:
+            self._fail(f'"symbols" must be a list of names, not {_shown(symbols)}')
+        checked = tuple(self._simple_name(symbol, "a symbol") for symbol in symbols)
+        self._distinct(checked, "symbols")
+        default = declared.get("default")
+        if default is not None and default not in checked:
+            self._fail(f"the default of enum {printable(name)} is none of its symbols: {_shown(default)}")
+        enum = AvroEnum(name, checked, default, self._aliases(declared, namespace), _doc(declared))
+        self._declare(enum, 1)
+        return enum
+
+    def _fixed(self, declared: dict[str, Any], namespace: str) -> AvroFixed:
+        name, namespace = self._declared_name(declared, namespace)
+        size = self._required(declared, "size")
+        if not _is_int(size) or not 0 <= size <= MAX_FIXED_BYTES:
+            self._fail(f'the "size" of fixed {printable(name)} must be a number of bytes, not {_shown(size)}')
+        logical = _logical_type(declared, "fixed", size)
+        fixed = AvroFixed(name, size, logical, self._aliases(declared, namespace), _doc(declared))
+        self._declare(fixed, 1)
+        return fixed
+
+    def _declare(self, declared: _NamedType, size: int) -> None:
+        if declared.name in self._types:
+            self._fail(f"type {printable(declared.name)} is declared more than once")
+        self._types[declared.name] = declared
+        self._sizes[declared.name] = size
+
+    # NAMES
+
+    def _named(self, name: str, namespace: str) -> AvroSchema:
+        """The type of that name: in this namespace, or else in none."""
+        candidates = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
+        for full_name in candidates:
+            if full_name in self._open:
+                self._fail(f"record {printable(full_name)} contains itself, which a column cannot")
+            if full_name in self._types or self._is_referenced(full_name):
+                self._counts(self._sizes[full_name] - 1)
+                return self._types[full_name]
+        self._fail(f"type {printable(candidates[0])} is not declared before it is used")
+
+    def _is_referenced(self, full_name: str) -> bool:
+        """Whether a reference declares the name. Parses those that may, once each."""
+        while self._references and full_name not in self._types:
+            key = full_name if full_name in self._references else next(iter(self._references))
+            self.parse(self._references.pop(key), f"reference {printable(key)}")
+        return full_name in self._types
+
+    def _declared_name(self, declared: dict[str, Any], enclosing: str) -> tuple[str, str]:
+        """The full name of a type, and the namespace that holds in it."""
+        name, namespace = self._required(declared, "name"), declared.get("namespace")
+        if namespace is not None and not isinstance(namespace, str):
+            self._fail(f'"namespace" must be a string, not {_shown(namespace)}')
+        if isinstance(name, str) and "." in name:
+            namespace, _, name = name.rpartition(".")
+        elif namespace is None:
+            namespace = enclosing
+        for part in namespace.split(".") if namespace else []:
+            self._simple_name(part, f"namespace {printable(namespace)}")
+        simple = self._simple_name(name, "the name of a type")
+        if simple in PRIMITIVES:
+            self._fail(f"{simple} is a type of Avro, and cannot be declared")
+        return (f"{namespace}.{simple}" if namespace else simple), namespace
+
+    def _simple_name(self, name: Any, what: str) -> str:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            self._fail(f"{what} must consist of letters, digits and _, and not begin with a digit: {_shown(name)}")
+        return name
+
+    def _aliases(self, declared: dict[str, Any], namespace: str | None) -> tuple[str, ...]:
+        """With the namespace, if they are those of a type. Ignored if malformed: only readers use them."""
+        listed = declared.get("aliases")
+        aliases = [alias for alias in listed if isinstance(alias, str)] if isinstance(listed, list) else []
+        return tuple(f"{namespace}.{alias}" if namespace and "." not in alias else alias for alias in aliases)
+
+    # LIMITS AND ERRORS
+
+    def _distinct(self, names: Sequence[str], what: str) -> None:
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                self._fail(f"there are several {what} {printable(name)}")
+            seen.add(name)
+
+    def _required(self, declared: dict[str, Any], key: str) -> Any:
+        if key not in declared:
+            self._fail(f'"{key}" is missing')
+        return declared[key]
+
+    def _counts(self, types: int) -> None:
+        self._count += types
+        if self._count > MAX_TYPES:
+            self._fail(f"the schema has more than {MAX_TYPES:,} types, with each named type counted wherever it stands")
+
+    @contextmanager
+    def _at(self, step: str) -> Iterator[None]:
+        self._path.append(step)
+        if len(self._path) > MAX_DEPTH:
+            self._fail(f"types are nested more than {MAX_DEPTH} deep")
+        yield
+        self._path.pop()
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise SchemaError(f"{', '.join(self._path)}: {problem}")
+
+
+def _kind_in_union(branch: AvroSchema) -> str:
+    """What no two branches of a union may have in common."""
+    match branch:
+        case AvroPrimitive():
+            return branch.type
+        case AvroRecord() | AvroEnum() | AvroFixed():
+            return branch.name
+        case AvroArray():
+            return "array"
+        case _:
+            return "map"
+
+
+def _doc(declared: dict[str, Any]) -> str | None:
+    doc = declared.get("doc")
+    return doc if isinstance(doc, str) else None
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case _:
+            return printable(json.dumps(value, ensure_ascii=False), 60)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# LOGICAL TYPES
+
+_LOGICAL_TYPES_OF = {
+    "int": {"date", "time-millis"},
+    "long": {
+        *("time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos"),
+        *("local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos"),
+    },
+    "string": {"uuid"},
+    "bytes": {"decimal"},
+    "fixed": {"decimal", "uuid"},
+}
+_UUID_BYTES = 16
+
+
+def _logical_type(declared: dict[str, Any], kind: str, size: int | None) -> LogicalType | None:
+    """None without one, and for one that is to be ignored: unknown, or not fit for this type. `size` is that of a fixed."""
+    name = declared.get("logicalType")
+    if not isinstance(name, str) or name not in _LOGICAL_TYPES_OF.get(kind, ()):
+        return None
+    if name == "uuid" and size not in (None, _UUID_BYTES):
+        return None
+    if name != "decimal":
+        return LogicalType(name)
+    precision: Any = declared.get("precision")
+    scale: Any = declared.get("scale", 0)
+    if not _is_int(precision) or not _is_int(scale) or not 0 <= scale <= precision or precision < 1:
+        return None
+    if size is not None and precision > decimal_digits_in(size):
+        return None
+    return LogicalType(name, precision, scale)
+
+
+def decimal_digits_in(size: int) -> int:
+    """How many digits any number of that many bytes in two's complement may have."""
+    bits = 8 * size - 1
+    return max(0, len(str(2 ** min(bits, 2_000) - 1)) - 1) if size else 0

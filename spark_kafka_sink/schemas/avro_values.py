@@ -1,0 +1,159 @@
+"""Columns of single values: numbers, strings, bytes, enums. avro_decimals.py has decimals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_kafka_sink.records.columns import binary_column
+from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets
+from spark_kafka_sink.records.varint import Int64Column
+from spark_kafka_sink.schemas.avro_encoding import Encoding, Mask, Refusals, constant, varints
+
+INT64_MAX = 2**63 - 1
+_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantEncoding(Encoding):
+    """The same bytes in every row: the default of a field for which there is no column, a branch of a union."""
+
+    octets: bytes
+
+    def pieces(self, column: pa.Array, present: Mask | None, refusals: Refusals) -> list[Piece]:  # noqa: ARG002
+        return constant(self.octets, present)
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:  # noqa: ARG002
+        return constant(self.octets, valid)
+
+
+# NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerEncoding(Encoding):
+    """int and long, and what is counted in them: dates and times. The column's unit has `factor` of the schema's, or
+    the schema's has `divisor` of the column's; a remainder is cut off if `truncates`, otherwise the row is refused."""
+
+    unit: str = ""  # the schema's, for refusals
+    factor: int = 1
+    divisor: int = 1
+    truncates: bool = False
+    is_int: bool = False  # the result must fit in 32 bits
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        values = fixed_width_values(column)
+        if values.dtype == np.uint64:
+            self._refuse(values > INT64_MAX, valid, refusals, "it exceeds the largest long")
+        return varints(self._in_unit(values.astype(np.int64, copy=False), valid, refusals), valid)
+
+    def _in_unit(self, values: Int64Column, valid: Mask | None, refusals: Refusals) -> Int64Column:
+        if self.factor != 1:
+            limit = INT64_MAX // self.factor
+            self._refuse((values > limit) | (values < -limit), valid, refusals, f"as a number of {self.unit} it exceeds 64 bits")
+            values = values * self.factor
+        if self.divisor != 1:
+            quotients = values // self.divisor
+            if not self.truncates:
+                is_between = quotients * self.divisor != values
+                self._refuse(is_between, valid, refusals, f"it is no whole number of {self.unit}, the schema's unit")
+            values = quotients
+        if self.is_int:
+            is_wide = values.astype(np.int32) != values
+            self._refuse(is_wide, valid, refusals, f"as a number of {self.unit} it exceeds 32 bits")
+        return values
+
+    def _refuse(self, bad: Mask, valid: Mask | None, refusals: Refusals, reason: str) -> None:
+        refusals.add(bad if valid is None else bad & valid, self.path, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class FloatEncoding(Encoding):
+    """float and double: their bytes, lowest first."""
+
+    size: int
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:  # noqa: ARG002
+        octets = self.values(column).view(f"<u{self.size}").astype(np.uint64, copy=False)
+        if valid is None:
+            return [Word(octets, self.size, self.size)]
+        return [Word(octets * valid, valid * np.int64(self.size), self.size)]
+
+    def values(self, column: pa.Array) -> NDArray[Any]:
+        return fixed_width_values(column).astype(f"<f{self.size}", copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BooleanEncoding(Encoding):
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:  # noqa: ARG002
+        octets = column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
+        return [Word(octets, 1 if valid is None else valid.astype(np.int64), 1)]
+
+
+def fixed_width_values(column: pa.Array) -> NDArray[Any]:
+    """The numbers in a column's buffer, without a copy; anything where the column is null."""
+    dtype = _dtype_of(column.type)
+    return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+
+
+def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    if pa.types.is_floating(kind):
+        return np.dtype(f"<f{kind.bit_width // 8}")
+    return np.dtype(f"<{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
+
+
+# BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class BytesEncoding(Encoding):
+    """bytes and string: the length and the bytes."""
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        column = binary_column(self.path, column)
+        lengths = np.diff(binary_offsets(column)).astype(np.int64)
+        self.check(column, lengths, valid, refusals)
+        return [*varints(lengths, valid), Payload.of(column)]
+
+    def check(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:
+        """Subclasses refuse values here."""
+
+
+@dataclass(frozen=True, slots=True)
+class UuidEncoding(BytesEncoding):
+    """A string that is a UUID: 36 characters."""
+
+    def check(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
+        is_uuid = pc.match_substring_regex(column, _UUID).fill_null(True).to_numpy(zero_copy_only=False)
+        refusals.add(~is_uuid, self.path, "it is no UUID in the form of 8-4-4-4-12 hexadecimal digits")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedEncoding(Encoding):
+    """The bytes alone, of which each value has so many."""
+
+    size: int
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        column = binary_column(self.path, column)
+        wrong = np.diff(binary_offsets(column)) != self.size
+        refusals.add(wrong if valid is None else wrong & valid, self.path, f"it does not have the {self.size} bytes of the fixed")
+        return [Payload.of(column)]
+
+
+@dataclass(frozen=True, slots=True)
+class EnumEncoding(Encoding):
+    """The number of the symbol."""
+
+    symbols: tuple[str, ...]
+
+    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
+        numbers = pc.index_in(column, pa.array(self.symbols, column.type))
+        unknown = numbers.is_null().to_numpy(zero_copy_only=False)
+        refusals.add(unknown if valid is None else unknown & valid, self.path, "it is none of the enum's symbols")
+        return varints(numbers.fill_null(0).to_numpy().astype(np.int64), valid)

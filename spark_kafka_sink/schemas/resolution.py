@@ -1,0 +1,307 @@
+"""Which column is written as which part of a schema: Arrow's type and Avro's compared, before any row.
+
+Fields are found by name. Nothing is written that a reader would take for something else: numbers widen from int to long and from
+float to double, times and decimals keep their scale, and every other difference is a problem. A problem names both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_kafka_sink.errors import printable, printable_list
+from spark_kafka_sink.records.varint import encode_varint
+from spark_kafka_sink.schemas.avro_decimals import DecimalEncoding, FixedDecimalEncoding
+from spark_kafka_sink.schemas.avro_default import encode_default
+from spark_kafka_sink.schemas.avro_encoder import AvroEncoder
+from spark_kafka_sink.schemas.avro_encoding import Encoding
+from spark_kafka_sink.schemas.avro_nested import ArrayEncoding, BranchEncoding, MapEncoding, NullableEncoding, RecordEncoding
+from spark_kafka_sink.schemas.avro_schema import (
+    NULL,
+    AvroArray,
+    AvroEnum,
+    AvroField,
+    AvroFixed,
+    AvroMap,
+    AvroPrimitive,
+    AvroRecord,
+    AvroSchema,
+    AvroUnion,
+    LogicalType,
+)
+from spark_kafka_sink.schemas.avro_values import (
+    BooleanEncoding,
+    BytesEncoding,
+    ConstantEncoding,
+    EnumEncoding,
+    FixedEncoding,
+    FloatEncoding,
+    IntegerEncoding,
+    UuidEncoding,
+)
+
+MAX_DECIMAL_FIXED_BYTES = 256
+
+
+def resolve(type: pa.DataType, schema: AvroSchema, *, at: str, truncates_timestamps: bool, problems: list[str]) -> AvroEncoder:
+    """The encoder of a column by a schema. Never blocks.
+
+    Args:
+        type: of the column: a struct for a record, any other type for another schema.
+        at: the column's name, for problems.
+        truncates_timestamps: a time that is finer than the schema's unit is cut off; otherwise its row is refused.
+        problems: gets a sentence for each difference that no row can get over. With one, the encoder is not to be used.
+    """
+    resolution = _Resolution(at, truncates_timestamps, problems)
+    return AvroEncoder(type, resolution.encoding("", type, schema))
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolution:
+    at: str
+    truncates_timestamps: bool
+    problems: list[str]
+
+    def encoding(self, path: str, type: pa.DataType, schema: AvroSchema) -> Encoding:
+        """Of the value at `path` below the column."""
+        type = _plain_type(type)
+        match schema:
+            case AvroUnion():
+                return self._union(path, type, schema)
+            case AvroRecord() if pa.types.is_struct(type):
+                return self._record(path, type, schema)
+            case AvroArray() if _is_list(type):
+                return ArrayEncoding(path, self.encoding(f"{path}[*]", type.value_type, schema.items))
+            case AvroMap() if pa.types.is_map(type) and _is_string(_plain_type(type.key_type)):
+                return self._map(path, type, schema)
+        found = _value_encoding(path, type, schema, self.truncates_timestamps)
+        if found is None:
+            self._problem(
+                f"{self._column(path)} has type {printable(type)}, and the schema has {schema} there; {_remedy(schema)}"
+            )
+        return found or ConstantEncoding(path, b"")
+
+    # RECORDS AND MAPS
+
+    def _record(self, path: str, type: pa.StructType, schema: AvroRecord) -> Encoding:
+        names = [field.name for field in type]
+        self._columns_that_do_not_fit(path, names, schema)
+        fields: list[tuple[int | None, Encoding]] = []
+        for field in schema.fields:
+            below = f"{path}.{field.name}" if path else field.name
+            if field.name in names:
+                place = names.index(field.name)
+                fields.append((place, self.encoding(below, type.field(place).type, field.schema)))
+            else:
+                fields.append((None, self._default(below, field, names)))
+        return RecordEncoding(path, tuple(fields))
+
+    def _columns_that_do_not_fit(self, path: str, names: list[str], schema: AvroRecord) -> None:
+        known = {field.name: field for field in schema.fields}
+        for name in names:
+            if name not in known:
+                self._problem(
+                    f"{self._column(path, name)} is no field of {schema}, which has {printable_list(known)};"
+                    " leave the column out, or add a field with a default to the schema"
+                )
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self._problem(f"{self._column(path, name)} is there several times; name the columns differently")
+
+    def _default(self, path: str, field: AvroField, names: list[str]) -> Encoding:
+        octets = b""
+        if field.default is None:
+            self._problem(
+                f"the schema's field {printable(path)} ({field.schema}) needs a column, as it has no default; the columns are"
+                f" {printable_list(names)}{_hint(field, names)}"
+            )
+        else:
+            try:
+                octets = encode_default(field)
+            except ValueError as error:
+                self._problem(f"the default of the schema's field {printable(path)} cannot be written: {error}")
+        return ConstantEncoding(path, octets)
+
+    def _map(self, path: str, type: pa.MapType, schema: AvroMap) -> Encoding:
+        key = BytesEncoding(f"{path}.key")
+        value = self.encoding(f"{path}[*]", type.item_type, schema.values)
+        return MapEncoding(path, RecordEncoding(f"{path}[*]", ((0, key), (1, value))))
+
+    # UNIONS
+
+    def _union(self, path: str, type: pa.DataType, schema: AvroUnion) -> Encoding:
+        null_branch = schema.branches.index(NULL) if NULL in schema.branches else None
+        if null_branch is not None and pa.types.is_null(type):
+            return ConstantEncoding(path, encode_varint(null_branch))
+        branch, value = self._branch(path, type, schema)
+        if null_branch is None:
+            return BranchEncoding(path, branch, value)
+        return NullableEncoding(path, branch, value, null_branch)
+
+    def _branch(self, path: str, type: pa.DataType, schema: AvroUnion) -> tuple[int, Encoding]:
+        """The one branch, besides null, that the type fits."""
+        candidates = [number for number, branch in enumerate(schema.branches) if branch != NULL]
+        if len(candidates) == 1:
+            return candidates[0], self.encoding(path, type, schema.branches[candidates[0]])
+        fitting: list[tuple[int, Encoding]] = []
+        for number in candidates:
+            attempt = _Resolution(self.at, self.truncates_timestamps, [])
+            encoding = attempt.encoding(path, type, schema.branches[number])
+            if not attempt.problems:
+                fitting.append((number, encoding))
+        if len(fitting) != 1:
+            fits = printable_list(schema.branches[number] for number, _ in fitting) if fitting else "none"
+            self._problem(
+                f"{self._column(path)} has type {printable(type)}, which must fit exactly one branch of the schema's {schema};"
+                f" it fits {fits}"
+            )
+        return fitting[0] if fitting else (0, ConstantEncoding(path, b""))
+
+    # PROBLEMS
+
+    def _column(self, path: str, name: str = "") -> str:
+        steps = [self.at, *([path] if path else []), *([name] if name else [])]
+        return f"column {printable('.'.join(steps).replace('.[', '['))}"
+
+    def _problem(self, sentence: str) -> None:
+        self.problems.append(sentence)
+
+
+def _hint(field: AvroField, names: list[str]) -> str:
+    """Which column may be meant."""
+    for name in names:
+        if name.lower() == field.name.lower() or name in field.aliases:
+            return f"; rename {printable(name)} to {printable(field.name)}, if it is meant"
+    return "; add it, or give the field a default in the schema"
+
+
+def _remedy(schema: AvroSchema) -> str:
+    match schema:
+        case AvroPrimitive(type="null"):
+            return "leave the column out"
+        case AvroPrimitive() | AvroFixed() if schema.logical is not None and schema.logical.name == "decimal":
+            return f"cast the column to decimal({schema.logical.precision},{schema.logical.scale}), or change the schema"
+        case AvroPrimitive():
+            name = schema.type if schema.logical is None else schema.logical.name
+            return f"cast the column to {_CASTS[name]}, or change the schema"
+        case AvroFixed():
+            return f"cast the column to binary, with {schema.size} bytes in each row"
+        case AvroEnum():
+            return "cast the column to string"
+        case AvroMap():
+            return "make the column a map with string keys"
+        case _:
+            return f"make the column {'a struct' if isinstance(schema, AvroRecord) else 'an array'}"
+
+
+_CASTS = {
+    **{kind: kind for kind in ("boolean", "int", "float", "double", "string", "date")},
+    **{"long": "bigint", "bytes": "binary", "uuid": "string"},
+    **{f"time-{unit}": "time" for unit in ("millis", "micros")},
+    **{f"timestamp-{unit}": "timestamp" for unit in ("millis", "micros", "nanos")},
+    **{f"local-timestamp-{unit}": "timestamp_ntz" for unit in ("millis", "micros", "nanos")},
+}
+
+# VALUES
+
+_INT_TYPES = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
+_FLOAT_TYPES = (pa.float16(), pa.float32())
+_STRING_TYPES = (pa.string(), pa.large_string(), pa.string_view())
+_BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "millis": 10**3, "micros": 10**6, "nanos": 10**9}
+_UNITS = {"millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
+_MILLISECONDS_PER_DAY = 86_400_000
+
+
+def _value_encoding(path: str, type: pa.DataType, schema: AvroSchema, truncates: bool) -> Encoding | None:
+    """None if the type does not fit."""
+    match schema:
+        case AvroPrimitive(logical=LogicalType() as logical) if logical.name not in ("decimal", "uuid"):
+            return _time(path, type, logical.name, truncates)
+        case AvroPrimitive(type="bytes", logical=LogicalType() as logical):
+            return DecimalEncoding(path, logical.precision) if _is_decimal_for(type, logical) else None
+        case AvroPrimitive(type="string", logical=LogicalType()):
+            return UuidEncoding(path) if _is_string(type) else None
+        case AvroPrimitive():
+            return _primitive(path, type, schema.type)
+        case AvroEnum() if _is_string(type):
+            return EnumEncoding(path, schema.symbols)
+        case AvroFixed(logical=LogicalType(name="decimal") as logical):
+            is_possible = _is_decimal_for(type, logical) and schema.size <= MAX_DECIMAL_FIXED_BYTES
+            return FixedDecimalEncoding(path, logical.precision, schema.size) if is_possible else None
+        case AvroFixed() if type in _BINARY_TYPES or (_is_fixed(type) and type.byte_width == schema.size):
+            return FixedEncoding(path, schema.size)
+        case _:
+            return None
+
+
+def _primitive(path: str, type: pa.DataType, kind: str) -> Encoding | None:
+    match kind:
+        case "null" if pa.types.is_null(type):
+            return ConstantEncoding(path, b"")
+        case "boolean" if pa.types.is_boolean(type):
+            return BooleanEncoding(path)
+        case "int" if type in _INT_TYPES:
+            return IntegerEncoding(path)
+        case "long" if pa.types.is_integer(type):
+            return IntegerEncoding(path)
+        case "float" if type in _FLOAT_TYPES:
+            return FloatEncoding(path, 4)
+        case "double" if pa.types.is_floating(type):
+            return FloatEncoding(path, 8)
+        case "bytes" if type in _BINARY_TYPES or _is_fixed(type):
+            return BytesEncoding(path)
+        case "string" if _is_string(type):
+            return BytesEncoding(path)
+        case _:
+            return None
+
+
+def _time(path: str, type: pa.DataType, name: str, truncates: bool) -> Encoding | None:
+    """Dates, times and timestamps. `name` is "date", or ends with the schema's unit."""
+    if name == "date":
+        if pa.types.is_date64(type):
+            return IntegerEncoding(path, "days", divisor=_MILLISECONDS_PER_DAY, is_int=True)
+        return IntegerEncoding(path) if pa.types.is_date32(type) else None
+    kind, _, unit = name.rpartition("-")
+    is_kind = {
+        "time": pa.types.is_time(type),
+        "timestamp": pa.types.is_timestamp(type) and type.tz is not None,
+        "local-timestamp": pa.types.is_timestamp(type) and type.tz is None,
+    }
+    if not is_kind[kind]:
+        return None
+    has, wanted = _PER_SECOND[type.unit], _PER_SECOND[unit]
+    factor, divisor = max(1, wanted // has), max(1, has // wanted)
+    return IntegerEncoding(path, _UNITS[unit], factor, divisor, truncates, is_int=name == "time-millis")
+
+
+def _is_decimal_for(type: pa.DataType, logical: LogicalType) -> bool:
+    return bool(pa.types.is_decimal(type) and type.scale == logical.scale and type.precision <= logical.precision)
+
+
+# TYPES
+
+
+def _plain_type(type: pa.DataType) -> pa.DataType:
+    """What values a dictionary or an extension stands for."""
+    while True:
+        if isinstance(type, pa.DictionaryType):
+            type = type.value_type
+        elif isinstance(type, pa.BaseExtensionType):
+            type = type.storage_type
+        else:
+            return type
+
+
+def _is_list(type: pa.DataType) -> bool:
+    tests = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
+    return any(getattr(pa.types, test)(type) for test in tests)
+
+
+def _is_string(type: pa.DataType) -> bool:
+    return type in _STRING_TYPES
+
+
+def _is_fixed(type: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_binary(type))
