@@ -3,8 +3,9 @@
 Each is one offset of a consumer group without members (names.py), for partition 0 of the marker topic. The offset is the version,
 the metadata holds the rest:
 
-    marker      `rows=3 fingerprint=00c0ffee00c0ffee`
-    decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… earlier=… entries=…`
+    marker      `rows=3 fingerprint=00c0ffee00c0ffee key_schema=7 value_schema=12`
+                the ids of registered schemas that rows are encoded with; left out where there are none
+    decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… value_schema=12 earlier=… earlier_schemas=… entries=…`
                 state: decided, carried-out, taken-out; `earlier`: the contents of the versions before, packed
     width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
                 decision hides it; whoever finds it missing writes it
@@ -34,7 +35,7 @@ from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, Entry, Planned
+from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, CommitFailedError, Content, Entry, Planned, SchemaIds
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
 WIDTHS = range(MAX_TASKS.bit_length() + 1)  # powers of two
 EARLIER_VERSIONS = 10  # of which a decision remembers the content
 MAX_NUMBER = 2**63 - 1
+MAX_SCHEMA_ID = 2**31 - 1  # a record's frame has 4 bytes for it
 CHUNKS_BY_VERSION = 2  # the chunks of two versions that follow each other lie in different groups
 
 
@@ -189,7 +191,7 @@ class Ledger:
         if packed is None:
             logger.warning("! the transactions that version %d decided to commit are not listed any more", decision.version)
             return decision.now(State.TAKEN_OUT)
-        return replace(decision, entries=_unpacked(packed, decision.tasks, group))
+        return replace(decision, entries=_unpacked(packed, decision, group))
 
     def write_decision(self, decision: Decision) -> None:
         """Raises KafkaError; after a time-out the decision may be written all the same."""
@@ -260,17 +262,25 @@ class Ledger:
 
 _DECIMAL = re.compile("[0-9]{1,19}")
 _FINGERPRINT = re.compile("[0-9a-f]{1,16}")
-_WORDS = frozenset(("tasks", "partitions", "rows", "fingerprint", "earlier", "entries", "chunks", "digest"))  # of a decision
+_WORDS = frozenset(  # of a decision
+    (
+        *("tasks", "partitions", "rows", "fingerprint", "key_schema", "value_schema"),
+        *("earlier", "earlier_schemas", "entries", "chunks", "digest"),
+    )
+)
 
 
 def marker_text(content: Content) -> str:
     """The metadata of a marker."""
-    return f"rows={content.rows} fingerprint={content.fingerprint:016x}"
+    ids = [f" {part}_schema={number}" for part, number in content.schemas._asdict().items() if number is not None]
+    return f"rows={content.rows} fingerprint={content.fingerprint:016x}{''.join(ids)}"
 
 
 def _decision_text(decision: Decision) -> str:
     numbers = f"tasks={decision.tasks} partitions={decision.partitions} {marker_text(decision.content)}"
     earlier = f" earlier={_packed_earlier(decision.earlier)}" if decision.earlier else ""
+    if any(each.content.schemas != NO_SCHEMAS for each in decision.earlier):
+        earlier += f" earlier_schemas={_packed_schemas(decision.earlier)}"
     return f"{decision.state.value} {numbers}{earlier}"
 
 
@@ -285,16 +295,18 @@ def _number(text: str, most: int = MAX_NUMBER) -> int:
     return int(text)
 
 
-def _content(rows: str, fingerprint: str) -> Content:
-    if not _FINGERPRINT.fullmatch(fingerprint):
+def _content(values: Mapping[str, str]) -> Content:
+    if not _FINGERPRINT.fullmatch(values["fingerprint"]):
         raise ValueError
-    return Content(_number(rows), int(fingerprint, 16))
+    ids = [values.get(f"{part}_schema") for part in SchemaIds._fields]
+    schemas = SchemaIds(*[None if text is None else _number(text, MAX_SCHEMA_ID) for text in ids])
+    return Content(_number(values["rows"]), int(values["fingerprint"], 16), schemas)
 
 
 def _marker(record: CommittedOffset, group: str) -> Marker:
     values = _values(record.metadata)
     try:
-        return Marker(_version(record), _content(values["rows"], values["fingerprint"]))
+        return Marker(_version(record), _content(values))
     except (KeyError, ValueError):
         raise _unreadable(record.metadata, group) from None
 
@@ -317,8 +329,8 @@ def _decision(record: CommittedOffset, group: str) -> tuple[Decision, dict[str, 
             state=State(state),
             tasks=_number(values["tasks"], MAX_TASKS),
             partitions=_number(values["partitions"], 2 ** WIDTHS[-1]),
-            content=_content(values["rows"], values["fingerprint"]),
-            earlier=_unpacked_earlier(values.get("earlier", "")),
+            content=_content(values),
+            earlier=_unpacked_earlier(values.get("earlier", ""), values.get("earlier_schemas")),
         )
     except (KeyError, ValueError, struct.error):
         raise _unreadable(record.metadata, group) from None
@@ -337,34 +349,59 @@ _EARLIER = struct.Struct("<qQQ")  # version, rows, fingerprint
 
 
 def _packed_earlier(earlier: Sequence[Earlier]) -> str:
-    return b85encode(b"".join(_EARLIER.pack(version, *content) for version, content in earlier)).decode()
+    rows = [(version, content.rows, content.fingerprint) for version, content in earlier]
+    return b85encode(b"".join(_EARLIER.pack(*each) for each in rows)).decode()
 
 
-def _unpacked_earlier(text: str) -> tuple[Earlier, ...]:
+def _unpacked_earlier(text: str, schemas: str | None) -> tuple[Earlier, ...]:
+    """`schemas`: None in a decision that knows of no registered schema, or was written before there were any."""
     data = b85decode(text)
     if len(data) > EARLIER_VERSIONS * _EARLIER.size:
         raise ValueError
-    return tuple(Earlier(version, Content(*content)) for version, *content in _EARLIER.iter_unpack(data))
+    rows = list(_EARLIER.iter_unpack(data))
+    ids = [NO_SCHEMAS] * len(rows) if schemas is None else _unpacked_schemas(schemas, len(rows))
+    return tuple(
+        Earlier(version, Content(count, fingerprint, each)) for (version, count, fingerprint), each in zip(rows, ids, strict=True)
+    )
+
+
+_SCHEMA_IDS = struct.Struct("<ii")  # of key and value; -1 for None
+
+
+def _packed_schemas(earlier: Sequence[Earlier]) -> str:
+    ids = [[-1 if number is None else number for number in content.schemas] for _, content in earlier]
+    return b85encode(b"".join(_SCHEMA_IDS.pack(*each) for each in ids)).decode()
+
+
+def _unpacked_schemas(text: str, versions: int) -> list[SchemaIds]:
+    data = b85decode(text)
+    if len(data) != versions * _SCHEMA_IDS.size:
+        raise ValueError
+    ids = list(_SCHEMA_IDS.iter_unpack(data))
+    if any(number < -1 for each in ids for number in each):
+        raise ValueError
+    return [SchemaIds(*[None if number == -1 else number for number in each]) for each in ids]
 
 
 _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows
 
 
 def _packed(entries: Sequence[Entry]) -> str:
-    rows = [(*entry[:-1], *entry.content) for entry in entries]
+    rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
     columns = zip(*rows, strict=True)
     arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
     return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
 
 
-def _unpacked(text: str, tasks: int, group: str) -> tuple[Entry, ...]:
-    """Raises LedgerError if there are more entries than tasks."""
+def _unpacked(text: str, decision: Decision, group: str) -> tuple[Entry, ...]:
+    """All are encoded with the decision's schemas. Raises LedgerError if there are more entries than tasks."""
+    schemas = decision.content.schemas
     try:
-        columns = _columns(text, tasks)
+        columns = _columns(text, decision.tasks)
     except (ValueError, struct.error, zlib.error):
         raise _unreadable(text, group) from None
     return tuple(
-        Entry(partition, attempt, producer_id, epoch, version, Content(count, fingerprint))
+        Entry(partition, attempt, producer_id, epoch, version, Content(count, fingerprint, schemas))
         for partition, attempt, producer_id, epoch, version, count, fingerprint in zip(*columns, strict=True)
     )
 

@@ -3,7 +3,8 @@
     begin()   0 as 2 and 3, before the own id is taken: an earlier attempt may have left a decided transaction under it
               1 take the own transactional id; it exists from here on, and whoever lists sees it
               2 read the decision, and whether this write was aborted; commit what was decided in an earlier version. The marker
-                of step 4 is read together with it, in any order
+                of step 4 is read together with it, in any order. What one of them has of this version is encoded with certain
+                schemas; then the rows are encoded with these, so that the same rows are the same content
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If it has timed out, its rows are written again
               4 look at the marker
@@ -24,12 +25,14 @@ from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, is_in_kafka, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.writes import (
+    NO_SCHEMAS,
     WHY_OTHER_ROWS,
     Content,
     Entry,
     Planned,
     ReplayError,
     Result,
+    SchemaIds,
     TaskReport,
     WriteAbortedError,
     WriteId,
@@ -77,24 +80,29 @@ class TaskAttempt:
         self._is_decided = False
         self._is_open = False
         self._content = Content()  # of all rows that were read
+        self.schemas = NO_SCHEMAS  # to encode the rows with, after begin()
 
     @property
     def writes(self) -> bool:
         """Whether the rows are to be written. Otherwise they are only to be read: finish() compares their content."""
         return not self._is_decided and (self._marker is None or self._marker.version < self.write.version)
 
-    def begin(self) -> None:
+    def begin(self, schemas: SchemaIds = NO_SCHEMAS) -> None:
         """Before any row. Blocks for some requests, and until what an earlier attempt has left under the own id is ended.
+
+        Args:
+            schemas: of the plan. `self.schemas` are others if an earlier run has begun the version with others.
 
         Raises:
             WriteAbortedError: the driver has given this write up.
             KafkaError: from the producer or the client.
         """
-        if not self._finds_decided():  # step 0
+        if not self._finds_decided(schemas):  # step 0
             self.producer.init_transactions()
-            self._finds_decided()
+            self._finds_decided(schemas)
+        self._content = Content(schemas=self.schemas)
 
-    def _finds_decided(self) -> bool:
+    def _finds_decided(self, schemas: SchemaIds) -> bool:
         """Whether the rows of this partition are decided. What an earlier version decided for it is committed."""
         decision, is_aborted, self._marker = self._ledger.look(self._planned, self._task.partition)
         if is_aborted:
@@ -104,7 +112,16 @@ class TaskAttempt:
             for entry in decision.entries:
                 if entry.partition == self._task.partition:
                     self._look_at(decision, entry)
+        first = self._first_content(decision)
+        self.schemas = schemas if first is None else first.schemas
         return self._is_decided
+
+    def _first_content(self, decision: Decision | None) -> Content | None:
+        """What is known of this version as an earlier run had it: of this partition, or of all."""
+        version, marker = self.write.version, self._marker
+        if not self._is_decided and marker is not None and marker.version == version:
+            return marker.content
+        return None if decision is None else decision.content_of(version)
 
     def _look_at(self, decision: Decision, entry: Entry) -> None:
         """At what is decided for this partition."""

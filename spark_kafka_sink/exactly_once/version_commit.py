@@ -4,7 +4,8 @@
                   version before. If a part of what is decided was lost and the own tasks have written it again, go on with theirs
                c  fence every unfinished id under the prefix that is not in the reports
                d  read the markers of all partitions that there ever were: one with this version that its task has not seen means
-                  other rows, or another run; a task that has not written because its rows are decided needs one
+                  other rows, or another run; a task that has not written because its rows are decided needs one. Tasks that
+                  have encoded with different schemas, by what each has found: record the markers' for the next run, and fail
                e  are all transactions of the reports still open, and do empty tasks still have their ids? Otherwise fail, before
                   anything is visible
                f  record how many partitions there are, then the decision
@@ -200,20 +201,23 @@ class VersionCommit:
         self._fence_others(before)
         recorded = self._check_markers(before)
         self._check_untouched()
-        decision = Decision(
-            version=self._write.version,
-            state=State.DECIDED,
-            tasks=len(self._reports),
-            partitions=max(recorded, self._partitions(before)),
-            content=self._content,
-            entries=tuple(self._open.values()),
-            earlier=() if before is None else before.before(self._write.version),
-        )
+        decision = self._new_decision(before, self._content, recorded)
         if self._open:
             if recorded < len(self._reports):
                 self._ledger.record_width(len(self._reports))
             self._ledger.write_decision(decision)
         return decision
+
+    def _new_decision(self, before: Decision | None, content: Content, recorded: int = 0) -> Decision:
+        return Decision(
+            version=self._write.version,
+            state=State.DECIDED,
+            tasks=len(self._reports),
+            partitions=max(recorded, self._partitions(before)),
+            content=content,
+            entries=tuple(self._open.values()),
+            earlier=() if before is None else before.before(self._write.version),
+        )
 
     def _fence(self, found: Iterable[Found], kept: Collection[TaskId]) -> None:
         """Other owners under the prefix are dead, as it belongs to one query or job at a time; what they have decided is kept."""
@@ -239,6 +243,7 @@ class VersionCommit:
     def _check_markers(self, before: Decision | None) -> int:
         """Returns how many partitions are on record."""
         markers, recorded = self._ledger.all_markers(self._partitions(before))
+        self._check_schemas(before, [each for each in markers.values() if each.version == self._write.version])
         reports = {each.entry.partition: each for each in self._reports}
         missing = [each.entry.partition for each in self._reports if self._is_missing(each, markers.get(each.entry.partition))]
         unseen = {
@@ -254,7 +259,8 @@ class VersionCommit:
                 f" transactionalIdPrefix. What was committed as version {self._write.version} is not known"
             )
         what = f"version {self._write.version} is in Kafka already for the Spark partitions {printable_list(unseen)}"
-        if any(marker != (self._write.version, _content_of(reports.get(partition))) for partition, marker in unseen.items()):
+        comparable = {number: each for number, each in unseen.items() if not self._is_encoded_otherwise(each)}
+        if any(marker != (self._write.version, _content_of(reports.get(partition))) for partition, marker in comparable.items()):
             raise ReplayError(
                 f"{what}, written by an earlier run; this one has {len(self._reports)} partitions, and its tasks had not seen"
                 " that. Nothing of this run is committed. Run the write again with as many partitions and the same rows in each"
@@ -270,10 +276,27 @@ class VersionCommit:
             )
         if unseen:
             raise CommitFailedError(
-                f"{what}, with the same rows: another run has committed them while this one wrote. End that one: a prefix is for"
+                f"{what}, with {'the same rows' if comparable else 'other schemas'}: another run has committed them while this"
+                " one wrote. End that one: a prefix is for"
                 " one query or job at a time. Nothing of this run is committed; the write can be run again, and finds them"
             )
         return recorded
+
+    def _check_schemas(self, before: Decision | None, markers: Sequence[Marker]) -> None:
+        """`markers`: of this version."""
+        found = {each.content.schemas for each in self._reports}
+        if len(found) == 1:
+            return
+        if markers:
+            content = self._content._replace(schemas=markers[0].content.schemas)
+            self._ledger.write_decision(self._new_decision(before, content).now(State.TAKEN_OUT))
+        raise CommitFailedError(
+            f"the tasks of version {self._write.version} have encoded their rows with different schemas"
+            f" ({'; '.join(sorted(map(str, found)))}). {_OTHER_SCHEMAS}"
+        )
+
+    def _is_encoded_otherwise(self, marker: Marker) -> bool:
+        return marker.version == self._write.version and marker.content.schemas != self._content.schemas
 
     def _is_later(self, report: TaskReport | None, marker: Marker) -> bool:
         """Whether the task wrote nothing because later rows than its own are in Kafka."""
@@ -382,6 +405,11 @@ class VersionCommit:
                 f" transactionalIdPrefix that was planned later, at {decision.version} ms, was committed before: write one after"
                 " the other, by clocks that agree. Nothing was written"
             )
+        if first is not None and any(each.content.schemas != first.schemas for each in self._reports):
+            raise CommitFailedError(
+                f"version {version} is in Kafka with {first}, and tasks that had not seen that have encoded their rows otherwise."
+                f" {_OTHER_SCHEMAS}"
+            )
         if first == self._content:
             return 0
         what = f"this write of version {version} has {self._content}"
@@ -406,6 +434,10 @@ _WHAT_TO_DO = (
     " a second write of one micro-batch: give them a txnVersion or transactionalIdPrefix of their own. If they are the same rows"
     " and their values change with each run: make the query repeatable, or set onNonDeterministicReplay=keepFirst, which keeps"
     " what is in Kafka"
+)
+_OTHER_SCHEMAS = (
+    "Another run has begun this version with other ones while this one wrote. Nothing of this run is committed; run the write"
+    " again: its tasks encode with the schemas of what is in Kafka"
 )
 _LEFT_TO_THE_NEXT_WRITE = (
     "They are decided: the next unnamed write with this transactionalIdPrefix commits them, if it comes before"

@@ -17,24 +17,42 @@ _HOST_CHARACTERS = 200
 _FINGERPRINTS = 1 << 64
 
 
+class SchemaIds(NamedTuple):
+    """The registered schemas that keys and values are encoded with; None for a part that is not encoded by a registered one."""
+
+    key: int | None = None
+    value: int | None = None
+
+    def __str__(self) -> str:
+        known = [f"{part} schema {number}" for part, number in self._asdict().items() if number is not None]
+        return " and ".join(known) or "no registered schema"
+
+
+NO_SCHEMAS = SchemaIds()
+
+
 class Content(NamedTuple):
     """What a task, or a whole write, has to write.
 
     Args:
         fingerprint: the sum of the rows' hashes modulo 2**64, see fingerprint.py; 0 for a write that no other run can repeat.
+        schemas: that the rows are encoded with. With others the same rows are another content.
     """
 
     rows: int = 0
     fingerprint: int = 0
+    schemas: SchemaIds = NO_SCHEMAS
 
     def __str__(self) -> str:
-        return f"{self.rows} rows with fingerprint {self.fingerprint:016x}"
+        encoded = "" if self.schemas == NO_SCHEMAS else f", encoded with {self.schemas}"
+        return f"{self.rows} rows with fingerprint {self.fingerprint:016x}{encoded}"
 
 
 def total(contents: Iterable[Content]) -> Content:
-    """The content of several partitions together."""
+    """The content of several partitions together. All are encoded with the schemas of the first."""
     each = list(contents)
-    return Content(sum(one.rows for one in each), sum(one.fingerprint for one in each) % _FINGERPRINTS)
+    schemas = each[0].schemas if each else NO_SCHEMAS
+    return Content(sum(one.rows for one in each), sum(one.fingerprint for one in each) % _FINGERPRINTS, schemas)
 
 
 class WriteId(NamedTuple):

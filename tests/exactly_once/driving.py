@@ -15,16 +15,16 @@ from spark_kafka_sink.exactly_once.decisions import abort
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
-from spark_kafka_sink.exactly_once.writes import Content, Planned, TaskReport, WriteId
+from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, Planned, SchemaIds, TaskReport, WriteId
 from spark_kafka_sink.producer.producer import KafkaProducer
 
 QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 0, "max.block.ms": 20_000}
 
 
-def content_of(rows: Iterable[str]) -> Content:
-    """Any function that does not depend on the order."""
-    rows = list(rows)
-    return Content(len(rows), sum(zlib.crc32(row.encode()) * 0x1_0000_0001 for row in rows) % 2**64)
+def content_of(rows: Iterable[str], schemas: SchemaIds = NO_SCHEMAS) -> Content:
+    """Any function that does not depend on the order, but on the schemas."""
+    encoded = [row if schemas == NO_SCHEMAS else f"{row} with {schemas}" for row in rows]
+    return Content(len(encoded), sum(zlib.crc32(row.encode()) * 0x1_0000_0001 for row in encoded) % 2**64, schemas)
 
 
 class Task:
@@ -39,7 +39,9 @@ class Task:
         attempt: int = 0,
         timeout_ms: int = 60_000,
         planned: Planned | None = None,
+        schemas: SchemaIds | None = None,
     ) -> None:
+        self._schemas = run.schemas if schemas is None else schemas
         self._topic = run.topic
         self.rows = rows
         self._are_read = False
@@ -51,23 +53,26 @@ class Task:
         self.attempt = TaskAttempt(run.client, self.producer, run.names, self.write, *place)
 
     def begin(self) -> Task:
-        self.attempt.begin()
+        self.attempt.begin(self._schemas)
         return self
 
     def send(self) -> Task:
         """Until its rows are acknowledged."""
         self._are_read = True
-        if self.rows and self.attempt.takes(content_of(self.rows)):
+        if self.rows and self.attempt.takes(self._content()):
             self.producer.send_columns(self._topic, value=pa.array(self.rows, pa.string()))
             self.producer.flush()
         return self
 
     def finish(self) -> TaskReport:
         if self.rows and not self._are_read:
-            self.attempt.takes(content_of(self.rows))
+            self.attempt.takes(self._content())
         report = self.attempt.finish()
         self.producer.close()
         return report
+
+    def _content(self) -> Content:
+        return content_of(self.rows, self.attempt.schemas)
 
     def run(self) -> TaskReport:
         return self.begin().send().finish()
@@ -85,6 +90,7 @@ class Run:
         name: of the host that it runs on. abort() stops only what this one has planned.
         owner: stays the same over the runs of a query.
         keeps_first: see VersionCommit.
+        schemas: that its plans have.
     """
 
     def __init__(
@@ -96,8 +102,10 @@ class Run:
         owner: str = "q",
         prefix: str = "P",
         keeps_first: bool = False,
+        schemas: SchemaIds = NO_SCHEMAS,
         **options: object,
     ) -> None:
+        self.schemas = schemas
         self.topic = topic
         self.names = Names(prefix)
         self.options = {"bootstrap.servers": address, **QUICK, **options}
@@ -128,7 +136,7 @@ class Run:
         return Planned(self.name, time.time_ns())
 
     def task(self, version: int, partition: int, *rows: str, **how: Any) -> Task:
-        """`how`: attempt, timeout_ms and planned, see Task."""
+        """`how`: attempt, timeout_ms, planned and schemas, see Task."""
         task = Task(self, version, partition, rows, **how)
         self._tasks.append(task)
         return task

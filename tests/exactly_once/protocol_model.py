@@ -9,10 +9,11 @@
 A task attempt
     0   as 2 and 3: then stop, without touching the own id, under which an earlier attempt may have left what is decided
     1   InitProducerId on the own id: whoever lists sees it from here on
-    2   read the decision, and whether this write was aborted; commit what an earlier version decided for this partition
+    2   read the decision, and whether this write was aborted; commit what an earlier version decided for this partition. Where
+        the decision knows the version: encode with the schema that it names, and not with that of the own plan
     3   is the version decided? Then describe the transaction that is decided for this partition, and after that read the marker:
         open, or in Kafka → nothing to write; otherwise it is lost, and written again
-    4   read the marker: are the rows in Kafka already?
+    4   read the marker: are the rows in Kafka already, encoded with the schema that it names?
     5   write the rows, then the marker, all in one transaction; leave it open and report it to the driver
 
 The driver
@@ -20,11 +21,12 @@ The driver
         have written again, record it as taken out, and go on with them
     6c  list what is not complete and not in the tasks' messages, fence it, and bring it to CompleteAbort
     6d  read the markers of all partitions that there ever were: another run must not have reached the version, and a task that
-        has not written as its rows are decided needs a marker with the same rows
+        has not written as its rows are decided needs a marker with the same rows. If the tasks have encoded with different
+        schemas, record that of the markers, as a version that was taken out, and fail: the next run encodes with this one
     6e  are all transactions open, and have the tasks without rows still their ids, all at the epoch of the message?
     6f  record how many partitions there are; record the decision; its chunks first, if it is too long for one offset
     6g  EndTxn(commit) for each transaction; a marker tells whether one that is gone was committed
-    6h  record the version as carried out, or as taken out if a transaction was gone; fence the losers
+    6h  record the version, and its schema, as carried out, or as taken out if a transaction was gone; fence the losers
     7   abort(): record when, which stops every write that was planned before; then fence what is not decided
 
 A transactional id names a partition and an attempt, and no run: the next run has the same ids. What protects a decided
@@ -36,6 +38,7 @@ What must hold
     I3  a failed write shows nothing, unless its decision was recorded; and a batch write does not fail when all is visible
     I4  when nothing moves any more, no transaction is open that nobody has decided to commit
     I5  no process waits for ever; a repetition with the same rows ends well; without a fault nothing fails
+    I6  the rows of one version are encoded with one schema
 
 A case is explored to the end, or it is too large; then what is not found proves nothing, and the table says so. What the plan
 does not promise is in the table, too (KNOWN_LIMITS).

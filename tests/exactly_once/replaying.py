@@ -28,7 +28,7 @@ from spark_kafka_sink.exactly_once import ledger
 from spark_kafka_sink.exactly_once.ledger import State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed
-from spark_kafka_sink.exactly_once.writes import Planned, ReplayError, TaskReport
+from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Planned, ReplayError, SchemaIds, TaskReport
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from tests.exactly_once.driving import Run
 from tests.exactly_once.model.cases import BY_NAME
@@ -40,6 +40,7 @@ from tests.integration.processes import until
 
 LIMIT_S = 60.0
 MOST_RUNS = 3  # that a repetition takes: one finds a transaction gone and says so, the next one writes what is missing
+FRESH_RUN = 10  # later than any of a schedule
 OWNER = "q"
 HOST = "host"  # of all drivers
 ASKED_AGAIN_BY_ITSELF = ("1 take own id", "5 write rows", "5 write marker")  # the producer does so, within one call
@@ -220,7 +221,9 @@ class TaskProcess(Process):
 
 
 class DriverProcess(Process):
-    """`phase`: "closing" once it records what has become of its own version, "aborting" in abort()."""
+    """`phase`: "checks markers" once it has read them, "closing" once it records what has become of its own version, "aborting"
+    in abort().
+    """
 
     def __init__(self, name: str, version: int, work: Callable[[DriverProcess], object]) -> None:
         self._version = version
@@ -232,7 +235,13 @@ class DriverProcess(Process):
         if call == "6f" and first.state is not State.DECIDED:
             if first.version == self._version and first.state is State.CARRIED_OUT:
                 self.phase = "closing"
-            return "6h mark taken out" if first.state is State.TAKEN_OUT else OF_A_DRIVER["6h mark"]
+            if first.state is State.TAKEN_OUT:
+                return "6d record schema" if self.phase == "checks markers" else "6h mark taken out"
+            return OF_A_DRIVER["6h mark"]
+        if call == "6d":
+            self.phase = "checks markers"
+        elif self.phase == "checks markers":
+            self.phase = ""
         if self.phase and call == "6a":
             return None  # read by abort()
         return OF_A_DRIVER.get(call)
@@ -376,7 +385,7 @@ class Replay:
     def _repeat(self, version: int, rows: Sequence[Sequence[str]]) -> None:
         failures = []
         for number in range(MOST_RUNS):
-            run = self._make_run(f"fresh{version}x{number}", owner=OWNER)
+            run = self._make_run(f"fresh{version}x{number}", owner=OWNER, schemas=self._schemas(FRESH_RUN, number))
             try:
                 run.write_version(version, *rows)
             except KafkaError as error:
@@ -385,6 +394,11 @@ class Replay:
             else:
                 return
         raise AssertionError(f"version {version} is not committed by {MOST_RUNS} fresh runs: {failures}")
+
+    def _schemas(self, run: int, write: int) -> SchemaIds:
+        """What a write finds when it is planned."""
+        case = BY_NAME[self.trace["case"]]
+        return SchemaIds(value=case.schema(run, write)) if case.evolves else NO_SCHEMAS
 
     def _take(self, step: Step) -> None:
         name = step["process"]
@@ -433,7 +447,8 @@ class Replay:
     def _task(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:  # noqa: ARG002
         place = (known["run"], known["write"], known["version"], known["partition"])
         planned = Planned(HOST, known["planned"])
-        task = self._run(*place[:2]).task(*place[2:], *known["rows"], attempt=known["attempt"], planned=planned)
+        how = {"attempt": known["attempt"], "planned": planned, "schemas": self._schemas(*place[:2])}
+        task = self._run(*place[:2]).task(*place[2:], *known["rows"], **how)
 
         def work() -> TaskReport:
             report = task.run()

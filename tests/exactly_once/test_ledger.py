@@ -22,6 +22,7 @@ from spark_kafka_sink.exactly_once.ledger import (
     EARLIER_VERSIONS,
     MAX_CHUNKS,
     MAX_NUMBER,
+    MAX_SCHEMA_ID,
     MAX_TASKS,
     METADATA_BYTES,
     Decision,
@@ -35,7 +36,7 @@ from spark_kafka_sink.exactly_once.ledger import (
     marker_text,
 )
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, Entry, Planned
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, Entry, Planned, SchemaIds
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 PLACE = TopicPartition("t", 0)
@@ -112,11 +113,55 @@ def test_a_decision_is_one_record_which_brokers_keep_under_these_names(ledger: L
     assert "earlier" not in groups.offsets["P-q-decision"].metadata
 
 
+def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Ledger, groups: Groups) -> None:
+    """Another release reads it; one that knows no schemas calls it unreadable, and writes nothing."""
+    content = Content(3, 0xC0FFEE, SchemaIds(value=12))
+    earlier = (Earlier(5, Content(2, 1, SchemaIds(1, MAX_SCHEMA_ID))), Earlier(6, Content(2, 1)))
+    ledger.write_decision(replace(DECIDED.now(State.CARRIED_OUT), content=content, earlier=earlier))
+    packed = b85encode(struct.pack("<iiii", 1, MAX_SCHEMA_ID, -1, -1)).decode()
+    metadata = groups.offsets["P-q-decision"].metadata
+    assert " rows=3 fingerprint=0000000000c0ffee value_schema=12 earlier=" in metadata
+    assert metadata.partition(" entries=")[0].endswith(f" earlier_schemas={packed}")
+    found = ledger.decision()
+    assert found is not None
+    assert (found.content, found.earlier) == (content, earlier)
+    assert (found.content_of(5), found.content_of(6)) == (earlier[0].content, earlier[1].content)
+
+
+def test_the_schemas_of_ten_versions_fit_beside_their_contents(ledger: Ledger, groups: Groups) -> None:
+    most = Content(MAX_NUMBER, LARGEST, SchemaIds(MAX_SCHEMA_ID, MAX_SCHEMA_ID))
+    earlier = tuple(Earlier(MAX_NUMBER - 1 - number, most) for number in range(EARLIER_VERSIONS))
+    ledger.write_decision(Decision(MAX_NUMBER, State.DECIDED, MAX_TASKS, 2**20, most, many(100), earlier))
+    assert list(groups.offsets) == ["P-q-decision"]
+    assert len(groups.offsets["P-q-decision"].metadata) <= METADATA_BYTES
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"value_schema={MAX_SCHEMA_ID + 1}",
+        "value_schema=-1",
+        "key_schema=",
+        "schema=7",
+        f"earlier={b85encode(bytes(24)).decode()} earlier_schemas={b85encode(bytes(16)).decode()}",
+        f"earlier={b85encode(bytes(24)).decode()} earlier_schemas={b85encode(bytes(7)).decode()}",
+        f"earlier={b85encode(bytes(24)).decode()} earlier_schemas={b85encode(struct.pack('<ii', 1, -2)).decode()}",
+        f"earlier_schemas={b85encode(bytes(8)).decode()}",
+    ],
+    ids=["large", "negative", "empty", "unknown", "too many", "cut", "no id", "of no version"],
+)
+def test_schemas_that_cannot_be_read_are_an_error(ledger: Ledger, groups: Groups, words: str) -> None:
+    groups.put("P-q-decision", 7, f"{CARRIED_OUT} {words}")
+    with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: 'carried-out "):
+        ledger.decision()
+
+
 def test_where_nothing_is_decided_there_is_no_decision(ledger: Ledger) -> None:
     assert ledger.decision() is None
 
 
-contents = st.builds(Content, st.integers(0, MAX_NUMBER), st.integers(0, LARGEST))
+schema_ids = st.builds(SchemaIds, *[st.none() | st.integers(0, MAX_SCHEMA_ID)] * 2)
+contents = st.builds(Content, st.integers(0, MAX_NUMBER), st.integers(0, LARGEST), schema_ids)
 versions = st.integers(0, MAX_NUMBER)
 entries = st.builds(
     Entry,
@@ -142,6 +187,9 @@ entries = st.builds(
     )
 )
 def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
+    schemas = decision.content.schemas  # all entries of a decision have them
+    entries = tuple(each._replace(content=each.content._replace(schemas=schemas)) for each in decision.entries)
+    decision = replace(decision, entries=entries)
     ledger = ledger_over(Groups())
     ledger.write_decision(decision)
     assert ledger.decision() == decision
@@ -305,7 +353,7 @@ def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: 
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, '0')}")
     with monkeypatch.context() as within:
         within.setattr(module, "b85decode", lambda _: pytest.fail("it was decoded"))
-        within.setattr(module, "_unpacked_earlier", lambda _: ())
+        within.setattr(module, "_unpacked_earlier", lambda *_: ())
         with pytest.raises(LedgerError, match="metadata that cannot be read"):
             ledger.decision()
 
@@ -340,12 +388,14 @@ def test_a_decision_remembers_the_versions_before_it() -> None:
 
 def test_a_marker_has_this_text() -> None:
     assert marker_text(Content(3, 0xC0FFEE)) == "rows=3 fingerprint=0000000000c0ffee"
+    with_schemas = Content(3, 0xC0FFEE, SchemaIds(7, 12))
+    assert marker_text(with_schemas) == "rows=3 fingerprint=0000000000c0ffee key_schema=7 value_schema=12"
 
 
 def test_markers_are_read_together_by_partition(ledger: Ledger, groups: Groups) -> None:
     groups.put("P-q-1-marker", 7, marker_text(Content(3, LARGEST)))
-    groups.put("P-q-2-marker", MAX_NUMBER, marker_text(Content(MAX_NUMBER, 0)))
-    found = {1: Marker(7, Content(3, LARGEST)), 2: Marker(MAX_NUMBER, Content(MAX_NUMBER, 0))}
+    groups.put("P-q-2-marker", MAX_NUMBER, marker_text(Content(MAX_NUMBER, 0, SchemaIds(key=0))))
+    found = {1: Marker(7, Content(3, LARGEST)), 2: Marker(MAX_NUMBER, Content(MAX_NUMBER, 0, SchemaIds(key=0)))}
     assert ledger.markers(range(3)) == found
     assert groups.fetches == [{"P-q-0-marker", "P-q-1-marker", "P-q-2-marker"}]
     assert (ledger.marker(1), ledger.marker(0)) == (found[1], None)

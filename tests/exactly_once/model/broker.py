@@ -13,6 +13,16 @@ from typing import Final, Literal, NamedTuple
 
 Rows = tuple[str, ...]
 
+
+def encoded(rows: Rows, schema: int) -> Rows:
+    """The content that rows have as records: another one with each schema that they are encoded with. Schema 0 adds nothing."""
+    return tuple(f"{row}/{schema}" for row in rows) if schema else rows
+
+
+def is_of_one_schema(content: Rows) -> bool:
+    return len({row.partition("/")[2] for row in content}) <= 1
+
+
 # States of a transactional id.
 State = Literal["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
 EMPTY: Final = "Empty"
@@ -56,6 +66,7 @@ class Marker(NamedTuple):
 
     version: int
     content: Rows
+    schema: int | None = 0  # with which the rows are encoded; None if it is not recorded
 
 
 class Transaction(NamedTuple):
@@ -77,11 +88,20 @@ class Entry(NamedTuple):
     content: Rows
 
 
+class Earlier(NamedTuple):
+    """What a decision remembers of a version before."""
+
+    version: int
+    content: Rows
+    schema: int | None = 0
+
+
 class Decision(NamedTuple):
     """
     Args:
         slot: the chunk groups that hold the entries; `entries` then stands for their digest.
         earlier: the contents of versions before this one.
+        schema: with which the rows of all tasks are encoded; None if it is not recorded.
     """
 
     version: int
@@ -89,15 +109,18 @@ class Decision(NamedTuple):
     content: Rows
     entries: tuple[Entry, ...] = ()
     slot: int | None = None
-    earlier: tuple[tuple[int, Rows], ...] = ()
+    earlier: tuple[Earlier, ...] = ()
+    schema: int | None = 0
 
-    def content_of(self, version: int) -> Rows | None:
+    def of(self, version: int) -> Earlier | None:
         """None if it is not known: the version was never decided, or only a part of it is in Kafka."""
-        return self.content if version == self.version else dict(self.earlier).get(version)
+        known = (*self.earlier, Earlier(self.version, self.content, self.schema))
+        return next((each for each in known if each.version == version), None)
 
-    def after(self) -> tuple[tuple[int, Rows], ...]:
+    def after(self, *, keeps_schema: bool) -> tuple[Earlier, ...]:
         """`earlier` of the decision that follows."""
-        return self.earlier if self.state == TAKEN_OUT else (*self.earlier, (self.version, self.content))
+        schema = self.schema if keeps_schema else None
+        return self.earlier if self.state == TAKEN_OUT else (*self.earlier, Earlier(self.version, self.content, schema))
 
 
 class Broker(NamedTuple):

@@ -65,6 +65,32 @@ QUICK: Final = (
         versions=(1, 3),
         faults=Faults(gives_up=2, runs=1),
     ),
+    # The schema has a newer version whenever a write is planned.
+    Case("newer schema, commit() gives up", evolves=True, faults=Faults(gives_up=1, runs=1), healthy_from=1),
+    Case(
+        "newer schema, time-out after the decision", evolves=True, faults=Faults(time_outs=1, runs=1), when="after the decision"
+    ),
+    Case(
+        "newer schema, commit() gives up twice, two versions",
+        evolves=True,
+        first=ONE,
+        versions=(1, 2),
+        faults=Faults(gives_up=2, runs=2),
+    ),
+    Case(
+        "newer schema, first restart after a time-out",
+        evolves=True,
+        faults=Faults(time_outs=1, runs=1),
+        when="before the first restart",
+        healthy_from=1,
+    ),
+    Case(
+        "newer schema, foreachBatch, commit() hangs",
+        kind="foreachBatch",
+        evolves=True,
+        first=ONE,
+        faults=Faults(hangs=1, writes=1),
+    ),
     # A job that counts its versions by itself goes on with the next one after a failure.
     Case("skipped version, commit() gives up", versions=(1, 2), skips=True, faults=Faults(runs=1, gives_up=1)),
     Case(
@@ -130,6 +156,22 @@ ZOMBIES: Final = (
         faults=Faults(runs=1),
         zombies=True,
     ),
+    Case("newer schema, zombie", evolves=True, faults=Faults(runs=1), zombies=True),
+    Case(
+        "newer schema, zombie, one partition, two versions",
+        evolves=True,
+        first=ONE,
+        faults=Faults(runs=1),
+        zombies=True,
+        versions=(1, 2),
+    ),
+    Case(
+        "newer schema, zombie, one partition, time-out",
+        evolves=True,
+        first=ONE,
+        faults=Faults(runs=1, time_outs=1),
+        zombies=True,
+    ),
     Case("zombie, skipped version, one partition", first=ONE, versions=(1, 2), skips=True, faults=Faults(runs=1), zombies=True),
 )
 
@@ -159,6 +201,7 @@ SOAK: Final = (
     Case("foreachBatch, a task dies, two partitions", kind="foreachBatch", faults=Faults(deaths=1, writes=1)),
     Case("foreachBatch, time-out, two partitions", kind="foreachBatch", faults=Faults(time_outs=1, writes=1)),
     Case("foreachBatch, commit() hangs, two partitions", kind="foreachBatch", faults=Faults(hangs=1)),
+    Case("newer schema, foreachBatch, commit() hangs, two partitions", kind="foreachBatch", evolves=True, faults=Faults(hangs=1)),
     Case(
         "skipped version, fewer partitions, time-out",
         versions=(1, 2, 3),

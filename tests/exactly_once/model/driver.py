@@ -17,6 +17,7 @@ from tests.exactly_once.model.broker import (
     TAKEN_OUT,
     Decision,
     Entry,
+    Marker,
     TransactionalId,
 )
 from tests.exactly_once.model.world import (
@@ -29,6 +30,7 @@ from tests.exactly_once.model.world import (
     UNREADABLE,
     Driver,
     Event,
+    Message,
     Move,
     Plan,
     Setting,
@@ -42,6 +44,7 @@ READ_CHUNKS = "6a read chunks"
 LIST_OTHERS = "6c list"
 FENCE_OTHERS = "6c fence"
 READ_MARKERS = "6d read markers"
+RECORD_SCHEMA = "6d record schema"
 DESCRIBE = "6e describe"
 WIDEN = "6f widen"
 WRITE_CHUNKS = "6f write chunks"
@@ -65,7 +68,8 @@ def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Ite
     if not plan.reads_decision_again and "DECIDED" not in results:
         found = None
     event = happened(driver, "commit() of {results}", results=results)
-    earlier = () if found is None or found.version >= driver.version else found.after()
+    keeps_schema = plan.earlier_keep_schema
+    earlier = () if found is None or found.version >= driver.version else found.after(keeps_schema=keeps_schema)
     driver_now = {"earlier": earlier if found is None or found.version != driver.version else found.earlier}
     if found is not None and (found.version > driver.version or (found.version == driver.version and found.state == CARRIED_OUT)):
         change = {"step": LIST_LOSERS, "found": found}
@@ -111,9 +115,13 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
     """Step 6d: read the markers of all partitions that there ever were. A partition that has reached the version must have been
     SKIPPED, or DECIDED with the same rows. If it was neither and has the same rows, then another run was committed meanwhile, and
     this one is to be run again. What is said to be DECIDED must be there. Where a later version is there and no decision reaches
-    this one, what was committed as this version is not known.
+    this one, what was committed as this version is not known. Tasks that have read different decisions or markers may have
+    encoded their rows with different schemas: then the write is to be run again, with the one that a marker has.
     """
     plan, reached, missing, differs = setting.plan, [], [], False
+    if plan.checks_schemas and len(driver.schemas) > 1:
+        yield _refuse_schemas(world, driver)
+        return
     width = max(world.broker.width, len(driver.messages))
     for partition, marker in enumerate(world.broker.markers[:width]):
         message = driver.messages[partition] if partition < len(driver.messages) else None
@@ -129,7 +137,7 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
             differs |= plan.refuses_later_markers
         elif marker is not None and marker.version >= driver.version and (message is None or message.result != "SKIPPED"):
             reached.append(partition)
-            differs |= message is None or message.content != marker.content or not plan.compares_content_of_reached
+            differs |= _has_other_rows(plan, driver, message, marker)
     if differs:
         event = happened(driver, "partitions {found} have other rows in Kafka: [KAFKA_NON_DETERMINISTIC_REPLAY]", found=reached)
         yield Move(event, _fail(world, driver, OTHER_ROWS))
@@ -142,6 +150,20 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
     else:
         event = happened(driver, "no partition but those that say so has reached the version")
         yield Move(event, world.with_driver(driver, step=DESCRIBE))
+
+
+def step_6d_record_schema(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6d: only a part of the version is in Kafka, and no decision has its schema. Record it for the next run, as that of a
+    version that was taken out.
+    """
+    schemas = _schemas_in_kafka(world, driver) if setting.plan.records_schema_of_markers else set()
+    if not schemas:
+        yield Move(happened(driver, "does not record the schema"), _fail(world, driver, "schemas"))
+        return
+    decision = Decision(driver.version, TAKEN_OUT, driver.content, earlier=driver.earlier, schema=min(schemas))
+    broker = world.broker.commit_decision(decision)
+    event = happened(driver, "OffsetCommit: the version has schema {schema}", schema=decision.schema)
+    yield from answered(world, broker, _fail(world._replace(broker=broker), driver, "schemas"), event)
 
 
 def step_6e_describe(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -180,7 +202,8 @@ def step_6f_write_chunks(setting: Setting, world: World, driver: Driver) -> Iter
 def step_6f_decide(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6f: record the decision, with one plain OffsetCommit."""
     slot = _slot(setting, driver) if setting.case.chunked else None
-    decision = Decision(driver.version, DECIDED, driver.content, driver.entries, slot, driver.earlier)
+    schema = min(driver.schemas) if setting.plan.decision_has_schema else None
+    decision = Decision(driver.version, DECIDED, driver.content, driver.entries, slot, driver.earlier, schema)
     broker = world.broker.commit_decision(decision)
     after = world._replace(broker=broker).with_driver(driver, step=END)
     event = happened(driver, "OffsetCommit of the decision: {entries}", entries=[tuple(entry) for entry in driver.entries])
@@ -217,9 +240,10 @@ def step_6g_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move
 def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6h: all is visible: record the version as carried out. A failure to do so is logged, and nothing else."""
     plan, found = setting.plan, driver.found
-    decision = Decision(driver.version, CARRIED_OUT, driver.content, earlier=driver.earlier)
+    schema = min(driver.schemas) if plan.decision_has_schema else None
+    decision = Decision(driver.version, CARRIED_OUT, driver.content, earlier=driver.earlier, schema=schema)
     if found is not None:
-        decision = Decision(found.version, CARRIED_OUT, found.content, earlier=found.earlier)
+        decision = found._replace(state=CARRIED_OUT, entries=(), slot=None)
     change: dict[str, Any] = {"step": LIST_LOSERS}
     if driver.carries_earlier:
         change = {"step": LIST_OTHERS, "found": None}
@@ -235,14 +259,18 @@ def step_6h_mark_taken_out(setting: Setting, world: World, driver: Driver) -> It
     """
     plan, found = setting.plan, driver.found
     was_read = found is not None
-    found = found or Decision(driver.version, DECIDED, driver.content, earlier=driver.earlier)
+    schema = min(driver.schemas) if plan.decision_has_schema else None
+    found = found or Decision(driver.version, DECIDED, driver.content, earlier=driver.earlier, schema=schema)
+    taken_out = found._replace(state=TAKEN_OUT, entries=(), slot=None)
+    if not plan.taken_out_keeps_schema:
+        taken_out = taken_out._replace(schema=None)
     change: dict[str, Any] = {"step": ABORT}
     if was_read and found.version == driver.version and driver.has_written_again and plan.goes_on_without_lost:
         change = {"step": LIST_OTHERS, "found": None, "lost": (), "reason": ""}
         if not plan.records_before_it_goes_on:
             yield Move(happened(driver, "goes on with its own transactions"), world.with_driver(driver, **change))
             return
-    yield from _record(world, driver, Decision(found.version, TAKEN_OUT, found.content, earlier=found.earlier), change)
+    yield from _record(world, driver, taken_out, change)
 
 
 def step_6h_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -267,10 +295,13 @@ def step_6h_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Mo
 def commit_returns(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """The version is visible. But were these its rows? Of a version before the last, its successors remember the content."""
     found = driver.found
-    if found is not None and found.content_of(driver.version) != driver.content and setting.plan.compares_content:
-        event = happened(
-            driver, "the version has {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=found.content_of(driver.version)
-        )
+    known = None if found is None else found.of(driver.version)
+    content = None if known is None else known.content
+    if setting.plan.checks_schemas and known is not None and driver.schemas != {known.schema} and known.schema is not None:
+        event = happened(driver, "tasks have encoded with schemas {schemas}, fails", schemas=sorted(driver.schemas))
+        yield Move(event, _fail(world, driver, "schemas"))
+    elif found is not None and content != driver.content and setting.plan.compares_content:
+        event = happened(driver, "the version has {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=content)
         yield Move(event, _fail(world, driver, OTHER_ROWS))
     else:
         yield from spark.finish(setting, world, driver)
@@ -316,6 +347,7 @@ STEPS = {
     LIST_OTHERS: step_6c_list,
     FENCE_OTHERS: step_6c_fence,
     READ_MARKERS: step_6d_read_markers,
+    RECORD_SCHEMA: step_6d_record_schema,
     DESCRIBE: step_6e_describe,
     WIDEN: step_6f_widen,
     WRITE_CHUNKS: step_6f_write_chunks,
@@ -330,6 +362,26 @@ STEPS = {
     LIST_UNDECIDED: step_7_list,
     FENCE_UNDECIDED: step_7_fence,
 }
+
+
+def _refuse_schemas(world: World, driver: Driver) -> Move:
+    event = happened(driver, "tasks have encoded with the schemas {schemas}", schemas=sorted(driver.schemas))
+    if _schemas_in_kafka(world, driver):
+        return Move(event, world.with_driver(driver, step=RECORD_SCHEMA))
+    return Move(_more(event, ": fails"), _fail(world, driver, "schemas"))
+
+
+def _has_other_rows(plan: Plan, driver: Driver, message: Message | None, marker: Marker) -> bool:
+    """Whether a marker that another run has written meanwhile is for certain of other rows than the message."""
+    if marker.version == driver.version and marker.schema not in (None, *driver.schemas):
+        return not plan.compares_schema_of_reached
+    return message is None or message.content != marker.content or not plan.compares_content_of_reached
+
+
+def _schemas_in_kafka(world: World, driver: Driver) -> set[int]:
+    """Those of the version's markers."""
+    markers = [each for each in world.broker.markers if each is not None and each.version == driver.version]
+    return {each.schema for each in markers if each.schema is not None}
 
 
 def _carry_out(world: World, driver: Driver, found: Decision, **change: Any) -> World:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.exactly_once.model import driver as driver_steps
 from tests.exactly_once.model import spark
 from tests.exactly_once.model import task as task_steps
-from tests.exactly_once.model.broker import DECIDED, ONGOING, PREPARE_COMMIT, PREPARED, Broker, Rows
+from tests.exactly_once.model.broker import DECIDED, ONGOING, PREPARE_COMMIT, PREPARED, Broker, Rows, is_of_one_schema
 from tests.exactly_once.model.world import (
     ENDED,
     ERROR,
@@ -44,10 +44,14 @@ class Violation(Enum):
     OPEN = "I4: nothing moves any more, and a transaction is still open that nobody has decided to commit"
     STALLED = "I5: nothing moves any more, and the write has neither succeeded nor failed; or repetitions fail without end"
     REFUSED = "I5: the repetition with the same rows ends in an error that a repetition does not mend"
+    MIXED = "I6: one version has rows that are encoded with different schemas"
     UNHEALTHY = "I5: a write fails although nothing has gone wrong"
 
 
-UNSAFE = {Violation.DOUBLED, Violation.LOST, Violation.ABANDONED, Violation.UNDECIDED, Violation.SHOWN, Violation.DENIED}
+UNSAFE = {
+    *(Violation.DOUBLED, Violation.LOST, Violation.ABANDONED, Violation.UNDECIDED, Violation.SHOWN, Violation.DENIED),
+    Violation.MIXED,
+}
 Found = tuple[Violation, list[Event]]
 
 
@@ -84,6 +88,9 @@ def unsafe(setting: Setting, world: World) -> Violation | None:
     if len(set(visible)) < len(visible):
         return Violation.DOUBLED
     for version in case.versions:
+        in_kafka = [each.content for each in world.broker.markers if each is not None and each.version == version]
+        if not is_of_one_schema(tuple(row for content in in_kafka for row in content)):
+            return Violation.MIXED
         rows = [row for frame in range(case.frames) for part in rows_of(version, case.first, frame) for row in part]
         is_whole, is_begun = all(row in visible for row in rows), any(row in visible for row in rows)
         if version <= world.log and not is_whole:
@@ -182,7 +189,7 @@ class _Explorer:
         start = World(faults=setting.case.faults)
         self.start = spark.start(setting, start)
         self.came_from: dict[World, World | None] = {self.start: None}
-        self.recoveries: dict[tuple[Broker, int, int], Found | None] = {}
+        self.recoveries: dict[tuple[Broker, int, int, int], Found | None] = {}
         self.traces: dict[Violation, list[Event]] = {}
         self.shown: set[tuple[Rows, str]] = set()
 
@@ -196,7 +203,7 @@ class _Explorer:
             return violation, []
         if case.kind == "batch":
             return None  # nobody runs it again
-        key = (world.broker, world.log, world.begun if case.skips else 0)
+        key = (world.broker, world.log, world.begun if case.skips else 0, world.runs if case.evolves else 0)
         if key not in self.recoveries:
             violation, events, _ = recover(setting, world)
             self.recoveries[key] = (violation, events) if violation else None

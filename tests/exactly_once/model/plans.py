@@ -80,6 +80,20 @@ LEFT_OUT: Final = (
     ),
     _left_out("5", "marker outside of the transaction", "marker_is_in_transaction", "no faults", Violation.LOST),
     _left_out(
+        "2, 4",
+        "a repetition encodes with the newest schema",
+        "encodes_as_recorded",
+        "newer schema, first restart after a time-out",
+        Violation.STALLED,
+    ),
+    _left_out(
+        "5",
+        "markers do not say with which schema",
+        "marker_has_schema",
+        "newer schema, foreachBatch, commit() hangs",
+        Violation.REFUSED,
+    ),
+    _left_out(
         "6a",
         "the decision is not read again",
         "reads_decision_again",
@@ -138,6 +152,29 @@ LEFT_OUT: Final = (
         "zombie, one partition, two versions",
         Violation.REFUSED,
     ),
+    _left_out(
+        "6d",
+        "tasks may have encoded with different schemas",
+        "checks_schemas",
+        "newer schema, foreachBatch, commit() hangs, two partitions",
+        Violation.MIXED,
+        is_quick=False,
+    ),
+    _left_out(
+        "6d",
+        "the next run does not learn the markers' schema",
+        "records_schema_of_markers",
+        "newer schema, foreachBatch, commit() hangs, two partitions",
+        Violation.STALLED,
+        is_quick=False,
+    ),
+    _left_out(
+        "6d",
+        "rows of another schema are other rows",
+        "compares_schema_of_reached",
+        "newer schema, zombie, one partition, two versions",
+        Violation.REFUSED,
+    ),
     _left_out("6e", "without 6e", "checks_transactions", "batch, time-out while tasks run", Violation.SHOWN),
     _left_out(
         "6e",
@@ -161,6 +198,20 @@ LEFT_OUT: Final = (
         "chunks_have_parity unreadable_is_taken_out",
         "chunks, commit() gives up twice",
         Violation.STALLED,
+    ),
+    _left_out(
+        "6f",
+        "the decision does not say with which schema",
+        "decision_has_schema",
+        "newer schema, commit() gives up",
+        Violation.REFUSED,
+    ),
+    _left_out(
+        "6h",
+        "what was taken out does not say with which schema",
+        "taken_out_keeps_schema",
+        "newer schema, first restart after a time-out",
+        Violation.UNHEALTHY,
     ),
     _left_out(
         "6g",
@@ -224,6 +275,11 @@ UNNEEDED: Final = {
     "reads_marker_first": ("zombie, one partition, two versions", "time-out after the decision"),
     # the next run finds the transactions gone, and takes the version out then
     "records_before_it_goes_on": ("first restart after time-outs", "skipped version, fewer partitions, time-out"),
+    # only a checkpoint that was restored repeats a version after a later one, which no case does
+    "earlier_keep_schema": (
+        "newer schema, zombie, one partition, two versions",
+        "newer schema, commit() gives up twice, two versions",
+    ),
     # an id that is fenced twice stays fenced
     "parks_fenced_ids": ("zombie, one partition, two versions", "speculation, a copy dies"),
     # a run fails that would have succeeded

@@ -56,7 +56,10 @@ def begin_write(setting: Setting, world: World, run: int, write: int, version: i
     planned = world.planned
     driver = Driver(run, write, version, split, frame, TASKS_RUN, planned, nothing, (1,) * len(rows))
     first = first_step(setting)
-    tasks = [Task(run, write, version, 0, partition, 0, each, planned, first) for partition, each in enumerate(rows)]
+    schema = setting.case.schema(run, write)
+    tasks = [
+        Task(run, write, version, 0, partition, 0, each, planned, first, schema=schema) for partition, each in enumerate(rows)
+    ]
     drivers = [each for each in world.drivers if each.step not in ENDED]
     begun = max(world.begun, version)
     everybody = tuple(sorted([*world.tasks, *tasks]))
@@ -70,7 +73,8 @@ def attempt_again(setting: Setting, world: World, driver: Driver, partition: int
     attempts[partition] += 1
     rows = rows_of(driver.version, driver.split, driver.frame)[partition]
     how = (driver.stage, partition, number, rows, driver.planned, first_step(setting))
-    new = Task(driver.run, driver.write, driver.version, *how)
+    schema = setting.case.schema(driver.run, driver.write)
+    new = Task(driver.run, driver.write, driver.version, *how, schema=schema)
     after = world.with_driver(driver, attempts=tuple(attempts))
     return after._replace(tasks=tuple(sorted([*after.tasks, new])))
 

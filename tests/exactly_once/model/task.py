@@ -12,8 +12,10 @@ from tests.exactly_once.model.broker import (
     ONGOING,
     PREPARE_COMMIT,
     TAKEN_OUT,
+    Earlier,
     Marker,
     TransactionalId,
+    encoded,
 )
 from tests.exactly_once.model.world import (
     LOOK,
@@ -75,7 +77,7 @@ def step_0_read_marker(setting: Setting, world: World, task: Task) -> Iterator[M
 def step_1_take_own_id(setting: Setting, world: World, task: Task) -> Iterator[Move]:
     """Step 1: InitProducerId on the own id, until it is not answered 51. Whoever lists sees the id from here on."""
     if not task.rows and not setting.plan.empty_tasks_do_all_steps:
-        yield from _return(setting, world, task, "EMPTY", "is empty, and returns at once")
+        yield from _return(setting, world, task, "EMPTY", "is empty, and returns at once", task.schema)
         return
     own = own_id(setting.plan, task)
     broker, epoch = world.broker.init_producer_id(own)
@@ -119,22 +121,23 @@ def step_3_read_marker(setting: Setting, world: World, task: Task) -> Iterator[M
 
 
 def step_4_look_at_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 4: are the rows in Kafka already, and are they the same rows? This is no request."""
+    """Step 4: are the rows in Kafka already, and are they the same rows, encoded as those? This is no request."""
     marker = task.marker
     if marker is not None and marker.version >= task.version and setting.plan.skips_by_marker:
-        if marker.version == task.version and marker.content != task.rows:
+        schema = _recorded(setting, task, marker) if marker.version == task.version else task.schema
+        if marker.version == task.version and marker.content != encoded(task.rows, schema):
             event = happened(task, "the marker says {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=marker.content)
             yield Move(event, spark.raised(setting, world, task, OTHER_ROWS))
         else:
-            yield from _return(setting, world, task, "SKIPPED", "the marker says that its rows are in Kafka")
+            yield from _return(setting, world, task, "SKIPPED", "the marker says that its rows are in Kafka", schema)
     elif not task.rows:
-        yield from _return(setting, world, task, "EMPTY", "has no rows")
+        yield from _return(setting, world, task, "EMPTY", "has no rows", task.schema)
     else:
         yield Move(happened(task, "there is no marker of this version"), _go(world, task, step=WRITE_ROWS, marker=None))
 
 
 def step_5_write_rows(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 5: write all rows in the transaction."""
+    """Step 5: write all rows in the transaction, encoded as the version's first run has done it."""
     broker, error = world.broker.write(own_id(setting.plan, task), task.epoch, rows=task.rows)
     if error == CONCURRENT_TRANSACTIONS:
         return
@@ -147,7 +150,7 @@ def step_5_write_rows(setting: Setting, world: World, task: Task) -> Iterator[Mo
 
 def step_5_write_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
     """Step 5: add the marker to the transaction, leave it open, and return its id and epoch."""
-    marker = Marker(task.version, task.rows)
+    marker = Marker(task.version, task.content, task.schema if setting.plan.marker_has_schema else None)
     if setting.plan.marker_is_in_transaction:
         broker, error = world.broker.write(own_id(setting.plan, task), task.epoch, marker=marker)
     else:
@@ -157,7 +160,7 @@ def step_5_write_marker(setting: Setting, world: World, task: Task) -> Iterator[
     if error:
         yield Move(happened(task, "TxnOffsetCommit: error {error}", error=error), _fail(setting, world, task))
         return
-    message = Message("OPEN", own_id(setting.plan, task), task.epoch, task.rows)
+    message = Message("OPEN", own_id(setting.plan, task), task.epoch, task.content, task.schema)
     event = happened(task, "TxnOffsetCommit of the marker; returns id {id} and epoch {epoch}", id=message.id, epoch=task.epoch)
     yield from answered(world, broker, spark.returned(world._replace(broker=broker), task, message), event)
 
@@ -182,26 +185,35 @@ STEPS = {
 def _read_decision(setting: Setting, world: World, task: Task, earlier: str, look: str, after: str) -> Iterator[Move]:
     """`earlier`, `look`: where to go on when an earlier version, or this one, is decided; `after`: when none is."""
     plan, decision = setting.plan, world.broker.decision
+    schema = _recorded(setting, task, None if decision is None else decision.of(task.version))
     if not task.rows and not plan.empty_tasks_do_all_steps:
-        yield from _return(setting, world, task, "EMPTY", "is empty, and returns at once")
+        yield from _return(setting, world, task, "EMPTY", "is empty, and returns at once", task.schema)
     elif task.planned < world.broker.aborted:
         yield Move(happened(task, "reads that its write was aborted: stops"), _fail(setting, world, task))
     elif decision is None:
-        yield Move(happened(task, "reads no decision"), _go(world, task, step=after))
+        yield Move(happened(task, "reads no decision"), _go(world, task, step=after, schema=schema))
     elif decision.version == task.version and decision.state == DECIDED and plan.looks_at_decided:
-        yield from _read_entries(setting, world, task, look, None)
+        yield from _read_entries(setting, world, task, look, None, schema)
     elif decision.version > task.version or (
         decision.version == task.version and (decision.state != TAKEN_OUT or not plan.taken_out_is_not_decided)
     ):
-        yield from _return(setting, world, task, "DECIDED", "reads that the version is {state}", state=decision.state)
+        yield from _return(setting, world, task, "DECIDED", "reads that the version is {state}", schema, state=decision.state)
     elif decision.state == DECIDED and plan.settles_earlier_version:
-        yield from _read_entries(setting, world, task, earlier, after)
+        yield from _read_entries(setting, world, task, earlier, after, schema)
     else:
         event = happened(task, "reads that version {version} is {state}", version=decision.version, state=decision.state)
-        yield Move(event, _go(world, task, step=after))
+        yield Move(event, _go(world, task, step=after, schema=schema))
 
 
-def _read_entries(setting: Setting, world: World, task: Task, step: str, after: str | None) -> Iterator[Move]:
+def _recorded(setting: Setting, task: Task, found: Marker | Earlier | None) -> int:
+    """The schema with which the version's rows were encoded; the own one if nothing is known of it."""
+    own = setting.case.schema(task.run, task.write)
+    if found is None or found.schema is None or not setting.plan.encodes_as_recorded:
+        return own
+    return found.schema
+
+
+def _read_entries(setting: Setting, world: World, task: Task, step: str, after: str | None, schema: int) -> Iterator[Move]:
     """`step`: with what is decided for this partition; `after`: if that is nothing; None to return DECIDED then."""
     decision = world.broker.decision
     assert decision is not None
@@ -214,9 +226,9 @@ def _read_entries(setting: Setting, world: World, task: Task, step: str, after: 
         after = _after_0(setting.plan) if task.step == LOOK else _after_2(setting.plan)
     event = happened(task, "reads that version {version} is decided", version=decision.version)
     if not mine and after is None:
-        yield from _return(setting, world, task, "DECIDED", "reads that the version is decided, without its partition")
+        yield from _return(setting, world, task, "DECIDED", "reads that the version is decided, without its partition", schema)
     else:
-        yield Move(event, _go(world, task, step=step if mine else after, decided=mine))
+        yield Move(event, _go(world, task, step=step if mine else after, decided=mine, schema=schema))
 
 
 def _commit_earlier(setting: Setting, world: World, task: Task, after: str) -> Iterator[Move]:
@@ -234,7 +246,7 @@ def _describe(setting: Setting, world: World, task: Task, compare: str) -> Itera
     found = world.broker.transaction(entry.id)
     is_open = found is not None and (found.state == PREPARE_COMMIT or (found.state, found.epoch) == (ONGOING, entry.epoch))
     if is_open:
-        yield from _return(setting, world, task, "DECIDED", "the decided transaction {id} is open", id=entry.id)
+        yield from _return(setting, world, task, "DECIDED", "the decided transaction {id} is open", task.schema, id=entry.id)
     else:
         yield Move(happened(task, "the decided transaction {id} is not open", id=entry.id), _go(world, task, step=compare))
 
@@ -246,7 +258,7 @@ def _compare(setting: Setting, world: World, task: Task, after: str) -> Iterator
         or (marker.version == task.version and (marker.content == entry.content or not plan.compares_content_of_decided))
     )
     if is_there:
-        yield from _return(setting, world, task, "DECIDED", "the marker says that the decided rows are in Kafka")
+        yield from _return(setting, world, task, "DECIDED", "the marker says that the decided rows are in Kafka", task.schema)
     else:
         event = happened(task, "the marker says that the decided rows are lost")
         yield Move(event, _go(world, task, step=after, decided=(), marker=marker))
@@ -274,7 +286,9 @@ def _fail(setting: Setting, world: World, task: Task) -> World:
     return spark.raised(setting, world, task, "task failed")
 
 
-def _return(setting: Setting, world: World, task: Task, result: Any, sentence: str, **arguments: Any) -> Iterator[Move]:
-    message = Message(result, own_id(setting.plan, task), task.epoch, task.rows)
+def _return(
+    setting: Setting, world: World, task: Task, result: Any, sentence: str, schema: int, **arguments: Any
+) -> Iterator[Move]:
+    message = Message(result, own_id(setting.plan, task), task.epoch, encoded(task.rows, schema), schema)
     event = happened(task, sentence + ": returns {result}", result=result, **arguments)
     yield Move(event, spark.returned(world, task, message))

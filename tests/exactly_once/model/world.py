@@ -16,10 +16,12 @@ from tests.exactly_once.model.broker import (
     PREPARED,
     Broker,
     Decision,
+    Earlier,
     Entry,
     Marker,
     Rows,
     TransactionalId,
+    encoded,
 )
 
 
@@ -44,6 +46,8 @@ class Plan:
     reads_marker_at_once: bool = True  # 2: without require_stable
     skips_by_marker: bool = True  # 4
     marker_is_in_transaction: bool = True  # 5
+    encodes_as_recorded: bool = True  # 2, 4: with the schema of the version's first run, whatever the own plan has
+    marker_has_schema: bool = True  # 5
     # The driver's commit()
     reads_decision_again: bool = True  # 6a
     unreadable_is_taken_out: bool = True  # 2, 6a: a decision whose chunks were overwritten
@@ -70,6 +74,12 @@ class Plan:
     fences_losers: bool = True  # 6h
     spares_only_exact: bool = True  # 6h: an own id that is listed again is another's, but for an empty task's at its epoch
     spares_later_decision: bool = True  # 6h: of a driver whose version is long carried out
+    decision_has_schema: bool = True  # 6f: the schema that the version's rows are encoded with
+    taken_out_keeps_schema: bool = True  # 6h
+    earlier_keep_schema: bool = True  # 6f: those of the versions before
+    checks_schemas: bool = True  # 6d, at the end: whether all tasks have encoded with one schema, that of the version
+    records_schema_of_markers: bool = True  # 6d: for the next run, if they have not
+    compares_schema_of_reached: bool = True  # 6d: rows of another schema are no other rows
     compares_content: bool = True  # at the end: with what was committed as the same version before
     # The driver's abort()
     records_abort: bool = True  # 7
@@ -116,6 +126,7 @@ class Case:
         coordinators: of transactional ids; each is listed by a request of its own.
         frames: how many DataFrames one foreachBatch writes with the same prefix; more than one is a mistake of the user.
         healthy_from: no write may fail that is neither among the first `healthy_from` runs nor writes of a foreachBatch.
+        evolves: whether the schema has a newer version each time that a write is planned.
         limit: of states; what is beyond is tried by `walks` random walks.
     """
 
@@ -134,8 +145,13 @@ class Case:
     coordinators: int = 1
     frames: int = 1
     healthy_from: int | None = None
+    evolves: bool = False
     limit: int = 3_000_000
     walks: int = 1_000
+
+    def schema(self, run: int, write: int) -> int:
+        """What a write finds when it is planned."""
+        return run + write if self.evolves else 0
 
     def split(self, run: int) -> str:
         return self.first if run == 0 or self.replay is None else self.replay
@@ -164,6 +180,7 @@ class Message(NamedTuple):
     id: TransactionalId
     epoch: int
     content: Rows
+    schema: int = 0  # with which it has encoded the rows
 
 
 class Task(NamedTuple):
@@ -181,6 +198,11 @@ class Task(NamedTuple):
     epoch: int = -1
     marker: Marker | None = None  # of its partition, as it has read it
     decided: tuple[Entry, ...] = ()  # for its partition
+    schema: int = 0  # with which it encodes its rows
+
+    @property
+    def content(self) -> Rows:
+        return encoded(self.rows, self.schema)
 
     def __str__(self) -> str:
         stage = f" stage attempt {self.stage}" if self.stage else ""
@@ -206,7 +228,7 @@ class Driver(NamedTuple):
     to_end: tuple[Entry, ...] = ()
     lost: tuple[Entry, ...] = ()
     found: Decision | None = None  # of another driver: it is carried out first, or instead
-    earlier: tuple[tuple[int, Rows], ...] = ()  # the contents of versions before this one
+    earlier: tuple[Earlier, ...] = ()  # the contents of versions before this one
     reason: str = ""
 
     def __str__(self) -> str:
@@ -232,6 +254,11 @@ class Driver(NamedTuple):
         partitions = [entry.partition for entry in self.lost]
         messages = [self.messages[each] if each < len(self.messages) else None for each in partitions]
         return all(message is not None and message.result != "DECIDED" for message in messages)
+
+    @property
+    def schemas(self) -> set[int]:
+        """With which its tasks have encoded their rows."""
+        return {message.schema for message in self.messages if message is not None}
 
     @property
     def carries_earlier(self) -> bool:
