@@ -250,6 +250,20 @@ def test_a_broker_that_never_answers_is_told_within_max_block_ms() -> None:
     assert raised.value.condition == "KAFKA_BROKER_UNREACHABLE"
 
 
+@pytest.mark.timeout(30, func_only=True)  # and not request.timeout.ms
+@pytest.mark.parametrize("options", [{}, {"transactional.id": "t"}], ids=["", "transactional"])
+def test_close_waits_for_no_broker_when_no_row_is_queued(options: dict[str, str]) -> None:
+    """It waited request.timeout.ms, 30 s, for the answer to a request for metadata or for a producer id."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        times = {"max.block.ms": 300, "request.timeout.ms": 600_000, "delivery.timeout.ms": 900_000}
+        producer = KafkaProducer({"bootstrap.servers": address, **times, **options})
+        with pytest.raises(KafkaTimeoutError):
+            producer.init_transactions() if options else producer.partitions_for("t")
+        producer.close()
+        assert not producer._thread.is_alive()
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 250, "y" * 40_000])
 def test_a_name_that_no_topic_can_have_is_refused_at_once_and_no_broker_asked(
     broker: FakeBroker, producer: KafkaProducer, name: str

@@ -79,7 +79,8 @@ class Sender:
         return not self._must_end.is_given and self.failures.fatal is None
 
     def _settle_rows(self) -> None:
-        while self._may_go_on() and (self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0):
+        """Requests without rows are not waited for: a broker that never answers them would hold up close()."""
+        while self._may_go_on() and (self._accumulator.has_undrained() or not self.is_settled()):
             self._run_round()
 
     def _abort_open_transaction(self) -> None:
