@@ -114,7 +114,13 @@ class SchemaError(KafkaError):
 
 
 class InvalidRecordError(KafkaError):
+    """`row`: the position of the row that is to blame, among those of the call. None: of none, or it is not known."""
+
     condition = "KAFKA_INVALID_RECORD"
+
+    def __init__(self, message: str, *, row: int | None = None, condition: str | None = None) -> None:
+        super().__init__(message, condition=condition)
+        self.row = row
 
 
 class RecordTooLargeError(InvalidRecordError):

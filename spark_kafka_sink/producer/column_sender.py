@@ -81,7 +81,8 @@ class ColumnSender:
         for rows in topics:
             bounds = size_upper_bounds(rows.columns)
             largest = int(bounds.argmax())
-            self.size_limits.check(int(bounds[largest]), f"row {rows.rows[largest]} of this chunk, topic {rows.topic}")
+            row = int(rows.rows[largest])
+            self.size_limits.check(int(bounds[largest]), f"row {row} of this chunk, topic {rows.topic}", row)
         if len(topics) > 1:
             self.metadata_wait.ask_for(rows.topic for rows in topics)
         clusters = [self.metadata_wait.await_partition(rows.topic, int(rows.explicit.max())) for rows in topics]

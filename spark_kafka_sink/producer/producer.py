@@ -160,6 +160,7 @@ class KafkaProducer(TransactionalMethods):
         self._check_usable()
         given = ProducerColumns(topic, value, key, partition, headers, timestamp)
         given.check_types()
+        given.require_topics()
         if self._interceptors is None:
             return self._write(self._parts.columns.send, given)
         return self._write(self._interceptors.send_columns, given, self._parts.columns.send)
@@ -173,8 +174,9 @@ class KafkaProducer(TransactionalMethods):
             print(delivery.result().offsets)
 
         The columns are those of the sink, docs/columns.md: `value`, and if they are there `key`, `headers`, `topic`, `partition`,
-        `timestamp`. Others are ignored, unless their name looks like a misspelt one of these. Any layout of Arrow will do: views,
-        large types, dictionaries. Keys and values are not serialized: key.serializer and value.serializer are for `send`.
+        `timestamp`. Others are ignored, unless their name looks like a misspelt one of these. Strings and bytes may be of the
+        large or view types, or dictionaries; headers a list, a large list, one of fixed size or a map. Keys and values are not
+        serialized: key.serializer and value.serializer are for `send`.
         A stream is read batch by batch: the next one when the rows of the last are queued. It may have any length. After an error
         or an interrupt, open it again: a part of it has been read.
 
@@ -191,8 +193,8 @@ class KafkaProducer(TransactionalMethods):
         Raises:
             SchemaError: this is no table, or columns are missing, misspelt or of a wrong type; all are named. No row is queued.
             KafkaError (KAFKA_TABLE_READ_FAILED): the table's source has failed, with its exception as the cause.
-            Other errors: as send_columns, for the rows of one batch. If earlier batches are queued then, the error says so: they
-            are still sent, but a transaction cannot be committed with them.
+            Other errors: as send_columns, for the rows of one batch; row numbers are the table's. If earlier batches are queued
+            then, the error says so, MemoryError too: they are still sent, but a transaction cannot be committed with them.
         """
         self._check_usable()
         return self._write(self._parts.tables.send, topic, table, self._check_usable)

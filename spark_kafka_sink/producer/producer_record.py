@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError, RecordTooLargeError, SchemaError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD
 
@@ -80,6 +81,11 @@ class ProducerColumns:
             raise SchemaError(
                 f"{what} has the Python type {type(column).__name__}; pass {one}a pyarrow.Array or a pyarrow.ChunkedArray"
             )
+
+    def require_topics(self) -> None:
+        """Raises InvalidRecordError for a null in the topic column: before interceptors see the rows, as in Java."""
+        if not isinstance(self.topic, str) and self.topic.null_count:
+            raise null_topic(pc.index(self.topic.is_null(), True).as_py())
 
     @property
     def rows(self) -> int | None:
@@ -196,6 +202,14 @@ def headers_bound(headers: Sequence[tuple[str, bytes | None]]) -> int:
     return sum(10 + len(name.encode()) + len(value or b"") for name, value in headers)
 
 
+def null_topic(row: int) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"row {row} of this chunk has a null topic: fill it in, or name one topic for all rows",
+        row=row,
+        condition="KAFKA_NULL_TOPIC_IN_DATA",
+    )
+
+
 class SizeLimits:
     """How large a record may be, by max.request.size, or `largest_record` if that is more, and by buffer.memory."""
 
@@ -204,12 +218,13 @@ class SizeLimits:
         self._limits = {"max.request.size": by_request, "buffer.memory": config.buffer_memory}
         self.largest_record = min(self._limits.values())
 
-    def check(self, size_bytes: int, where: str) -> None:
-        """Raises RecordTooLargeError, which begins with `where`."""
+    def check(self, size_bytes: int, where: str, row: int | None = None) -> None:
+        """Raises RecordTooLargeError, which begins with `where`. `row`: the error's."""
         for option, limit in self._limits.items():
             if size_bytes > limit:
                 raise RecordTooLargeError(
                     f"{where}: the record is {size_bytes} bytes when serialized, which exceeds"
                     f" {option}={limit}; raise {option}"
-                    + ("" if option == "buffer.memory" else " and the topic's max.message.bytes")
+                    + ("" if option == "buffer.memory" else " and the topic's max.message.bytes"),
+                    row=row,
                 )

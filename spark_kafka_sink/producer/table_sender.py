@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
@@ -68,14 +67,24 @@ class TableSender:
                     self._send_batch(hand_over, columns.of(batch), delivery)
                     first_row = delivery.rows
                 del batch  # before the next one is read
-        except ORDINARY_ERRORS as error:
+        except KafkaError as error:
+            if isinstance(error, InvalidRecordError):
+                _name_row_of_table(error, first_row)
             if first_row:
-                self._on_half_sent(_half_sent(error, first_row))
+                error.message = _half_sent(error.message, first_row)
+                self._on_half_sent(error)
             raise
+        except ORDINARY_ERRORS as error:
+            if not first_row:
+                raise
+            self._on_half_sent(KafkaError(_half_sent(repr(error), first_row)))
+            # One of numpy's MemoryErrors takes other arguments.
+            kind = MemoryError if isinstance(error, MemoryError) else type(error)
+            raise kind(_half_sent(str(error) or "out of memory", first_row)) from error
         return delivery
 
     def _send_batch(self, hand_over: HandOver, given: ProducerColumns, delivery: Delivery) -> None:
-        _require_topics(given, delivery.rows)
+        given.require_topics()
         queue = partial(self._columns.queue, hand_over, delivery)
         if self._interceptors is None:
             queue(given)
@@ -83,22 +92,17 @@ class TableSender:
             self._interceptors.send_columns(given, queue)
 
 
-def _half_sent(error: Exception, first_row: int) -> KafkaError:
-    """The same error; if it is a KafkaError, it also says from which row on the table is not sent."""
-    where = f"in the table's batch that begins at row {first_row:,}; the rows before it are queued, and are not taken back"
-    if not isinstance(error, KafkaError):
-        return KafkaError(f"{error!r} ({where})")
-    error.message = f"{error.message.removesuffix('.')} ({where})"
-    return error
-
-
-def _require_topics(given: ProducerColumns, first_row: int) -> None:
-    """Before interceptors see the rows, as in the sink. The producer checks everything else."""
-    if isinstance(given.topic, str) or not given.topic.null_count:
+def _name_row_of_table(error: InvalidRecordError, first_row: int) -> None:
+    """The producer numbers the rows of a batch, which is a chunk to it."""
+    if error.row is None:
         return
-    row = first_row + pc.index(given.topic.is_null(), True).as_py()
-    raise InvalidRecordError(
-        f"column topic is null in row {row:,} of the table: fill it in, or name one topic for all rows, as in"
-        " send_table(name, table)",
-        condition="KAFKA_NULL_TOPIC_IN_DATA",
-    )
+    of_chunk = f"row {error.row} of this chunk"
+    named = of_chunk if of_chunk in error.message else f"row {error.row}"
+    error.row += first_row
+    error.message = error.message.replace(named, f"row {error.row} of this table", 1)
+
+
+def _half_sent(text: str, first_row: int) -> str:
+    """The text of an error, and from which row on the table is not sent."""
+    where = f"in the table's batch that begins at row {first_row:,}; the rows before it are queued, and are not taken back"
+    return f"{text.removesuffix('.')} ({where})"

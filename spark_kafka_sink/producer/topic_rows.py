@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.producer.producer_record import ProducerColumns, null_topic
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
@@ -138,6 +138,5 @@ def _names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]
         encoded = _encodable(column).dictionary_encode()
         codes = encoded.indices
     if codes.null_count:
-        row = pc.index(codes.is_null(), True).as_py()
-        raise InvalidRecordError(f"row {row} of this chunk has a null topic", condition="KAFKA_NULL_TOPIC_IN_DATA")
+        raise null_topic(pc.index(codes.is_null(), True).as_py())
     return texts(encoded.dictionary), codes.to_numpy()

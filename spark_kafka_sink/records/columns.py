@@ -227,7 +227,7 @@ def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default:
 def _refuse_negative(timestamps: Int64Column) -> Int64Column:
     if timestamps.min(initial=0) < 0:
         row = int(np.argmax(timestamps < 0))
-        raise InvalidRecordError(f"row {row}: timestamp {timestamps[row]} is negative; it must be at least 0, or null")
+        raise InvalidRecordError(f"row {row}: timestamp {timestamps[row]} is negative; it must be at least 0, or null", row=row)
     return timestamps
 
 
@@ -296,7 +296,7 @@ def _refuse_null_header_keys(joined: JoinedHeaders) -> None:
     nulls = np.broadcast_to(np.asarray(joined.key_lengths), ends[-1]) == NULL_LENGTH
     if nulls.any():
         row = int(np.searchsorted(ends, np.argmax(nulls), side="right"))
-        raise InvalidRecordError(f"row {row}: a header has no key; every header needs one: leave it out or name it")
+        raise InvalidRecordError(f"row {row}: a header has no key; every header needs one: leave it out or name it", row=row)
 
 
 def _binary(offsets: Int64Column, data: pa.Buffer) -> pa.Array:

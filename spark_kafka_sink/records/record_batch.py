@@ -92,10 +92,11 @@ class RecordRows:
         """Rows lo … hi-1, with their deltas. Raises RecordTooLargeError for a row above 2 GiB, the format's limit."""
         bodies = _body_sizes(self._base_sizes[lo:hi], offset_deltas, timestamp_deltas)
         if bodies.max(initial=0) > INT32_MAX:
-            row = int(bodies.argmax())
+            largest = int(bodies.argmax())
+            row = lo + largest if self._selected is None else int(self._selected[lo + largest])
             raise RecordTooLargeError(
-                f"row {lo + row if self._selected is None else self._selected[lo + row]}: a record of {bodies[row]} bytes exceeds"
-                f" the format's limit of {INT32_MAX}; make it smaller"
+                f"row {row}: a record of {bodies[largest]} bytes exceeds the format's limit of {INT32_MAX}; make it smaller",
+                row=row,
             )
         pieces: list[Piece] = [bodies, _RECORD_ATTRIBUTES, timestamp_deltas, offset_deltas]
         for lengths, payload in ((self._key_lengths, self._key), (self._value_lengths, self._value)):

@@ -24,6 +24,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,6 +87,7 @@ from tests.fakes.requests import REQUESTS, read_request
 from tests.fakes.sasl_server import SaslGate
 
 MAX_REQUEST_BYTES = 100 * 1024 * 1024  # socket.request.max.bytes: a larger request ends its connection
+LOOK_AGAIN_SECONDS = 0.02
 WAIT_SECONDS = 30  # no thread here waits longer for anything
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 DUPLICATES_REMEMBERED = 5
@@ -292,10 +294,15 @@ class FakeBroker:
             return [request for request in self.requests if request.header.api_key == api_key]
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds. It is checked after each request and each append, for at most WAIT_SECONDS."""
+        """Wait until `condition` holds, for at most WAIT_SECONDS.
+
+        It is checked after each request and each append, and now and then, as it may be about the client.
+        """
+        deadline_s = time.monotonic() + WAIT_SECONDS
         with self._changed:
-            if not self._changed.wait_for(condition, WAIT_SECONDS):
-                raise TimeoutError("the broker did not see what the test waits for")
+            while not self._changed.wait_for(condition, LOOK_AGAIN_SECONDS):
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError("the broker did not see what the test waits for")
 
     # COORDINATORS
 

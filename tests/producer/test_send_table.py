@@ -27,6 +27,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.producer.table_sender import TableSender
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import tp
@@ -242,11 +243,11 @@ def test_a_stream_that_gets_no_memory_fails_and_says_how_far_it_came(broker: Fak
         (batch("a"), "single", SchemaError, "topic has the Python type RecordBatch"),
         (None, batch("a"), SchemaError, "no topic: pass its name"),
         ("single", batch("a", key=[1]), SchemaError, "column key has type int64"),
-        (None, batch("a", "b", topic=["single", None]), InvalidRecordError, "column topic is null in row 1 of the table: fill"),
+        (None, batch("a", "b", topic=["single", None]), InvalidRecordError, "row 1 of this table has a null topic: fill it in"),
         ("single", batch("a", partition=[-1]), InvalidRecordError, "Invalid partition: -1"),
-        ("single", batch("a", timestamp=[-5]), InvalidRecordError, "row 0: timestamp -5 is negative"),
-        ("single", batch("a", headers=[[{"key": None, "value": b""}]]), InvalidRecordError, "row 0: a header has no key"),
-        ("single", batch("a", "b" * 2_000_000), RecordTooLargeError, "row 1 of this chunk"),
+        ("single", batch("a", timestamp=[-5]), InvalidRecordError, "row 0 of this table: timestamp -5 is negative"),
+        ("single", batch("a", headers=[[{"key": None, "value": b""}]]), InvalidRecordError, "row 0 of this table: a header has"),
+        ("single", batch("a", "b" * 2_000_000), RecordTooLargeError, "row 1 of this table, topic single"),
     ],
 )  # fmt: skip
 def test_bad_columns_are_told_before_a_row_is_queued(
@@ -265,8 +266,8 @@ LATER = r" \(in the table's batch that begins at row 2; the rows before it are q
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (batch("c", topic=[None]), "column topic is null in row 2 of the table: .*"),
-        (batch("c" * 2_000_000, topic=["single"]), "row 0 of this chunk, topic single: .*"),
+        (batch("c", topic=[None]), "row 2 of this table has a null topic: fill .*"),
+        (batch("c" * 2_000_000, topic=["single"]), "row 2 of this table, topic single: .*"),
         (ZeroDivisionError("no more"), "the table cannot be read: no more"),
     ],
     ids=["null topic", "too large", "source"],
@@ -281,6 +282,26 @@ def test_an_error_of_a_later_batch_says_what_is_queued(broker: FakeBroker, produ
     producer.send_table(None, good)  # the producer goes on
     producer.flush(WAIT_MS)
     assert len(broker.values("single")) == 4
+
+
+@pytest.mark.parametrize("raised", [MemoryError(), pa.ArrowMemoryError("malloc failed"), "numpy's"], ids=str)
+def test_memory_that_runs_out_in_a_later_batch_says_what_is_queued(
+    broker: FakeBroker, producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, raised: Any
+) -> None:
+    send_batch = TableSender._send_batch
+
+    def fails_later(self: TableSender, hand_over: Any, given: Any, delivery: Any) -> None:
+        if delivery.rows and isinstance(raised, str):
+            np.empty(2**56)
+        if delivery.rows:
+            raise raised
+        send_batch(self, hand_over, given, delivery)
+
+    monkeypatch.setattr(TableSender, "_send_batch", fails_later)
+    with pytest.raises(MemoryError, match="(out of memory|malloc failed|Unable to allocate .*)" + LATER):
+        producer.send_table("single", stream(batch("a", "b"), batch("c")))
+    producer.flush(WAIT_MS)
+    assert broker.values("single") == [b"a", b"b"]
 
 
 def test_a_producer_that_is_closed_meanwhile_reads_no_further(broker: FakeBroker) -> None:

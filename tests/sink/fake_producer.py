@@ -9,6 +9,7 @@ import numpy as np
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange, RowFailure
+from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
@@ -75,6 +76,7 @@ class FakeProducer:
         self._on_send = on_send
 
     def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
+        ProducerColumns(topic, **columns).require_topics()
         self.calls.append({"topic": topic, **columns})
         delivery = FakeDelivery(len(columns["value"]), sum(each.rows for each in self.deliveries))
         self.deliveries.append(delivery)

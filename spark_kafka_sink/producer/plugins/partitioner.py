@@ -155,6 +155,7 @@ class UserPartitioner:
             raise InvalidRecordError(
                 f"partitioner {self._plugin.name} chose partition {numbers[at]} for row {rows[at]} of this chunk, but topic"
                 f" {topic} has partitions 0 to {partition_count - 1}; null or -1 lets the sticky partitioner choose",
+                row=int(rows[at]),
                 condition="KAFKA_INVALID_PARTITION",
             )
         return numbers.astype(np.int32)

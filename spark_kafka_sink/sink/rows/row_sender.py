@@ -17,7 +17,6 @@ from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL, SinkOptions
 from spark_kafka_sink.errors import (
     AbortableTransactionError,
     DeliveryError,
-    InvalidRecordError,
     KafkaError,
     TransactionAbortedError,
 )
@@ -27,7 +26,6 @@ from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
 from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
 from spark_kafka_sink.sink.rows.rejected_by_brokers import error_of_delivery, handle_failure
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
-from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 from spark_kafka_sink.sink.rows.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -171,7 +169,6 @@ class RowSender:
             chunk = self._refused.remove_rows_known_to_fail(chunk)
         while len(chunk.numbers):
             try:
-                _require_topics(chunk)
                 delivery = self._producer.send_columns(**chunk.columns)
             except KafkaError as error:  # the producer has queued none of these rows
                 self._raise_failure()  # the reason in a transaction; it names the row
@@ -251,10 +248,3 @@ class RowSender:
             sent.chunk = None
         while self._kept and self._kept[0].chunk is None:
             self._kept.popleft()
-
-
-def _require_topics(chunk: Chunk) -> None:
-    """Before interceptors see the rows. The producer checks everything else."""
-    topic = chunk.columns["topic"]
-    if not isinstance(topic, str) and topic.null_count:
-        raise InvalidRecordError(NULL_TOPIC, condition="KAFKA_NULL_TOPIC_IN_DATA")
