@@ -11,6 +11,7 @@ from typing import NamedTuple
 from spark_kafka_sink.config.keys_without_effect import NO_EFFECT, SERIALIZERS
 from spark_kafka_sink.config.option import BOOLEAN, Option, rows_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.config.security_config import SecurityConfig
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS, PRODUCER_PREFIX, SinkOptions
 from spark_kafka_sink.legacy.config import LegacyProducerConfig
@@ -55,12 +56,13 @@ def option_table() -> list[TableRow]:
     by_key = {row.key: row for row in rows}
     first = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
     without_effect = [_without_effect(key, why) for key, why in NO_EFFECT.items() if key not in SERIALIZERS]
+    registry = [_table_row("registry", row) for row in rows_of(RegistryConfig).values()]
     legacy = [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
-    return [*first, *by_key.values(), *without_effect, *legacy]
+    return [*first, *by_key.values(), *registry, *without_effect, *legacy]
 
 
 def _table_row(section: str, row: Option, sink_default: object = None) -> TableRow:
-    key = row.key if section in ("sink", "legacy") else PRODUCER_PREFIX + row.key
+    key = row.key if section in ("sink", "registry", "legacy") else PRODUCER_PREFIX + row.key
     choices = ("true", "false") if row.kind is BOOLEAN else row.choices
     default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
     defaults = (default, "") if sink_default is None else (str(sink_default), default)
@@ -92,6 +94,7 @@ HEADINGS = {
     "sink": "More options of the sink",
     "producer": "More options of the producer",
     "security": "More options for security",
+    "registry": "Options of a schema registry",
     "no effect": "Accepted without effect, with a warning",
     "legacy": "Options of the old producer",
 }
