@@ -76,7 +76,7 @@ def _addresses(texts: tuple[str, ...]) -> tuple[RegistryAddress, ...]:
 
 def _address(text: str) -> RegistryAddress:
     """The login is taken out before anything is shown."""
-    shown = printable(_without_login(text))
+    shown = printable(without_login(text))
     parts = _split(text)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidValueError(f"{shown} is not a URL like https://host:8081{_IN_LOGIN if '@' in text else ''}")
@@ -97,7 +97,21 @@ def _split(text: str) -> SplitResult | None:
     return parts if text.isprintable() and " " not in text else None
 
 
-def _without_login(text: str) -> str:
+def can_be_header(text: str) -> bool:
+    return re.fullmatch(r"[!-~]+", text) is not None
+
+
+def _header(text: str) -> str:
+    if not can_be_header(text):
+        raise InvalidValueError("it must be of visible ASCII characters, without blanks")
+    return text
+
+
+def _token(secret: Secret) -> Secret:
+    return Secret(_header(secret.reveal()))
+
+
+def without_login(text: str) -> str:
     """What may be shown of a text that was meant to be a URL: nothing before its last @ but the scheme."""
     scheme, slashes, rest = text.partition("://")
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else text.rpartition("@")[2]
@@ -142,16 +156,17 @@ class RegistryConfig:
         choices=(STATIC_TOKEN, OAUTHBEARER), ignore_case=True, convert=str.upper,
         doc="STATIC_TOKEN: bearer.auth.token. OAUTHBEARER: tokens from bearer.auth.issuer.endpoint.url. Not set: the one "
             "whose options are set.")
-    bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, doc="A token to log in with.")
+    bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, convert=_token,
+        doc="A token to log in with.")
     bearer_auth_issuer_endpoint_url: str | None = option("bearer.auth.issuer.endpoint.url", STRING, default=None,
         doc="Token endpoint of the OAuth server, https://…, for the client credentials flow.")
     bearer_auth_client_id: str | None = option("bearer.auth.client.id", STRING, default=None, doc="OAuth client id.")
     bearer_auth_client_secret: Secret | None = option("bearer.auth.client.secret", PASSWORD, default=None,
         doc="OAuth client secret.")
     bearer_auth_scope: str | None = option("bearer.auth.scope", STRING, default=None, doc="OAuth scope to request.")
-    bearer_auth_logical_cluster: str | None = option("bearer.auth.logical.cluster", STRING, default=None,
+    bearer_auth_logical_cluster: str | None = option("bearer.auth.logical.cluster", STRING, default=None, convert=_header,
         doc="Id of the registry's logical cluster (lsrc-…), which Confluent Cloud needs with a token.")
-    bearer_auth_identity_pool_id: str | None = option("bearer.auth.identity.pool.id", STRING, default=None,
+    bearer_auth_identity_pool_id: str | None = option("bearer.auth.identity.pool.id", STRING, default=None, convert=_header,
         doc="Id of the identity pool (pool-…) in Confluent Cloud.")
 
     # TLS

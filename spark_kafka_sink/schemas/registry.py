@@ -184,15 +184,15 @@ class SchemaRegistry:
 
     # ANSWERS
 
-    def _ask(self, request: RegistryRequest) -> dict[str, Any]:
-        body = self._client.call(request)
+    def _ask(self, request: RegistryRequest, end_ms: int | None = None) -> dict[str, Any]:
+        body = self._client.call(request, end_ms)
         if not isinstance(body, dict):
             raise _malformed(request.what, f"a JSON object is expected, not {type(body).__name__}")
         return body
 
     def _schema(self, body: Mapping[str, Any], what: str) -> RegisteredSchema:
         text, schema_type = body.get("schema"), body.get("schemaType") or AVRO
-        if not isinstance(text, str) or not isinstance(schema_type, str):
+        if not isinstance(text, str) or not isinstance(schema_type, str) or not _is_unicode(text):
             raise _malformed(what, "there is no schema in it")
         version, subject = body.get("version"), body.get("subject")
         return RegisteredSchema(
@@ -208,6 +208,7 @@ class SchemaRegistry:
     def _references(self, references: object, what: str) -> dict[str, str]:
         """The texts of all that is referred to. Each version of a subject is asked for once."""
         texts: dict[str, str] = {}
+        end_ms = self._client.end_ms()
         waiting, seen = _listed(references, what), set[tuple[str, int]]()
         while waiting:
             name, subject, version = waiting.pop()
@@ -217,12 +218,18 @@ class SchemaRegistry:
             if len(seen) > MAX_REFERENCES:
                 raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
             path = ("subjects", subject, "versions", str(version))
-            body = self._ask(RegistryRequest(f"{what}: its reference {printable(name)}", "GET", path, {"deleted": "true"}))
+            body = self._ask(
+                RegistryRequest(f"{what}: its reference {printable(name)}", "GET", path, {"deleted": "true"}), end_ms
+            )
             if not isinstance(body.get("schema"), str):
                 raise _malformed(what, f"its reference {printable(name)} has no schema")
             texts[name] = body["schema"]
             waiting += _listed(body.get("references"), what)
         return texts
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
@@ -255,4 +262,4 @@ def _number(value: object, what: str) -> int:
 
 
 def _malformed(what: str, why: str) -> RegistryError:
-    return RegistryError(f"cannot {what}: the registry's answer cannot be read: {why}", condition=NOT_A_REGISTRY)
+    return RegistryError(f"cannot {what}: the answer is none of a registry: {why}", condition=NOT_A_REGISTRY)

@@ -89,4 +89,4 @@ def _code_and_message(answer: RegistryAnswer) -> tuple[int | None, str]:
 
 
 def _kind_of_page(answer: RegistryAnswer) -> str:
-    return f", and no JSON but {printable(answer.content_type) or 'nothing'}" if answer.body is NO_JSON else ""
+    return f", with no JSON but {printable(answer.content_type) or 'nothing'}" if answer.body is NO_JSON else ""

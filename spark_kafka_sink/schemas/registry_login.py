@@ -12,10 +12,10 @@ from random import Random
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.jaas import NO_OPTIONS
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.config.registry_config import OAUTHBEARER, RegistryAddress, RegistryConfig
+from spark_kafka_sink.config.registry_config import OAUTHBEARER, RegistryAddress, RegistryConfig, can_be_header
 from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes
 from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post
-from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache
+from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache, token_error
 
 
 class HiddenHeaders(dict[str, str]):
@@ -42,6 +42,8 @@ class RegistryLogin:
         return HiddenHeaders() if token is None else self._bearer(token)
 
     def _bearer(self, token: Secret) -> HiddenHeaders:
+        if not can_be_header(token.reveal()):  # http.client would show it in its error
+            raise token_error("the token for the schema registry holds blanks or other characters that no token has")
         headers = HiddenHeaders(Authorization=f"Bearer {token.reveal()}")
         if self._config.bearer_auth_logical_cluster:
             headers["target-sr-cluster"] = self._config.bearer_auth_logical_cluster

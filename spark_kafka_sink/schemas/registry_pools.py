@@ -1,0 +1,133 @@
+"""Connections to a schema registry: urllib3's pools, with TLS, a proxy, and a way to end an attempt from another thread."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.registry_config import RegistryAddress, RegistryConfig
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.network.tls.ssl_context import client_context
+from spark_kafka_sink.schemas.registry_login import HiddenHeaders
+
+if TYPE_CHECKING:
+    import ssl
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_current = threading.local()  # attempt: the one that this thread makes
+
+
+class Attempt:
+    """One request on a thread of its own. `with attempt:` there; `abandon` from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the two below
+        self._connection: Any = None
+        self._is_abandoned = False
+
+    def __enter__(self) -> None:
+        _current.attempt = self
+
+    def __exit__(self, *_: object) -> None:
+        """The connection goes back to its pool, where another attempt may take it."""
+        with self._lock:
+            self._connection = None
+
+    def uses(self, connection: Any) -> None:
+        """On the attempt's own thread, before the connection waits. Raises TimeoutError when the attempt is abandoned."""
+        with self._lock:
+            self._connection = connection
+            if self._is_abandoned:
+                raise TimeoutError("the time is over")
+
+    def abandon(self) -> None:
+        """Ends what waits for the connection's socket. A DNS look-up goes on, and finds the attempt abandoned."""
+        with self._lock:
+            self._is_abandoned = True
+            sock = getattr(self._connection, "sock", None)
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+
+def import_urllib3() -> Any:
+    """Imported when a registry is asked, so that nothing else needs the extra. Raises ConfigError without it."""
+    try:
+        import urllib3
+    except ImportError as error:
+        raise ConfigError(
+            "schema.registry.url needs urllib3: pip install 'pykafka-sink[registry]', or pip install 'urllib3>=2.2', on the"
+            " driver, and with a topic column on the executors"
+        ) from error
+    return urllib3
+
+
+def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
+    """A urllib3.PoolManager for one address. Raises ConfigError when certificates or keys cannot be read."""
+    urllib3 = import_urllib3()
+    connect_s, read_s = config.schema_registry_http_connect_timeout_ms / 1000, config.schema_registry_http_read_timeout_ms / 1000
+    given: dict[str, Any] = {"num_pools": 1, "timeout": urllib3.Timeout(connect=connect_s, read=read_s)}
+    if address.url.startswith("https:"):
+        given |= {"ssl_context": _tls(config)}
+        if config.schema_registry_ssl_endpoint_identification_algorithm == "":
+            given |= {"assert_hostname": False}
+    proxy = _proxy(address.url)
+    pool = urllib3.PoolManager(**given) if proxy is None else _through_proxy(urllib3, proxy, given)
+    pool.pool_classes_by_scheme = _pool_classes(urllib3)
+    return pool
+
+
+def _through_proxy(urllib3: Any, proxy: str, given: dict[str, Any]) -> Any:
+    login = urllib3.util.parse_url(proxy).auth
+    headers = HiddenHeaders(urllib3.util.make_headers(proxy_basic_auth=login)) if login else None
+    return urllib3.ProxyManager(proxy, proxy_headers=headers, **given)
+
+
+def _pool_classes(urllib3: Any) -> dict[str, Any]:
+    """urllib3's own, whose connections tell the attempt that uses them."""
+
+    def told(base: Any) -> Any:
+        class ToldConnection(base):  # type: ignore[misc]
+            def connect(self) -> None:
+                _current.attempt.uses(self)
+                super().connect()
+
+            def request(self, *args: Any, **more: Any) -> None:
+                _current.attempt.uses(self)
+                super().request(*args, **more)
+
+        return ToldConnection
+
+    pools = {"http": urllib3.HTTPConnectionPool, "https": urllib3.HTTPSConnectionPool}
+    return {scheme: type(pool.__name__, (pool,), {"ConnectionCls": told(pool.ConnectionCls)}) for scheme, pool in pools.items()}
+
+
+def _tls(config: RegistryConfig) -> ssl.SSLContext:
+    """The options are those of brokers with a prefix, and so is what they do."""
+    prefix = "schema.registry."
+    given = {
+        key.removeprefix(prefix): getattr(config, key.replace(".", "_"))
+        for key in config.given
+        if key.startswith(f"{prefix}ssl.")
+    }
+    try:
+        return client_context(ProducerConfig.from_mapping({"bootstrap.servers": "none:1", "security.protocol": "SSL", **given}))
+    except ConfigError as error:
+        error.message = f"of the schema registry, with {prefix} before each name: {error.message}"
+        raise
+
+
+def _proxy(url: str) -> str | None:
+    """The environment's https_proxy, which no_proxy restricts, for https; never http_proxy, which would read the login.
+
+    This machine is reached without a proxy.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "https" or parts.hostname in _LOOPBACK or proxy_bypass(parts.netloc):
+        return None
+    return getproxies().get("https")
