@@ -97,6 +97,28 @@ def _split(text: str) -> SplitResult | None:
     return parts if text.isprintable() and " " not in text else None
 
 
+def _parse_hidden_string(value: object) -> str:
+    text = value.reveal() if isinstance(value, Secret) else value
+    if not isinstance(text, str):
+        raise InvalidValueError("Expected value to be a string")
+    return text
+
+
+HIDDEN_STRING = Kind("string", _parse_hidden_string, hides=True)
+
+
+def _token_endpoint(url: str) -> str:
+    """http is for this machine only, since the request contains the client's secret and the answer a token."""
+    parts = _split(url)
+    if parts is None or not parts.hostname:
+        raise InvalidValueError("it is not a URL like https://host/path")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidValueError("it must not hold a name or password; use bearer.auth.client.id and bearer.auth.client.secret")
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        raise InvalidValueError("it must begin with https:// (http:// is for localhost only)")
+    return url
+
+
 def can_be_header(text: str) -> bool:
     return re.fullmatch(r"[!-~]+", text) is not None
 
@@ -158,7 +180,8 @@ class RegistryConfig:
             "whose options are set.")
     bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, convert=_token,
         doc="A token to log in with.")
-    bearer_auth_issuer_endpoint_url: str | None = option("bearer.auth.issuer.endpoint.url", STRING, default=None,
+    bearer_auth_issuer_endpoint_url: str | None = option(
+        "bearer.auth.issuer.endpoint.url", HIDDEN_STRING, default=None, convert=_token_endpoint,
         doc="Token endpoint of the OAuth server, https://…, for the client credentials flow.")
     bearer_auth_client_id: str | None = option("bearer.auth.client.id", STRING, default=None, doc="OAuth client id.")
     bearer_auth_client_secret: Secret | None = option("bearer.auth.client.secret", PASSWORD, default=None,
@@ -241,8 +264,9 @@ class RegistryConfig:
         Raises:
             ConfigError: with all problems.
         """
+        mapping = cls.pick(mapping)
         problems: list[str] = []
-        config = cls.check(cls.pick(mapping), problems)
+        config = cls.check(mapping, problems)
         if problems:
             raise ConfigError(join_problems(problems))
         return config
@@ -383,28 +407,19 @@ def _bearer(config: RegistryConfig) -> Iterator[str]:
             yield f"bearer.auth.credentials.source=OAUTHBEARER needs {' and '.join(missing)}"
         if config.bearer_auth_token is not None:
             yield "bearer.auth.token and bearer.auth.issuer.endpoint.url are both sources of tokens: remove one of the two"
-        yield from _token_url(config.bearer_auth_issuer_endpoint_url)
     if source is None:
         alone = [key for key in sorted(config.given) if key.startswith("bearer.auth.")]
         if alone:
             yield f"{alone[0]} has no effect without bearer.auth.token or bearer.auth.issuer.endpoint.url"
 
 
-def _token_url(url: str | None) -> Iterator[str]:
-    """http is for this machine only, since the request contains the client's secret and the answer a token."""
-    key = "bearer.auth.issuer.endpoint.url"
-    parts = _split(url) if url else None
-    if url is None:
-        return
-    if parts is None or not parts.hostname:
-        yield f"{key} is not a URL like https://host/path"
-    elif parts.username is not None or parts.password is not None:
-        yield f"{key} must not hold a name or password; use bearer.auth.client.id and bearer.auth.client.secret"
-    elif parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
-        yield f"{key} must begin with https:// (http:// is for localhost only)"
-    allowed = os.environ.get(ALLOWED_URLS)
-    if allowed is not None and url not in {each.strip() for each in allowed.split(",")}:
-        yield f"{key} is not in the list of the environment variable {ALLOWED_URLS}, which the owner of this process has set"
+def _token_url_is_allowed(config: RegistryConfig) -> Iterator[str]:
+    allowed, url = os.environ.get(ALLOWED_URLS), config.bearer_auth_issuer_endpoint_url
+    if url is not None and allowed is not None and url not in {each.strip() for each in allowed.split(",")}:
+        yield (
+            f"bearer.auth.issuer.endpoint.url={printable(url)} is not in the list of the environment variable {ALLOWED_URLS},"
+            " which the owner of this process has set"
+        )
 
 
 def _secrets_in_clear_text(config: RegistryConfig) -> Iterator[str]:
@@ -431,6 +446,7 @@ _RULES = (
     ((URL_KEY,), _url_is_allowed),
     ((URL_KEY, "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source"), _basic),
     (("bearer.auth.credentials.source", "bearer.auth.token", "bearer.auth.issuer.endpoint.url"), _bearer),
+    (("bearer.auth.issuer.endpoint.url",), _token_url_is_allowed),
     ((URL_KEY, "basic.auth.user.info"), _secrets_in_clear_text),
     (("use.latest.version", "auto.register.schemas"), _latest),
 )

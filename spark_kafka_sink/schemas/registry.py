@@ -133,36 +133,40 @@ class SchemaRegistry:
         found = self.lookup(subject, text)
         if found is not None:
             return found
-        self.require_compatible(subject, text)
-        what = f"register a schema in subject {printable(subject)}"
-        body = self._ask(RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize(), {"schema": text}))
-        schema_id = _number(body.get("id"), what)
-        return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO, text, {}, None)
+        reasons = self._reasons_against(subject, text)
+        if not reasons:
+            what = f"register a schema in subject {printable(subject)}"
+            request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize(), {"schema": text})
+            try:
+                schema_id = _number(self._ask(request).get("id"), what)
+                return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO, text, {}, None)
+            except RegistryError as error:
+                if error.condition != INCOMPATIBLE:
+                    raise
+                reasons = [error.message]
+        raise self._incompatible(subject, text, reasons)
 
-    def require_compatible(self, subject: str, text: str) -> None:
-        """Raises RegistryError with the registry's reasons if it would refuse `text`. A user who may not ask learns nothing."""
+    def _reasons_against(self, subject: str, text: str) -> list[str]:
+        """Why the registry would refuse `text`. Empty if it would not, or does not say why, or the user may not ask."""
         what = f"check compatibility in subject {printable(subject)}"
-        query = {"verbose": "true"} | self._normalize()
-        path = ("compatibility", "subjects", subject, "versions")
+        path, query = ("compatibility", "subjects", subject, "versions"), {"verbose": "true"} | self._normalize()
         try:
             body = self._ask(RegistryRequest(what, "POST", path, query, {"schema": text}))
         except RegistryError as error:
-            if error.condition in NOT_FOUND or error.condition == NOT_ALLOWED:
-                return
+            if error.condition in NOT_FOUND or error.condition in (NOT_ALLOWED, NOT_A_REGISTRY):
+                return []  # the last: a registry without this request
             raise
-        if body.get("is_compatible") is False:
-            raise self._incompatible(subject, text, body.get("messages"))
+        messages = body.get("messages") if body.get("is_compatible") is False else None
+        return [each for each in messages if isinstance(each, str)] if isinstance(messages, list) else []
 
     def _normalize(self) -> dict[str, str]:
         return {"normalize": "true"} if self._config.normalize_schemas else {}
 
     # REFUSALS IN WORDS
 
-    def _incompatible(self, subject: str, text: str, messages: object) -> RegistryError:
-        reasons = [each for each in messages if isinstance(each, str)] if isinstance(messages, list) else []
-        said = printable_list(reasons, 10) if reasons else "the registry gives no reasons"
+    def _incompatible(self, subject: str, text: str, reasons: list[str]) -> RegistryError:
         return RegistryError(
-            f"subject {printable(subject)} refuses the derived schema as incompatible: {said}."
+            f"subject {printable(subject)} refuses the derived schema as incompatible: {printable_list(reasons, 10)}."
             f"{self._differences(subject, text)} Change the columns, or write to another subject or topic",
             condition=INCOMPATIBLE,
         )

@@ -224,7 +224,9 @@ def _failure(url: str, error: Exception) -> _FailedAttempt:
     import ssl
 
     reason: BaseException = error
-    while isinstance(inner := getattr(reason, "reason", None) or reason.__cause__, BaseException):
+    while (
+        inner := next((each for each in (*reason.args, reason.__cause__) if isinstance(each, BaseException)), None)
+    ) is not None:
         reason = inner
     text = f"{type(reason).__name__}: {printable(reason).rpartition('>: ')[2]}"
     if isinstance(reason, ssl.SSLCertVerificationError):

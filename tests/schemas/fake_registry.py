@@ -81,6 +81,7 @@ class FakeRegistry:
         self._subjects: dict[str, Subject] = {}
         self._ids: dict[str, int] = {}  # by the canonical text
         self._faults: list[Fault] = []
+        self._connections: list[socket.socket] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._scheme = "http"
@@ -106,6 +107,9 @@ class FakeRegistry:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     # WHAT TESTS DO AS ANOTHER CLIENT
 
@@ -145,6 +149,10 @@ class FakeRegistry:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                registry._connections.append(self.connection)
 
             def log_message(self, *_: object) -> None:
                 return None

@@ -122,3 +122,32 @@ def test_references_are_followed_to_the_end(fake: FakeRegistry) -> None:
         "com.acme.Middle": json.loads(middle),
         "com.acme.Inner": json.loads(inner),
     }
+
+
+def test_a_registry_that_gives_its_reasons_only_when_it_refuses_is_quoted(fake: FakeRegistry) -> None:
+    """Apicurio's says that a schema is not compatible, and why only when somebody registers it."""
+    fake.register("s", FIRST)
+
+    def says_no(handler: BaseHTTPRequestHandler) -> bool:
+        if "/compatibility/" not in handler.path:
+            return False
+        send(handler, 200, b'{"is_compatible": false}')
+        return True
+
+    with fake.fail_with(says_no), pytest.raises(RegistryError) as error:
+        client(fake).register("s", INCOMPATIBLE)
+    assert condition(error) == "INCOMPATIBLE"
+    assert "Schema being registered is incompatible with an earlier schema" in str(error.value)
+    assert "name is new" in str(error.value)
+
+
+@pytest.mark.parametrize("answer", [(404, b"no such path"), (405, b"")])
+def test_a_registry_that_cannot_check_compatibility_is_written_to(fake: FakeRegistry, answer: tuple[int, bytes]) -> None:
+    def has_no_such_request(handler: BaseHTTPRequestHandler) -> bool:
+        if "/compatibility/" not in handler.path:
+            return False
+        send(handler, *answer, "text/plain")
+        return True
+
+    with fake.fail_with(has_no_such_request):
+        assert client(fake).register("s", FIRST).version == 1

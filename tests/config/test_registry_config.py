@@ -1,0 +1,231 @@
+"""config/registry_config.py: Confluent's names, what they require of each other, and that no problem shows a login."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import re
+import traceback
+
+import pytest
+
+from spark_kafka_sink.config import option
+from spark_kafka_sink.config.registry_config import (
+    ALLOWED_REGISTRY_URLS,
+    REGISTRY_KEYS,
+    RegistryConfig,
+    is_registry_key,
+)
+from spark_kafka_sink.config.sasl import ALLOWED_URLS
+from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.errors import ConfigError
+
+CANARY = "canary7Qx2zzWq"
+URL = {"schema.registry.url": "https://registry:8081"}
+
+
+def problem_of(options: dict[str, object]) -> str:
+    picked = RegistryConfig.pick(options)
+    assert CANARY not in repr(picked)
+    with pytest.raises(ConfigError) as raised:
+        RegistryConfig.from_mapping(picked)
+    shown = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
+    shown.stack.pop(0)  # this function's own locals
+    assert CANARY not in "".join(shown.format())
+    return raised.value.message
+
+
+def accepted(options: dict[str, object]) -> RegistryConfig:
+    config = RegistryConfig.from_mapping(options)
+    assert CANARY not in repr(config)
+    return config
+
+
+# ADDRESSES
+
+
+def test_addresses_stand_in_order_without_logins_and_slashes() -> None:
+    config = accepted({"schema.registry.url": f"HTTPS://me:{CANARY}@Registry:8081/apis/ccompat/v7/ , http://[::1]:8082"})
+    first, second = config.schema_registry_url
+    assert (first.url, second.url) == ("https://Registry:8081/apis/ccompat/v7", "http://[::1]:8082")
+    assert config.login_of(first) == Secret(f"me:{CANARY}")
+    assert config.login_of(second) is None
+
+
+def test_a_login_in_a_url_may_have_commas_and_encoded_characters() -> None:
+    config = accepted({"schema.registry.url": "https://me:a,b%2Fc%40d@host,https://other"})
+    assert [address.url for address in config.schema_registry_url] == ["https://host", "https://other"]
+    assert config.schema_registry_url[0].login == Secret("me:a,b/c@d")
+
+
+def test_a_list_of_addresses_is_read_too() -> None:
+    config = accepted({"schema.registry.url": ["https://a", f"https://me:{CANARY}@b"]})
+    assert [address.url for address in config.schema_registry_url] == ["https://a", "https://b"]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("registry:8081", "registry:8081 is not a URL like https://host:8081"),
+        ("ftp://registry", "ftp://registry is not a URL"),
+        ("https://", "is not a URL"),
+        ("https://host:99999", "is not a URL"),
+        ("https://host name", "is not a URL"),
+        ("https://host/?a=b", "has a query or a fragment"),
+        (f"https://me:{CANARY}/x@host", "https://host is not a URL.*write / as %2F"),
+        (f"https://me:{CANARY}#x@host", "https://host is not a URL"),
+        (f"https://{CANARY}@host", "https://host needs user and password"),
+        (f"me:{CANARY}@host", "host is not a URL"),
+    ],
+)
+def test_a_wrong_address_is_shown_without_its_login(url: str, expected: str) -> None:
+    assert re.search(expected, problem_of({"schema.registry.url": url}))
+
+
+# NAMES
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("schema.registry.ulr", "schema.registry.url"),
+        ("basic.auth.userinfo", "basic.auth.user.info"),
+        ("bearer.auth.logical.clusters", "bearer.auth.logical.cluster"),
+        ("schema.registry.ssl.truststore.locaton", "schema.registry.ssl.truststore.location"),
+    ],
+)
+def test_a_misspelt_name_is_a_problem_with_the_right_one(wrong: str, right: str) -> None:
+    assert f"Unknown option '{wrong}'. Did you mean '{right}'?" in problem_of(URL | {wrong: CANARY})
+
+
+def test_names_of_others_are_left_alone() -> None:
+    assert not any(map(is_registry_key, ("topic", "kafka.bootstrap.servers", "valueSchema", "linger.ms", "ssl.key.password")))
+    assert RegistryConfig.pick({"topic": "orders", "bootstrap.servers": "b:1"}) == {}
+    assert not RegistryConfig.from_mapping({"topic": "orders"}).is_set
+
+
+@pytest.mark.parametrize("name", ["basic.auth.user.info", "schema.registry.basic.auth.user.info"])
+def test_confluents_longer_names_are_the_same_options(name: str) -> None:
+    assert accepted(URL | {name: f"me:{CANARY}"}).basic_auth_user_info == Secret(f"me:{CANARY}")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("use.schema.id", "write valueSchema=<id>"),
+        ("schema.registry.ssl.ca.location", "write schema.registry.ssl.truststore.location"),
+        ("context.name.strategy", "write the subject with its context"),
+        ("value.schema.id.serializer", "ids are written before the payload only"),
+    ],
+)
+def test_what_is_not_supported_says_what_is(name: str, remedy: str) -> None:
+    assert f"{name} is not supported: {remedy}" in problem_of(URL | {name: "x"})
+
+
+def test_what_has_no_effect_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option, "_logged", set())
+    with caplog.at_level(logging.WARNING):
+        accepted(URL | {"latest.compatibility.strict": "false"})
+    assert "Option 'latest.compatibility.strict' has no effect" in caplog.text
+
+
+def test_strategies_have_javas_names_or_short_ones() -> None:
+    strategy = "value.subject.name.strategy"
+    java = "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy"
+    assert accepted(URL | {strategy: java}).value_subject_name_strategy == "TopicRecordNameStrategy"
+    assert "use one of TopicNameStrategy, RecordNameStrategy" in problem_of(URL | {strategy: "com.acme.MyStrategy"})
+
+
+# WHAT OPTIONS REQUIRE OF EACH OTHER
+
+OAUTH = {
+    "bearer.auth.credentials.source": "OAUTHBEARER",
+    "bearer.auth.issuer.endpoint.url": "https://login/token",
+    "bearer.auth.client.id": "me",
+    "bearer.auth.client.secret": CANARY,
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"basic.auth.user.info": f"me:{CANARY}"}, "basic.auth.user.info is set, but schema.registry.url is not"),
+        (URL | {"basic.auth.user.info": CANARY}, "basic.auth.user.info must be user:password"),
+        (URL | {"basic.auth.credentials.source": "USER_INFO"}, "needs basic.auth.user.info=user:password"),
+        (URL | {"basic.auth.credentials.source": "URL"}, "needs a login in schema.registry.url"),
+        (URL | {"basic.auth.credentials.source": "SASL_INHERIT"}, "String must be one of .*: URL, USER_INFO"),
+        (
+            {"schema.registry.url": f"https://me:{CANARY}@host", "basic.auth.user.info": f"me:{CANARY}"},
+            "basic.auth.user.info is set, but schema.registry.url holds a login too",
+        ),
+        (
+            URL | {"basic.auth.user.info": f"me:{CANARY}", "bearer.auth.token": CANARY},
+            "by basic authentication and one by bearer",
+        ),
+        (URL | {"bearer.auth.credentials.source": "STATIC_TOKEN"}, "needs bearer.auth.token"),
+        (URL | {"bearer.auth.token": f"{CANARY}\nx"}, "it must be of visible ASCII characters"),
+        (URL | {"bearer.auth.logical.cluster": "lsrc-1"}, "bearer.auth.logical.cluster has no effect without bearer.auth.token"),
+        (URL | OAUTH | {"bearer.auth.client.secret": None}, "OAUTHBEARER needs bearer.auth.client.secret"),
+        (URL | OAUTH | {"bearer.auth.token": CANARY}, "are both sources of tokens"),
+        (URL | OAUTH | {"bearer.auth.issuer.endpoint.url": "http://login/token"}, "must begin with https://"),
+        (URL | OAUTH | {"bearer.auth.issuer.endpoint.url": f"https://me:{CANARY}@login"}, "must not hold a name or password"),
+        (URL | {"use.latest.version": "true", "auto.register.schemas": "true"}, "remove one of the two"),
+    ],
+)
+def test_contradictions_are_told_with_the_remedy(options: dict[str, object], expected: str) -> None:
+    assert re.search(expected, problem_of(options))
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = problem_of({"schema.registry.url": "x", "normalize.schemas": "maybe", "basic.auth.user": CANARY})
+    assert found.startswith("3 things are wrong")
+
+
+def test_a_source_that_is_not_named_is_found() -> None:
+    assert accepted(URL | {"bearer.auth.token": CANARY}).token_source == "STATIC_TOKEN"
+    assert accepted(URL | OAUTH | {"bearer.auth.credentials.source": None}).token_source == "OAUTHBEARER"
+    assert accepted(URL).token_source is None
+
+
+def test_a_login_in_clear_text_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option, "_logged", set())
+    with caplog.at_level(logging.WARNING):
+        accepted({"schema.registry.url": "http://registry:8081", "basic.auth.user.info": f"me:{CANARY}"})
+        accepted({"schema.registry.url": "http://localhost:8081", "basic.auth.user.info": f"me:{CANARY}"})
+    assert [record.message for record in caplog.records] == [
+        "schema.registry.url=http://registry:8081: the login is sent in clear text; use https"
+    ]
+
+
+# ALLOW-LISTS
+
+
+def test_the_environment_may_say_which_registries_options_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED_REGISTRY_URLS, "https://registry:8081/, https://other")
+    accepted({"schema.registry.url": f"https://me:{CANARY}@registry:8081"})
+    found = problem_of({"schema.registry.url": "https://registry:8081,https://registry:8082"})
+    assert found.startswith(
+        f"schema.registry.url=https://registry:8082 is not in the list of the environment variable {ALLOWED_REGISTRY_URLS}"
+    )
+
+
+def test_the_environment_may_say_where_tokens_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED_URLS, "https://elsewhere/token")
+    assert f"is not in the list of the environment variable {ALLOWED_URLS}" in problem_of(URL | OAUTH)
+    monkeypatch.setenv(ALLOWED_URLS, "https://login/token")
+    accepted(URL | OAUTH)
+
+
+# SECRETS
+
+
+def test_what_is_picked_hides_every_secret() -> None:
+    secret = [key for key, row in REGISTRY_KEYS.items() if row.kind.hides]
+    assert {"schema.registry.url", "basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret"} <= set(secret)
+    options = dict.fromkeys([*secret, "schema.registry.basic.auth.user.info", "basic.auth.pasword"], CANARY)
+    assert CANARY not in repr(RegistryConfig.pick(options))
+
+
+def test_a_configuration_goes_to_another_process() -> None:
+    config = accepted(URL | OAUTH)
+    assert pickle.loads(pickle.dumps(config)) == config

@@ -1,0 +1,377 @@
+"""What may go wrong between a client and its registry: each ends in time, with words that say what to do, and shows no login."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
+from spark_kafka_sink.schemas import registry_client
+from spark_kafka_sink.schemas.registry import SchemaRegistry
+from spark_kafka_sink.schemas.registry_errors import RegistryError
+from tests.fakes.certificates import Authority
+from tests.network.sasl.test_tokens import TokenServer
+from tests.schemas.fake_registry import FakeRegistry, Fault, answers, hangs_up, stops_halfway
+from tests.schemas.test_registry_contract import FIRST, condition
+
+CANARY = "canary7Qx2zzWq"
+QUICK = {"schema.registry.retries.wait.ms": "1", "schema.registry.retries.max.wait.ms": "1"}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as registry:
+        registry.register("s", FIRST)
+        yield registry
+
+
+@pytest.fixture(autouse=True)
+def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.DEBUG)
+    yield
+    assert CANARY not in caplog.text
+
+
+def client(url: str, **options: str) -> SchemaRegistry:
+    named = {key.replace("__", "."): value for key, value in options.items()}
+    return SchemaRegistry(RegistryConfig.from_mapping({"schema.registry.url": url, **QUICK, **named}))
+
+
+def refusal(registry: SchemaRegistry) -> KafkaError:
+    """Of asking for the subject; looked at with the locals of every frame of ours."""
+    with pytest.raises(KafkaError) as raised:
+        registry.latest("s")
+    error: BaseException | None = raised.value
+    while error is not None:
+        shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+        assert CANARY not in str([frame.locals for frame in shown.stack if "/tests/" not in frame.filename]) + str(error)
+        error = error.__cause__ or error.__context__
+    return raised.value
+
+
+# ANSWERS THAT ARE NONE
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (
+            answers(200, b"<html>Log in", "text/html"),
+            "with no JSON but text/html; is schema.registry.url the address of a schema",
+        ),
+        (answers(200, b"", ""), "with no JSON but nothing"),
+        (answers(200, b"[" * 200_000), "with no JSON"),
+        (answers(200, b"[1]"), "a JSON object is expected, not list"),
+        (answers(200, b'{"id": 1}'), "there is no schema in it"),
+        (answers(200, b'{"id": "1", "schema": "x"}'), "1 is not the id of a schema"),
+        (answers(200, b'{"id": 99999999999, "schema": "x"}'), "99999999999 is not the id"),
+        (answers(200, b'{"id": 1, "schema": "\\ud800"}'), "there is no schema in it"),
+        (answers(200, b'{"id": 1, "schema": "x", "references": [{"name": "a"}]}'), "its references cannot be read"),
+        (answers(404, b"not here", "text/plain"), "HTTP status 404, with no JSON but text/plain; is schema.registry.url"),
+        (answers(404, b'{"detail": "Not Found"}'), "HTTP status 404; is schema.registry.url the address"),
+        (
+            answers(302, b"", Location=f"https://me:{CANARY}@else/x?t={CANARY}"),
+            "redirects to https://else/x, which is not followed",
+        ),
+        (answers(307, b""), "redirects to an address that it does not name"),
+    ],
+)
+def test_what_is_no_registry_is_told_as_such(fake: FakeRegistry, fault: Fault, expected: str) -> None:
+    with fake.fail_with(fault):
+        error = refusal(client(fake.url, basic__auth__user__info=f"me:{CANARY}"))
+    assert expected in str(error)
+    assert error.condition == "KAFKA_SCHEMA_REGISTRY_INVALID_ANSWER"
+    assert len(fake.requests) == 1
+
+
+def test_a_gigantic_answer_is_read_to_a_limit(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_client, "MAX_ANSWER_BYTES", 100_000)
+    with fake.fail_with(answers(200, b" " * 200_000)):
+        assert "more than 100,000 bytes" in str(refusal(client(fake.url)))
+
+
+def test_references_without_end_are_followed_to_a_limit(fake: FakeRegistry) -> None:
+    numbers = iter(range(10**6))
+
+    def more_and_more(handler: BaseHTTPRequestHandler) -> bool:
+        references = [{"name": "a", "subject": "b", "version": next(numbers)}]
+        return answers(200, json.dumps({"id": 1, "schema": "x", "references": references}).encode())(handler)
+
+    with fake.fail_with(more_and_more):
+        assert "refers to more than 200 other schemas" in str(refusal(client(fake.url)))
+
+
+def test_schemas_that_refer_to_each_other_are_asked_for_once(fake: FakeRegistry) -> None:
+    text = b'{"id": 1, "schema": "x", "references": [{"name": "a", "subject": "b", "version": 1}]}'
+    with fake.fail_with(answers(200, text)):
+        assert client(fake.url).latest("s").references == {"a": "x"}
+    assert len(fake.requests) == 2
+
+
+# REPETITIONS
+
+
+@pytest.mark.parametrize(
+    "fault", [hangs_up, stops_halfway, answers(503, b""), answers(429, b"{}"), answers(500, b"oops", "text/plain")]
+)
+def test_what_may_pass_is_tried_again(fake: FakeRegistry, fault: Fault) -> None:
+    with fake.fail_with(fault, times=2):
+        assert client(fake.url).latest("s").id == 1
+    assert len(fake.requests) == 3
+
+
+def test_repetitions_end_with_the_registrys_words(fake: FakeRegistry) -> None:
+    with fake.fail_with(answers(500, b'{"error_code": 50001, "message": "Error in the backend\\n\\u202e"}')):
+        error = refusal(client(fake.url, schema__registry__max__retries="2"))
+    assert len(fake.requests) == 3
+    assert error.condition == "KAFKA_SCHEMA_REGISTRY_UNREACHABLE"
+    assert r"after 3 attempt(s)" in str(error)
+    assert r"HTTP status 500 Error in the backend\n\u202e" in str(error)
+
+
+def test_another_address_answers_for_one_that_does_not(fake: FakeRegistry) -> None:
+    registry = client(f"http://127.0.0.1:1,{fake.url}", basic__auth__user__info=f"me:{CANARY}")
+    assert registry.latest("s").id == 1
+    fake.stop()
+    error = refusal(registry)
+    assert f"{fake.url}: " in str(error)
+    assert "http://127.0.0.1:1: " in str(error)
+    assert str(error).index(fake.url) < str(error).index("http://127.0.0.1:1:")  # the one that answered last is asked first
+
+
+def test_a_name_that_does_not_exist_is_told() -> None:
+    error = refusal(client("http://no-such-host.invalid:8081", schema__registry__max__retries="0"))
+    assert "http://no-such-host.invalid:8081: gaierror: " in str(error)
+    assert "check schema.registry.url" in str(error)
+
+
+# SLOW SERVERS
+
+
+class Dripping:
+    """A server that sends its bytes one by one, without an end; `ended` is set when the client has hung up."""
+
+    def __init__(self, first: bytes, then: bytes) -> None:
+        self.ended = threading.Event()
+        self._first, self._then = first, then
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        connection, _ = self._socket.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(self._first)
+            connection.settimeout(0.02)
+            while True:
+                try:
+                    connection.sendall(self._then)
+                    if not connection.recv(1):
+                        break
+                except TimeoutError:
+                    continue
+                except OSError:
+                    break
+        self._socket.close()
+        self.ended.set()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b"", b""),
+        (b"HTTP/1.1 200 OK\r\nX-Long: ", b"a"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n", b" "),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+    ids=["silent", "headers", "body", "continue"],
+)
+def test_a_server_that_drips_is_left_in_time_and_hung_up_on(first: bytes, then: bytes) -> None:
+    server = Dripping(first, then)
+    limits = {"schema__registry__default__api__timeout__ms": "300", "schema__registry__max__retries": "0"}
+    error = refusal(client(server.url, basic__auth__user__info=f"me:{CANARY}", **limits))
+    assert "no complete answer within 300 ms" in str(error)
+    assert server.ended.wait(30)
+
+
+def test_the_whole_call_has_a_limit(fake: FakeRegistry) -> None:
+    """Waits are not begun that would end after it."""
+    waits = {"schema__registry__retries__wait__ms": "60000", "schema__registry__retries__max__wait__ms": "60000"}
+    with fake.fail_with(answers(503, b"{}")):
+        error = refusal(client(fake.url, schema__registry__default__api__timeout__ms="5000", **waits))
+    assert "after 1 attempt(s)" in str(error)
+
+
+# LOGINS
+
+
+@pytest.mark.parametrize("options", [{}, {"basic__auth__user__info": f"me:{CANARY}"}, {"bearer__auth__token": CANARY}])
+def test_a_wrong_login_is_told_at_once(options: dict[str, str]) -> None:
+    with FakeRegistry(login="me:right") as fake:
+        error = refusal(client(fake.url, **options))
+        assert len(fake.requests) == 1
+    assert error.condition == "KAFKA_SCHEMA_REGISTRY_LOGIN_FAILED"
+    assert "check basic.auth.user.info, or bearer.auth.*" in str(error)
+
+
+@pytest.mark.parametrize("source", ["url", "option"])
+def test_user_and_password_come_from_the_url_or_the_option(source: str) -> None:
+    with FakeRegistry(login=f"m@e:{CANARY}:ü") as fake:
+        fake.register("s", FIRST)
+        if source == "url":
+            registry = client(fake.url.replace("://", f"://m%40e:{CANARY}%3A%C3%BC@"))
+        else:
+            registry = client(fake.url, basic__auth__user__info=f"m@e:{CANARY}:ü")
+        assert registry.latest("s").id == 1
+
+
+def test_a_user_without_the_right_is_told(fake: FakeRegistry) -> None:
+    fake.forbidden.add("s")
+    error = refusal(client(fake.url))
+    assert error.condition == "KAFKA_SCHEMA_REGISTRY_NOT_ALLOWED"
+    assert "User is denied operation on Subject: s" in str(error)
+
+
+def test_a_token_is_sent_with_cluster_and_pool() -> None:
+    with FakeRegistry(token=CANARY) as fake:
+        fake.register("s", FIRST)
+        ids = {"bearer__auth__logical__cluster": "lsrc-1", "bearer__auth__identity__pool__id": "pool-1"}
+        assert client(fake.url, bearer__auth__token=CANARY, **ids).latest("s").id == 1
+        assert fake.headers[-1]["target-sr-cluster"] == "lsrc-1"
+        assert fake.headers[-1]["Confluent-Identity-Pool-Id"] == "pool-1"
+
+
+@pytest.fixture
+def tokens() -> Iterator[TokenServer]:
+    with TokenServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(30)
+
+
+def oauth(url: str) -> dict[str, str]:
+    return {
+        "bearer__auth__issuer__endpoint__url": url,
+        "bearer__auth__client__id": "me",
+        "bearer__auth__client__secret": CANARY,
+        "bearer__auth__scope": "registry",
+    }
+
+
+def token_of(claims: str) -> str:
+    return "e30." + base64.urlsafe_b64encode(claims.encode()).decode().rstrip("=") + ".c2ln"
+
+
+def test_tokens_of_an_oauth_server_are_fetched_once(tokens: TokenServer) -> None:
+    token = token_of('{"exp": 99999999999}')
+    tokens.answers = [(200, b'{"access_token": "%s"}' % token.encode(), {})]
+    with FakeRegistry(token=token) as fake:
+        fake.register("s", FIRST)
+        registry = client(fake.url, **oauth(tokens.url))
+        assert registry.latest("s").id == registry.by_id(1).id == 1
+    (_, form), *others = tokens.requests
+    assert others == []
+    assert form == {"grant_type": ["client_credentials"], "scope": ["registry"]}
+
+
+def test_an_oauth_server_that_refuses_is_quoted(tokens: TokenServer) -> None:
+    tokens.answers = [(401, b'{"error": "invalid_client", "error_description": "no such client"}', {})]
+    with FakeRegistry(token="x") as fake:
+        error = refusal(client(fake.url, **oauth(tokens.url)))
+    assert isinstance(error, AuthenticationError)
+    assert "invalid_client: no such client" in str(error)
+    assert fake.requests == []
+
+
+def test_a_token_that_cannot_be_a_header_is_not_shown(tokens: TokenServer) -> None:
+    """http.client quotes a header that it does not take."""
+    tokens.answers = [(200, b'{"access_token": "%s\\nx"}' % CANARY.encode(), {})]
+    with FakeRegistry(token="x") as fake:
+        assert "holds blanks or other characters" in str(refusal(client(fake.url, **oauth(tokens.url))))
+
+
+# TLS
+
+AUTHORITY = Authority("ca")
+
+
+def test_a_registry_is_trusted_by_its_authority(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
+    with FakeRegistry(tls=AUTHORITY.issue("registry").server_context()) as fake:
+        fake.register("s", FIRST)
+        assert client(fake.url, schema__registry__ssl__truststore__location=str(tmp_path / "ca.pem")).latest("s").id == 1
+        assert client(fake.url, schema__registry__ssl__truststore__certificates=AUTHORITY.pem).latest("s").id == 1
+
+
+def test_a_registry_of_an_unknown_authority_gets_no_request() -> None:
+    with FakeRegistry(tls=AUTHORITY.issue("registry").server_context()) as fake:
+        error = refusal(client(fake.url, basic__auth__user__info=f"me:{CANARY}"))
+        assert fake.requests == []
+    assert "after 1 attempt(s)" in str(error)
+    assert "certificate verify failed" in str(error)
+    assert "schema.registry.ssl.truststore.location" in str(error)
+
+
+def test_the_host_name_is_checked_unless_it_is_switched_off() -> None:
+    with FakeRegistry(tls=AUTHORITY.issue("registry", hosts=["elsewhere"]).server_context()) as fake:
+        fake.register("s", FIRST)
+        trusted = {"schema__registry__ssl__truststore__certificates": AUTHORITY.pem}
+        assert "Hostname mismatch" in str(refusal(client(fake.url, **trusted)))
+        off = {"schema__registry__ssl__endpoint__identification__algorithm": ""}
+        assert client(fake.url, **trusted, **off).latest("s").id == 1
+
+
+def test_a_client_shows_its_certificate(tmp_path: Path) -> None:
+    me = AUTHORITY.issue("me")
+    (tmp_path / "me.pem").write_text(me.key_pem("changeit") + me.chain_pem)
+    with FakeRegistry(tls=AUTHORITY.issue("registry").server_context(clients=AUTHORITY)) as fake:
+        fake.register("s", FIRST)
+        trusted = {"schema__registry__ssl__truststore__certificates": AUTHORITY.pem}
+        keystore = {
+            "schema__registry__ssl__keystore__location": str(tmp_path / "me.pem"),
+            "schema__registry__ssl__key__password": "changeit",
+        }
+        assert client(fake.url, **trusted, **keystore).latest("s").id == 1
+        assert refusal(client(fake.url, **trusted)).condition == "KAFKA_SCHEMA_REGISTRY_UNREACHABLE"
+
+
+def test_https_to_a_registry_without_tls_asks_about_the_port(fake: FakeRegistry) -> None:
+    error = refusal(client(fake.url.replace("http:", "https:"), schema__registry__max__retries="0"))
+    assert "does the registry speak https on this port?" in str(error)
+
+
+def test_a_file_that_is_missing_is_named_with_its_option(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"with schema\.registry\. before each name: ssl\.truststore\.location=.*none.pem"):
+        client("https://localhost:1", schema__registry__ssl__truststore__location=str(tmp_path / "none.pem"))
+
+
+# WITHOUT URLLIB3
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "urllib3", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pykafka-sink\[registry\]'"):
+        client("http://localhost:1")
+
+
+def test_no_error_is_kept_from_those_who_ask_for_its_condition(fake: FakeRegistry) -> None:
+    with (
+        fake.fail_with(answers(422, b'{"error_code": 42202, "message": "The specified version is not valid"}')),
+        pytest.raises(RegistryError) as raised,
+    ):
+        client(fake.url).latest("s")
+    assert (raised.value.error_code, condition(raised)) == (42202, "KAFKA_SCHEMA_REGISTRY")
