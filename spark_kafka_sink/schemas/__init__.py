@@ -1,6 +1,11 @@
 """Columns as Avro, and framed with the ids of a schema registry.
 
     registry.py        the registry: schemas by subject, version, id; registers; checks compatibility
+    registry_client.py    requests to its addresses, with repetitions and limits
+    registry_pools.py     connections, with TLS, a proxy and a way to end an attempt
+    registry_login.py     by password, token or OAuth
+    registry_errors.py    what its refusals mean
+    differences.py     how a derived schema differs from a registered one, in words
     subjects.py        which subject the schema of a key or a value has
     frame.py           the bytes before a payload whose schema is registered
     derivation.py      from an Arrow type to the text of an Avro schema
