@@ -173,7 +173,8 @@ def _fetch_into(java: Path, target: Path, name: str, dependencies: Sequence[Depe
     try:
         module = staging / "ivy.xml"
         module.write_text(
-            '<ivy-module version="2.0"><info organisation="pykafka-sink" module="fetch"/>'
+            '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+            '<info organisation="pykafka-sink" module="fetch"/>'
             '<configurations><conf name="default"/></configurations>'
             f"<dependencies>{''.join(map(Dependency.as_xml, dependencies))}</dependencies></ivy-module>",
             encoding="utf-8",

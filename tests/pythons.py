@@ -25,7 +25,7 @@ VARIABLE = "TEST_PYTHONS"
 ASK_LIMIT_S = 30
 ASK = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 MAKE = '. jobs/environment.sh; PYTHON=$1 make_environment "$2" test'
-FOR_USERS = ("pkcs12", "jwt", "report", "prometheus")  # extras that tests cover without a service
+FOR_USERS = ("pkcs12", "jwt", "report", "registry", "prometheus")  # extras that tests cover without a service
 
 
 class Run(NamedTuple):

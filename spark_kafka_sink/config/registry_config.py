@@ -311,7 +311,7 @@ _KEYSTORE = "write schema.registry.ssl.keystore.location, a PEM file with certif
 
 # Names of Confluent's that are known here, and why they cannot be taken.
 _NOT_SUPPORTED: dict[str, str] = {
-    "use.schema.id": "write valueSchema=<id> or keySchema=<id>",
+    "use.schema.id": "write valueSchema=id:<id> or keySchema=id:<id>",
     "use.latest.with.metadata": "write valueSchema=<version> or keySchema=<version>",
     "context.name.strategy": "write the subject with its context: valueSubject=:.context:subject",
     "key.schema.id.serializer": "ids are written before the payload only",

@@ -112,7 +112,7 @@ def test_confluents_longer_names_are_the_same_options(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("use.schema.id", "write valueSchema=<id>"),
+        ("use.schema.id", "write valueSchema=id:<id>"),
         ("schema.registry.ssl.ca.location", "write schema.registry.ssl.truststore.location"),
         ("context.name.strategy", "write the subject with its context"),
         ("value.schema.id.serializer", "ids are written before the payload only"),

@@ -5,6 +5,7 @@ Each test has subjects of its own, so that one real registry serves all of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ import pytest
 
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
+from spark_kafka_sink.schemas.registry_client import RegistryClient, RegistryRequest
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from tests.schemas.fake_registry import FakeRegistry
+from tests.schemas.real_registries import apicurio, srfake
 
 
 def record(*fields: dict[str, Any], name: str = "Order") -> str:
@@ -28,10 +31,23 @@ REQUIRED = {"name": "name", "type": "string"}
 FIRST, SECOND, INCOMPATIBLE = record(ID), record(ID, NAME), record(ID, REQUIRED)
 
 
-@pytest.fixture(scope="module")
-def registry_url() -> Iterator[str]:
+@contextlib.contextmanager
+def fake() -> Iterator[str]:
     with FakeRegistry() as registry:
         yield registry.url
+
+
+IS_REAL = (pytest.mark.matrix, pytest.mark.timeout(600))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[fake, pytest.param(apicurio, marks=IS_REAL), pytest.param(srfake, marks=IS_REAL)],
+    ids=lambda f: f.__name__,
+)
+def registry_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with request.param() as url:
+        yield url
 
 
 @pytest.fixture
@@ -46,6 +62,11 @@ def subject() -> str:
 
 def registry_at(url: str, **options: str) -> SchemaRegistry:
     return SchemaRegistry(RegistryConfig.from_mapping({"schema.registry.url": url, **options}))
+
+
+def skip_srfake(request: pytest.FixtureRequest, why: str) -> None:
+    if "srfake" in request.node.name:
+        pytest.skip(why)
 
 
 def condition(error: pytest.ExceptionInfo[RegistryError]) -> str:
@@ -99,7 +120,8 @@ def test_lookup_of_a_schema_that_is_not_there_is_none(registry: SchemaRegistry, 
     assert registry.lookup(subject, SECOND) is None
 
 
-def test_invalid_schemas_are_refused(registry: SchemaRegistry, subject: str) -> None:
+def test_invalid_schemas_are_refused(registry: SchemaRegistry, subject: str, request: pytest.FixtureRequest) -> None:
+    skip_srfake(request, "it takes every text for a schema")
     with pytest.raises(RegistryError) as error:
         registry.register(subject, '{"type": "record", "name": "Order"}')
     assert condition(error) == "INVALID_SCHEMA"
@@ -110,3 +132,44 @@ def test_a_schema_is_found_whatever_its_blanks_are(registry: SchemaRegistry, sub
     found = registry.lookup(subject, json.dumps(json.loads(FIRST), indent=2))
     assert found is not None
     assert found.id == registered.id
+
+
+def test_references_come_with_the_schema(registry_url: str, registry: SchemaRegistry, subject: str) -> None:
+    inner = record(ID, name="Inner")
+    outer = record({"name": "inner", "type": "com.acme.Inner"}, name="Outer")
+    registry.register(f"inner-{subject}", inner)
+    reference = {"name": "com.acme.Inner", "subject": f"inner-{subject}", "version": 1}
+    another_client(registry_url, "POST", ("subjects", subject, "versions"), {"schema": outer, "references": [reference]})
+    found = registry.latest(subject)
+    assert {name: json.loads(text) for name, text in found.references.items()} == {"com.acme.Inner": json.loads(inner)}
+    assert registry.by_id(found.id).references == found.references
+
+
+def another_client(url: str, method: str, path: tuple[str, ...], body: dict[str, Any]) -> Any:
+    client = RegistryClient(RegistryConfig.from_mapping({"schema.registry.url": url}))
+    return client.call(RegistryRequest("prepare a test", method, path, body=body))
+
+
+def test_the_compatibility_mode_of_a_subject_is_told(registry_url: str, registry: SchemaRegistry, subject: str) -> None:
+    registry.register(subject, FIRST)
+    another_client(registry_url, "PUT", ("config", subject), {"compatibility": "FORWARD"})
+    assert registry.compatibility(subject) == "FORWARD"
+
+
+def test_the_mode_of_all_holds_where_a_subject_has_none(registry: SchemaRegistry, subject: str) -> None:
+    assert registry.compatibility(subject) in ("BACKWARD", "NONE")
+
+
+def test_an_incompatible_schema_is_refused_with_reasons(
+    registry_url: str, registry: SchemaRegistry, subject: str, request: pytest.FixtureRequest
+) -> None:
+    skip_srfake(request, "it takes every schema for compatible")
+    registry.register(subject, FIRST)
+    another_client(registry_url, "PUT", ("config", subject), {"compatibility": "BACKWARD"})
+    with pytest.raises(RegistryError) as error:
+        registry.register(subject, INCOMPATIBLE)
+    assert condition(error) == "INCOMPATIBLE"
+    assert "name" in str(error.value)
+    assert "Against its latest version, 1: name is new" in str(error.value)
+    assert registry.latest(subject).version == 1
+    assert registry.register(subject, SECOND).version == 2
