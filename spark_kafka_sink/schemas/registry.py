@@ -133,7 +133,7 @@ class SchemaRegistry:
         found = self.lookup(subject, text)
         if found is not None:
             return found
-        reasons = self._reasons_against(subject, text)
+        reasons = self._refusal_of(subject, text)
         if not reasons:
             what = f"register a schema in subject {printable(subject)}"
             request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize(), {"schema": text})
@@ -146,17 +146,25 @@ class SchemaRegistry:
                 reasons = [error.message]
         raise self._incompatible(subject, text, reasons)
 
-    def _reasons_against(self, subject: str, text: str) -> list[str]:
-        """Why the registry would refuse `text`. Empty if it would not, or does not say why, or the user may not ask."""
+    def require_compatible(self, subject: str, text: str) -> None:
+        """Changes nothing. Raises RegistryError if the registry would refuse `text`; a user who may not ask learns nothing."""
+        reasons = self._refusal_of(subject, text)
+        if reasons is not None:
+            raise self._incompatible(subject, text, reasons or ["the registry gives no reasons"])
+
+    def _refusal_of(self, subject: str, text: str) -> list[str] | None:
+        """Why the registry would refuse `text`; empty if it does not say why. None if it would not, or cannot be asked."""
         what = f"check compatibility in subject {printable(subject)}"
         path, query = ("compatibility", "subjects", subject, "versions"), {"verbose": "true"} | self._normalize()
         try:
             body = self._ask(RegistryRequest(what, "POST", path, query, {"schema": text}))
         except RegistryError as error:
             if error.condition in NOT_FOUND or error.condition in (NOT_ALLOWED, NOT_A_REGISTRY):
-                return []  # the last: a registry without this request
+                return None  # the last: a registry without this request
             raise
-        messages = body.get("messages") if body.get("is_compatible") is False else None
+        if body.get("is_compatible") is not False:
+            return None
+        messages = body.get("messages")
         return [each for each in messages if isinstance(each, str)] if isinstance(messages, list) else []
 
     def _normalize(self) -> dict[str, str]:

@@ -151,3 +151,13 @@ def test_a_registry_that_cannot_check_compatibility_is_written_to(fake: FakeRegi
 
     with fake.fail_with(has_no_such_request):
         assert client(fake).register("s", FIRST).version == 1
+
+
+def test_compatibility_is_asked_without_registering(fake: FakeRegistry) -> None:
+    fake.register("s", FIRST)
+    registry = client(fake)
+    registry.require_compatible("s", SECOND)
+    registry.require_compatible("none", INCOMPATIBLE)
+    with pytest.raises(RegistryError, match="READER_FIELD_MISSING_DEFAULT_VALUE"):
+        registry.require_compatible("s", INCOMPATIBLE)
+    assert fake.texts("s") == [FIRST]
