@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from spark_kafka_sink.config.format_options import FormatOptions
 from spark_kafka_sink.config.keys_without_effect import NO_EFFECT, SERIALIZERS
 from spark_kafka_sink.config.option import BOOLEAN, Option, rows_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -50,7 +51,8 @@ class TableRow(NamedTuple):
 def option_table() -> list[TableRow]:
     """Every option that is accepted, the most used ones first, and then in order of declaration."""
     security = rows_of(SecurityConfig)
-    rows = [_table_row("sink", row) for row in rows_of(SinkOptions).values()]
+    formats = rows_of(FormatOptions)
+    rows = [_table_row("format" if attribute in formats else "sink", row) for attribute, row in rows_of(SinkOptions).items()]
     for attribute, row in rows_of(ProducerConfig).items():
         rows.append(_table_row("security" if attribute in security else "producer", row, BULK_DEFAULTS.get(attribute)))
     by_key = {row.key: row for row in rows}
@@ -62,7 +64,7 @@ def option_table() -> list[TableRow]:
 
 
 def _table_row(section: str, row: Option, sink_default: object = None) -> TableRow:
-    key = row.key if section in ("sink", "registry", "legacy") else PRODUCER_PREFIX + row.key
+    key = row.key if section in ("sink", "format", "registry", "legacy") else PRODUCER_PREFIX + row.key
     choices = ("true", "false") if row.kind is BOOLEAN else row.choices
     default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
     defaults = (default, "") if sink_default is None else (str(sink_default), default)
@@ -92,6 +94,7 @@ def _keys_by_reason(rows: Sequence[TableRow]) -> str:
 HEADINGS = {
     "most used": "The options that most writes use",
     "sink": "More options of the sink",
+    "format": "Formats of keys and values",
     "producer": "More options of the producer",
     "security": "More options for security",
     "registry": "Options of a schema registry",

@@ -11,6 +11,7 @@
     jaas.py                  the syntax of sasl.jaas.config
     dotted_names.py          names of Python classes and functions in options
     topic_names.py           which names a topic may have
+    format_options.py        formats and schemas of keys and values
     sink_options.py          SinkOptions: what a Spark user writes with `.option(…)`
 
 The options of the old producer are in legacy/config.py. `python -m spark_kafka_sink.option_tables` prints all of them.

@@ -1,6 +1,8 @@
 """The sink's own options, and what a bulk write changes of Kafka's defaults. Options of the producer follow `kafka.`.
 
 SinkOptions.check reads everything that a Spark user writes with `.option(…)`. sink/datasource.py calls it on the driver.
+Formats of keys and values are in format_options.py. The options of a schema registry have no prefix; they are in
+registry_config.py.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_kafka_sink.config.format_options import FormatOptions, format_conflicts
 from spark_kafka_sink.config.keys_without_effect import FOR_READING
 from spark_kafka_sink.config.option import (
     BOOLEAN,
@@ -26,6 +29,7 @@ from spark_kafka_sink.config.option import (
 )
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig
 from spark_kafka_sink.config.producer_rules import ACKS_ALL
+from spark_kafka_sink.config.registry_config import REGISTRY_KEYS, RegistryConfig, is_registry_key
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 MAX_IDENTIFIER_BYTES = 1_000
@@ -83,7 +87,7 @@ def _outcome(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SinkOptions:
+class SinkOptions(FormatOptions):
     """Checked options of a write. Names are not case-sensitive, as everywhere in Spark."""
 
     # fmt: off
@@ -145,6 +149,7 @@ class SinkOptions:
         doc="How long a task's producer stays connected for the next task in the same Python worker; 0: it is closed with the "
             "task.")
     # fmt: on
+    registry: RegistryConfig = field(default_factory=RegistryConfig)
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 
     @property
@@ -154,7 +159,9 @@ class SinkOptions:
     @staticmethod
     def conceal(options: Mapping[str, object]) -> dict[str, object]:
         """A copy with names in lower case and every secret wrapped, for code that keeps the options in a local variable."""
-        return conceal({name.lower(): value for name, value in options.items()}, PRODUCER_KEYS, PRODUCER_PREFIX)
+        given = {name.lower(): value for name, value in options.items()}
+        others = {name: value for name, value in given.items() if not is_registry_key(name)}
+        return {**conceal(others, PRODUCER_KEYS, PRODUCER_PREFIX), **RegistryConfig.pick(given)}
 
     @classmethod
     def check(cls, options: Mapping[str, object], problems: list[str]) -> SinkOptions:
@@ -168,16 +175,19 @@ class SinkOptions:
         producer_options = {
             name[len(PRODUCER_PREFIX) :]: value for name, value in given.items() if name.startswith(PRODUCER_PREFIX)
         }
+        problems.extend(_rejected_registry(producer_options))
         problems.extend(_rejected_serializers(producer_options))
         problems.extend(_rejected_transactions(producer_options))
         values: dict[str, Any] = read_all(rows_of(cls), own, problems)
         if values.get("delivery_guarantee") == EXACTLY_ONCE:
             problems.extend(_rejected_without_transactions(producer_options))
+        registry = RegistryConfig.check({name: value for name, value in given.items() if is_registry_key(name)}, problems)
+        problems.extend(format_conflicts(values, own, registry))
         producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
         problems.extend(_exactly_once_conflicts(values, own))
         problems.extend(_dead_letter_conflicts(values, own))
-        return cls(**values, producer=producer)
+        return cls(**values, registry=registry, producer=producer)
 
 
 def exactly_once_options(name: str, version: int) -> dict[str, str]:
@@ -194,9 +204,10 @@ _SINK_KEYS: dict[str, str] = {row.key.lower(): row.key for row in rows_of(SinkOp
 
 
 def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
-    known = {**_SINK_KEYS, **{PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in PRODUCER_KEYS}}
+    producer = {PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in PRODUCER_KEYS}
+    known = {**_SINK_KEYS, **producer, **{key: key for key in REGISTRY_KEYS}}
     for name in options:
-        if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK:
+        if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK or is_registry_key(name):
             continue
         if name in _OF_SPARKS_SOURCE:
             warn_once("Option '%s' has no effect: %s", name, FOR_READING)
@@ -207,6 +218,13 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
         nearest = known.get(PRODUCER_PREFIX + name) or known.get(nearest_key(name, known) or "")
         hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."
         yield f"Unknown option '{name}'. {hint} Options of the Kafka producer begin with 'kafka.'"
+
+
+def _rejected_registry(producer_options: dict[str, object]) -> Iterator[str]:
+    """The registry's options stand beside the producer's, under Confluent's own names. Removes the keys."""
+    for key in [key for key in producer_options if is_registry_key(key)]:
+        del producer_options[key]
+        yield f"{PRODUCER_PREFIX}{key}: options of the schema registry have no {PRODUCER_PREFIX} before them: write {key}"
 
 
 def _rejected_serializers(producer_options: dict[str, object]) -> Iterator[str]:

@@ -75,6 +75,10 @@ class SchemaRegistry:
         self._config = config
         self._client = RegistryClient(config, clock)
 
+    def close(self) -> None:
+        """Ends the connections. A later call opens new ones."""
+        self._client.close()
+
     # READING
 
     def latest(self, subject: str) -> RegisteredSchema:

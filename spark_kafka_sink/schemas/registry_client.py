@@ -101,6 +101,10 @@ class RegistryClient:
             raise unreadable(answer, request.what, "the answer is none of a registry")
         return answer.body
 
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.clear()
+
     # REPETITIONS
 
     def _answer(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer:

@@ -59,14 +59,18 @@ from typing import NamedTuple
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.dotted_names import load_callable
+from spark_kafka_sink.config.format_options import SchemaUse, all_uses
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.exactly_once.writes import WriteAbortedError
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange, merge_ranges
 
 logger = logging.getLogger(__name__)
 
-# Of the lines in the report file. 1 had no such number, and ended with `exactly_once` and `offsets`. 3 has `running_seconds`.
-REPORT_VERSION = 3
+# Of the lines in the report file. 1 had no such number, and ended with `exactly_once` and `offsets`. 3 has `running_seconds`,
+# 4 has `schemas`.
+REPORT_VERSION = 4
+
+SHOWN_SCHEMAS = 4  # in a log line
 
 _IF_RUN_AGAIN = "If the write is run again, it writes these rows again (at-least-once)"
 
@@ -136,6 +140,7 @@ class CommitSummary:
     skipped_by_reason: Mapping[str, int] = field(default_factory=dict)  # condition -> rows
     dead_lettered_by_reason: Mapping[str, int] = field(default_factory=dict)
     running_seconds: float | None = None  # that at least one of the tasks ran, by their machines' clocks
+    schemas: tuple[SchemaUse, ...] = ()  # that keys and values were encoded with
 
     @classmethod
     def of(
@@ -166,6 +171,7 @@ class CommitSummary:
             skipped_by_reason=_added_up(message.skipped_by_reason for message in messages),
             dead_lettered_by_reason=_added_up(message.dead_lettered_by_reason for message in messages),
             running_seconds=_running_seconds(messages),
+            schemas=all_uses(use for message in messages for use in message.schemas),
         )
 
     def line(self) -> str:
@@ -179,8 +185,15 @@ class CommitSummary:
         return (
             f"wrote {_counted(self.rows, 'row')}, {_counted(self.bytes, 'byte')}, in {_counted(self.tasks, 'task')} to"
             f" {_counted(len(self.written), 'partition')} of {named or 'no topic'}{rejected};"
-            f" slowest task {self.slowest_task_seconds:.1f} s{stream}"
+            f" slowest task {self.slowest_task_seconds:.1f} s{stream}{self._schemas_in_words()}"
         )
+
+    def _schemas_in_words(self) -> str:
+        shown = [f"{use.part}: {use}" for use in self.schemas[:SHOWN_SCHEMAS]]
+        if not shown:
+            return ""
+        left = len(self.schemas) - len(shown)
+        return f"; schemas {', '.join(shown)}" + (f" and {left} more" if left else "")
 
     def to_json(self, committed_at_ms: int) -> str:
         """One line of the report file. docs/report.md describes it; a new key raises REPORT_VERSION, and no key ever goes."""
@@ -189,6 +202,7 @@ class CommitSummary:
             partition = {"first": each.first, "last": each.last, "rows": each.rows, "bytes": each.bytes}
             offsets.setdefault(each.topic, {})[str(each.partition)] = partition
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "written"}
+        values["schemas"] = [use._asdict() for use in self.schemas]
         values["exactly_once"] = None if self.exactly_once is None else self.exactly_once._asdict()
         return json.dumps({"report_version": REPORT_VERSION, "committed_at_ms": committed_at_ms, **values, "offsets": offsets})
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
 
@@ -97,6 +98,7 @@ class KafkaCommitMessage(WriterCommitMessage):
     skipped_by_reason: tuple[tuple[str, int], ...] = ()  # condition and rows
     dead_lettered_by_reason: tuple[tuple[str, int], ...] = ()
     found_abort: bool = False  # the task ended without its rows, as it found that its driver had aborted the write
+    schemas: tuple[SchemaUse, ...] = ()  # that keys and values were encoded with
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
+    from spark_kafka_sink.records.row_mapping import RowMapping
+    from spark_kafka_sink.schemas.part_format import PlannedFormat
+
 FORMAT = "pykafka-sink"
 # The main module of the process that commits a stream's batches. The process that plans them has logged all warnings.
 COMMITTING_PROCESS = "pyspark.sql.worker.python_streaming_sink_runner"
@@ -65,7 +68,7 @@ class KafkaDataSource(DataSource):
         if environment_problems:
             raise ConfigError(join_problems(environment_problems))
         _require_topic(plan)
-        return KafkaBatchWriter(plan)
+        return KafkaBatchWriter(_with_schemas(plan))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         """Spark calls this for a stream. `overwrite` means output mode complete, where every batch writes all rows again.
@@ -77,9 +80,11 @@ class KafkaDataSource(DataSource):
         freeze_loaded_modules()
         is_committing = COMMITTING_PROCESS in sys.modules
         with stderr_log.without_warnings() if is_committing else contextlib.nullcontext():
-            plan, environment_problems = self._plan(schema, list(_only_for_batches(self.options)), is_stream=True)
+            problems = list(_only_for_batches(self.options))
+            plan, environment_problems = self._plan(schema, problems, is_stream=True, asks=not is_committing)
         if not is_committing and not environment_problems:
             _require_topic(plan)
+            plan = _with_schemas(plan)
         return KafkaStreamWriter(plan, tuple(environment_problems))
 
     def schema(self) -> NoReturn:
@@ -93,10 +98,12 @@ class KafkaDataSource(DataSource):
 
     streamReader = reader
 
-    def _plan(self, schema: StructType, problems: list[str], *, is_stream: bool) -> tuple[WritePlan, list[str]]:
+    def _plan(
+        self, schema: StructType, problems: list[str], *, is_stream: bool, asks: bool = True
+    ) -> tuple[WritePlan, list[str]]:
         """The plan of the write, and the problems of the driver's environment. Raises if there are any other problems.
 
-        `problems`: those found already.
+        `problems`: those found already. `asks`: a schema registry, if a key or value needs one.
         """
         if not self.options:
             problems.append(NO_OPTIONS)
@@ -107,17 +114,45 @@ class KafkaDataSource(DataSource):
         mapping = find_columns(schema, options, schema_problems, topic_is_refused=topic_is_refused)
         if problems:
             raise ConfigError(join_problems([*problems, *environment_problems, *schema_problems]))
+        formats = _formats(schema, mapping, options, schema_problems, environment_problems) if asks else ()
         if schema_problems and not environment_problems:
             raise SchemaError(join_problems(schema_problems))
         if schema_problems:
             raise ConfigError(join_problems([*environment_problems, *schema_problems]))
-        return WritePlan(mapping, options, is_stream, Planned.now()), environment_problems
+        return WritePlan(mapping, options, is_stream, Planned.now(), formats), environment_problems
 
 
 def _require_topic(plan: WritePlan) -> None:
     """Only where Spark plans: a program that calls `writer` itself asks nobody."""
     if stderr_log.is_in_spark_worker():
         topic_check.require_topic(plan)
+
+
+# What a format of keys or values needs is imported where there is one.
+
+
+def _formats(
+    schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str], environment_problems: list[str]
+) -> tuple[PlannedFormat, ...]:
+    """Raises what keeps the registry from answering, unless there are problems, to which it is added."""
+    if not options.has_format:
+        return ()
+    from spark_kafka_sink.sink.format_planning import plan_formats
+
+    formats, failure = plan_formats(schema, mapping, options, problems)
+    if failure is not None and not problems and not environment_problems:
+        raise failure
+    if failure is not None:
+        problems.append(failure.message)
+    return formats
+
+
+def _with_schemas(plan: WritePlan) -> WritePlan:
+    if not plan.formats:
+        return plan
+    from spark_kafka_sink.sink.format_planning import register_schemas
+
+    return register_schemas(plan)
 
 
 def _only_for_batches(options: Mapping[str, object]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.fingerprint import content_of
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
-from spark_kafka_sink.exactly_once.writes import Content, WriteId
+from spark_kafka_sink.exactly_once.writes import Content, SchemaIds, WriteId, total
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -77,13 +77,24 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
     await_brokers(producer, plan.options.producer)
     which = (task.partition, task.attempt, plan.marker_topic)
     attempt = TaskAttempt(client, producer, plan.names, write, plan.planned, *which)
-    attempt.begin()
+    attempt.begin(_planned_schemas(plan))
     return attempt
+
+
+def _planned_schemas(plan: WritePlan) -> SchemaIds:
+    """Not those of topics that only rows name: a text, a version or an id stands for the same schema in each run."""
+    return SchemaIds(**{each.part.part: each.column.use.id for each in plan.formats if each.column is not None})
+
+
+def decided_schemas(attempt: TaskAttempt) -> dict[str, int]:
+    """By part, the schemas to encode the rows with: of the plan, or of the run that began this version."""
+    return {part: number for part, number in attempt.schemas._asdict().items() if number is not None}
 
 
 def content_to_compare(chunk: Chunk, write: WriteId) -> Content:
     """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
-    return content_of(chunk.columns) if has_name(write) else Content(len(chunk.numbers))
+    chunks = [chunk, *(each.chunk for each in chunk.unencoded)]
+    return total(content_of(each.columns) if has_name(write) else Content(len(each.numbers)) for each in chunks)
 
 
 def _add_hint(error: KafkaError) -> None:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkFiles
 
 from spark_kafka_sink.config import jaas
+from spark_kafka_sink.config.option import rows_of
+from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import FILE_KEYS
 from spark_kafka_sink.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.schemas.known_schemas import KnownSchemas
+    from spark_kafka_sink.schemas.registry import SchemaRegistry
 
 _LOGIN = "sasl.jaas.config"  # its text may name a file
 
@@ -37,6 +45,21 @@ def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
                 login = Secret(jaas.with_option(login.reveal(), name, located))
         found[_LOGIN] = login
     return found
+
+
+def known_schemas(config: RegistryConfig) -> KnownSchemas:
+    """The registry of a write, with the answers that this process knows. It connects with files that are found here."""
+    from spark_kafka_sink.schemas.known_schemas import KnownSchemas
+
+    return KnownSchemas(config, _connected)
+
+
+def _connected(config: RegistryConfig) -> SchemaRegistry:
+    from spark_kafka_sink.schemas.registry import SchemaRegistry
+
+    files = {name: (row.key, getattr(config, name)) for name, row in rows_of(RegistryConfig).items() if row.is_file}
+    located: dict[str, Any] = {name: _locate(key, path) for name, (key, path) in files.items() if path}
+    return SchemaRegistry(replace(config, **located))
 
 
 def _locate(option: str, name: str) -> str:

@@ -9,6 +9,7 @@ Law: plain data only. A plan opens nothing, and pickling it loses nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
@@ -16,6 +17,9 @@ from spark_kafka_sink.exactly_once.names import Names, escaped
 from spark_kafka_sink.exactly_once.writes import Planned, WriteId
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.schemas.part_format import PlannedFormat
 
 _UNNAMED = (
     "this exactly-once df.write has no name by which a repetition could be recognized, so nothing was written. Set txnAppId and"
@@ -33,12 +37,14 @@ class WritePlan:
         options: checked ones.
         is_stream: planned by streamWriter. foreachBatch is a series of batch writes.
         planned: when and where.
+        formats: of keys and values that are encoded or framed; empty if none is.
     """
 
     mapping: RowMapping
     options: SinkOptions = field(repr=False)  # its secrets are wrapped
     is_stream: bool
     planned: Planned
+    formats: tuple[PlannedFormat, ...] = ()
 
     # WITH EXACTLY-ONCE
 

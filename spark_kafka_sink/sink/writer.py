@@ -10,22 +10,25 @@ is closed: Spark ends its Python workers without warning.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import logging
 import pickle
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.option import join_problems
+from spark_kafka_sink.config.sink_options import FAIL
 from spark_kafka_sink.errors import ConfigError, KafkaError, RecordTooLargeError
 from spark_kafka_sink.exactly_once.writes import WriteAbortedError
 from spark_kafka_sink.sink import commit
@@ -33,6 +36,9 @@ from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, e
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.write_plan import WritePlan
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -93,19 +99,20 @@ class _KafkaWriter:
         producer_options = with_shipped_files(options.producer.to_mapping())
         with PRODUCERS.lend(producer_options, options.producer_cache_timeout_ms) as producer:
             sender = RowSender(producer, options, partial(larger_producer, producer_options))
-            rows = SparkRows(batches, self.plan.mapping, partial(await_brokers, producer, options.producer))
-            try:
-                for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
-                    sender.send(chunk)
-                    del chunk  # frees its memory before more is read
-                sender.finish()
-            except BaseException:
-                sender.abandon()
-                raise
-            return sender.report(task, rows.waited_s)
+            with encoder_of(self.plan) as encoder:
+                rows = SparkRows(batches, self.plan.mapping, partial(await_brokers, producer, options.producer), encoder)
+                try:
+                    for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
+                        sender.send(chunk)
+                        del chunk  # frees its memory before more is read
+                    sender.finish()
+                except BaseException:
+                    sender.abandon()
+                    raise
+                return sender.report(task, rows.waited_s, rows.schemas())
 
     def _write_exactly_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
-        from spark_kafka_sink.sink.exactly_once_task import content_to_compare, open_task
+        from spark_kafka_sink.sink.exactly_once_task import content_to_compare, decided_schemas, open_task
         from spark_kafka_sink.sink.rows.gathering import SparkRows
         from spark_kafka_sink.sink.rows.row_sender import RowSender
 
@@ -113,13 +120,14 @@ class _KafkaWriter:
         task = Task.current()
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
-            rows = SparkRows(batches, self.plan.mapping)
-            for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
-                if attempt.takes(content_to_compare(chunk, attempt.write)):
-                    sender.send(chunk)
-                del chunk
+            with encoder_of(self.plan, decided_schemas(attempt)) as encoder:
+                rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
+                for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
+                    if attempt.takes(content_to_compare(chunk, attempt.write)):
+                        sender.send(chunk)
+                    del chunk
             sender.finish()
-            message = sender.report(task, rows.waited_s)
+            message = sender.report(task, rows.waited_s, rows.schemas())
             report = attempt.finish()
             return replace(message, exactly_once=report, seconds=elapsed_s(task.started_s))
 
@@ -154,6 +162,19 @@ def _found_abort(task: Task) -> KafkaCommitMessage:
     """
     ids = (task.partition, task.attempt, task.query_id, task.batch_id)
     return KafkaCommitMessage(*ids, 0, 0, 0.0, (0.0,) * len(COUNTERS), 0, 0, (), found_abort=True)
+
+
+@contextlib.contextmanager
+def encoder_of(plan: WritePlan, decided: Mapping[str, int] = MappingProxyType({})) -> Iterator[RowEncoder | None]:
+    """What encodes the rows of a task; None if no key or value has a format. `decided`: see RowEncoder."""
+    if not plan.formats:
+        yield None
+        return
+    from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
+    from spark_kafka_sink.sink.shipped_files import known_schemas
+
+    with known_schemas(plan.options.registry) as known:
+        yield RowEncoder(plan.formats, known, decided, keeps_all=plan.options.on_invalid_record != FAIL)
 
 
 def _no_larger_producer() -> NoReturn:

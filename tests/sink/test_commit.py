@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink import stderr_log
+from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.errors import ConfigError, DeliveryError
 from spark_kafka_sink.producer.producer_metrics import SECTIONS
 from spark_kafka_sink.records.row_mapping import RowMapping
@@ -231,6 +232,7 @@ KEYS = {
         *("commit_seconds", "skipped_by_reason", "dead_lettered_by_reason"),
     ),
     3: ("running_seconds",),
+    4: ("schemas",),
 }
 
 
@@ -239,6 +241,23 @@ def test_a_line_says_its_version_and_has_all_keys_of_the_versions_before() -> No
     assert line["report_version"] == REPORT_VERSION == max(KEYS)
     assert set(line) == {key for keys in KEYS.values() for key in keys}
     assert next(iter(line)) == "report_version"
+
+
+def test_a_commit_tells_which_schemas_its_rows_were_encoded_with() -> None:
+    value, key = SchemaUse("value", "t-value", 7, 3), SchemaUse("key", "", 2, None)
+    messages = [replace(ONE, schemas=each) for each in ((value,), (), (key, value))]
+    summary = CommitSummary.of([pickle.loads(pickle.dumps(each)) for each in messages])
+    assert summary.schemas == (key, value)
+    assert summary.line().endswith("; schemas key: schema 2, value: t-value version 3 (id 7)")
+    assert json.loads(summary.to_json(0))["schemas"] == [
+        {"part": "key", "subject": "", "id": 2, "version": None},
+        {"part": "value", "subject": "t-value", "id": 7, "version": 3},
+    ]
+
+
+def test_the_line_of_a_commit_names_a_few_of_many_schemas() -> None:
+    uses = tuple(SchemaUse("value", f"t{number}-value", number, 1) for number in range(9))
+    assert CommitSummary.of([replace(ONE, schemas=uses)]).line().endswith("t3-value version 1 (id 3) and 5 more")
 
 
 def test_the_keys_of_a_line_are_documented() -> None:

@@ -303,7 +303,7 @@ def test_planning_on_the_driver_loads_no_producer() -> None:
         """
         import spark_kafka_sink
         spark_kafka_sink.KafkaDataSource
-        heavy = ("spark_kafka_sink.producer.p", "spark_kafka_sink.network.")
+        heavy = ("spark_kafka_sink.producer.p", "spark_kafka_sink.network.", "spark_kafka_sink.schemas")
         print(sorted(name for name in sys.modules if name.startswith(heavy)))
         """
     )

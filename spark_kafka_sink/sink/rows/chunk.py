@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +30,13 @@ class Chunk:
     Args:
         columns: the arguments of `KafkaProducer.send_columns`. A part of a record without a column is None.
         size_bytes: of memory, as Spark delivered the rows: with the columns that are not written.
+        unencoded: rows that are not among `columns`, as they could not be encoded.
     """
 
     columns: Mapping[str, Any]
     numbers: Sequence[int] | PerRow
     size_bytes: int
+    unencoded: tuple[UnencodedRows, ...] = ()
 
     def take(self, rows: PerRow) -> Chunk:
         return self._with(lambda column: take_rows(column, rows), np.asarray(self.numbers)[rows])
@@ -84,6 +86,20 @@ class Chunk:
             counts, _, _ = header_entries(columns["headers"].slice(row, 1))
             parts.append(f"{counts[0]} headers")
         return f"row {int(self.numbers[row])} of this task: " + ", ".join(parts)
+
+
+class UnencodedRows(NamedTuple):
+    """Rows that cannot be encoded for the same reason.
+
+    Args:
+        chunk: the rows; a key or value that could not be encoded is JSON in it.
+        field: with its part: value.address.zip.
+        reason: in words, without the rows' data.
+    """
+
+    chunk: Chunk
+    field: str
+    reason: str
 
 
 def header_entries(headers: pa.Array) -> tuple[PerRow, pa.Array, pa.Array]:

@@ -44,14 +44,17 @@ class DeadLetters:
         self._deliveries: list[tuple[str, Delivery]] = []  # with the condition of its rows
         self.acknowledged_by_reason: Counter[str] = Counter()  # condition -> rows
 
-    def send(self, columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> None:
+    def send(
+        self, columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None, field: str | None = None
+    ) -> None:
         """Queue rows that cannot be written for the same reason. Blocks and raises as send_columns does.
 
         Args:
             columns: the arguments of send_columns for these rows alone.
             partition: the partition whose broker rejected them; None: the one in the partition column, if any.
+            field: of the key or value, if that is what cannot be encoded.
         """
-        letters = dead_letters(columns, condition, text, partition)
+        letters = dead_letters(columns, condition, text, partition, field)
         try:
             self._deliveries.append((condition, self._send(letters)))
         except KafkaError as error:
@@ -123,7 +126,9 @@ def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
     return {**options, "buffer.memory": max(config.buffer_memory, LARGEST_ROW)}
 
 
-def dead_letters(columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> dict[str, Any]:
+def dead_letters(
+    columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None, field: str | None = None
+) -> dict[str, Any]:
     """The arguments of send_columns, except the topic, for the dead letters of these rows.
 
     A header without a key gets the empty key, because a header must have one.
@@ -138,6 +143,8 @@ def dead_letters(columns: Mapping[str, Any], condition: str, text: str, partitio
         "condition": pa.repeat(condition.encode(), rows),
         "message": pa.repeat(text.encode(), rows),
     }
+    if field is not None:
+        added["field"] = pa.repeat(field.encode(), rows)
     timestamp = columns["timestamp"]
     if timestamp is not None:
         timestamp = pc.if_else(pc.less(timestamp, 0), pa.scalar(None, pa.int64()), timestamp)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,6 +13,10 @@ from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.idle_timeout import check_rates
 from spark_kafka_sink.sink.rows.throttle import Throttle
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.config.format_options import SchemaUse
+    from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
 
 GATHERED_ROWS = 80 * 1024  # the most that the producer lays out at a time; Spark's Arrow batches have 10,000 rows by default
 GATHERED_BYTES = 8 * 1024 * 1024
@@ -25,6 +30,7 @@ class SparkRows:
     batches: Iterator[pa.RecordBatch]
     mapping: RowMapping
     before_first: Callable[[], None] | None = None  # called once there is a row, before more is read
+    encoder: RowEncoder | None = None  # of keys and values that have a format
     waited_s: float = 0.0  # for the next rows: Spark reads, computes and copies them
     _rows: int = 0  # in the chunks so far
 
@@ -79,4 +85,9 @@ class SparkRows:
         batches.clear()
         numbers = range(self._rows, self._rows + table.num_rows)
         self._rows = numbers.stop
-        return Chunk(self.mapping.columns(table), numbers, table.nbytes)
+        chunk = Chunk(self.mapping.columns(table), numbers, table.nbytes)
+        return chunk if self.encoder is None else self.encoder.encode(chunk)
+
+    def schemas(self) -> tuple[SchemaUse, ...]:
+        """Which schemas the rows so far were encoded with."""
+        return () if self.encoder is None else self.encoder.uses()

@@ -16,6 +16,7 @@ from spark_kafka_sink.sink.rows.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 
+NOT_ENCODABLE = "KAFKA_ROW_NOT_ENCODABLE"
 # Conditions of rows that are too large, for the client or for the broker. Rows with any other condition are invalid.
 TOO_LARGE = frozenset({"KAFKA_RECORD_TOO_LARGE", "KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_LIST_TOO_LARGE"})
 
@@ -27,6 +28,7 @@ class UnwritableRows:
     condition: str
     text: str
     rows: PerRow  # their positions in the chunk
+    field: str | None = None  # of the key or value, if that is what cannot be encoded
 
 
 class RowOutcomes:
@@ -61,7 +63,7 @@ class RowOutcomes:
         if skips:
             self.skipped_by_reason[unwritable.condition] += len(rows.numbers)
         elif self._dead_letters is not None:
-            self._dead_letters.send(rows.columns, unwritable.condition, unwritable.text, partition)
+            self._dead_letters.send(rows.columns, unwritable.condition, unwritable.text, partition, unwritable.field)
 
     def error_naming_row(self, error: KafkaError, text: str, chunk: Chunk, row: int, partition: int | None = None) -> KafkaError:
         """A copy of the error whose message names the row, then says `text`. Arguments as those of `Chunk.row_in_words`."""

@@ -13,19 +13,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL, SinkOptions
 from spark_kafka_sink.errors import (
     AbortableTransactionError,
     DeliveryError,
+    InvalidRecordError,
     KafkaError,
     TransactionAbortedError,
 )
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange, elapsed_s, merge_ranges
-from spark_kafka_sink.sink.rows.chunk import Chunk
+from spark_kafka_sink.sink.rows.chunk import Chunk, UnencodedRows
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
 from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
 from spark_kafka_sink.sink.rows.rejected_by_brokers import error_of_delivery, handle_failure
-from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
+from spark_kafka_sink.sink.rows.row_outcomes import NOT_ENCODABLE, RowOutcomes, UnwritableRows
 from spark_kafka_sink.sink.rows.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -83,8 +87,8 @@ class RowSender:
         self.rows = 0
         self.acknowledged = 0
 
-    def report(self, task: Task, waited_s: float) -> KafkaCommitMessage:
-        """Of the task, after finish(). `waited_s`: for Spark's rows."""
+    def report(self, task: Task, waited_s: float, schemas: tuple[SchemaUse, ...] = ()) -> KafkaCommitMessage:
+        """Of the task, after finish(). `waited_s`: for Spark's rows. `schemas`: that the rows were encoded with."""
         metrics = self._producer.metrics(since_start=True)
         skipped, dead_lettered = self.skipped_by_reason, self.dead_lettered_by_reason
         held_back_s = 0.0 if self.throttle is None else self.throttle.waited_ms / 1000
@@ -103,6 +107,7 @@ class RowSender:
             times=TaskTimes(task.started_at_ms, round(waited_s, 3), round(held_back_s, 3)),
             skipped_by_reason=tuple(skipped.items()),
             dead_lettered_by_reason=tuple(dead_lettered.items()),
+            schemas=schemas,
         )
 
     @property
@@ -123,6 +128,8 @@ class RowSender:
         Raises KafkaError for a row that must be written and cannot be, so that the task fails before it has read all rows.
         """
         self.rows += len(chunk.numbers)
+        for each in chunk.unencoded:
+            self._apply_choice(each)
         for part in (chunk,) if self.throttle is None else self.throttle.runs(chunk):
             self._send(part)
             self._send_again()
@@ -151,6 +158,14 @@ class RowSender:
         """After a failure: nothing more is sent."""
         if self._dead_letters is not None:
             self._dead_letters.close(timeout_ms=0)
+
+    def _apply_choice(self, unencoded: UnencodedRows) -> None:
+        chunk, text = unencoded.chunk, f"{unencoded.field}: {unencoded.reason}"
+        if self._outcomes.fails_task(NOT_ENCODABLE):
+            raise self._outcomes.error_naming_row(InvalidRecordError("", condition=NOT_ENCODABLE), text, chunk, 0)
+        self.rows += len(chunk.numbers)
+        every_row = np.arange(len(chunk.numbers))
+        self._outcomes.apply(chunk, UnwritableRows(NOT_ENCODABLE, text, every_row, unencoded.field))
 
     def _send_again(self) -> None:
         """Send the rows of `_again`. A loop, because sending settles other chunks, which may add rows to it."""

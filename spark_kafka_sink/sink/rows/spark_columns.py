@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from spark_kafka_sink.config.format_options import AVRO
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.records.row_mapping import RowMapping, nearest_column
 
@@ -122,9 +123,13 @@ def find_columns(schema: StructType, options: SinkOptions, problems: list[str], 
         missing["topic"] = NO_TOPIC
     if options.include_timestamp:
         missing["timestamp"] = NO_TIMESTAMP
+
+    def is_encoded(attribute: Attribute) -> bool:  # then its type is compared with a schema
+        return attribute in (KEY, VALUE) and getattr(options, f"{attribute.name}_format") == AVRO
+
     for attribute in ATTRIBUTES:
         position = getattr(mapping, attribute.name)
-        if isinstance(position, int) and not attribute.fits(schema.fields[position].dataType):
+        if isinstance(position, int) and not is_encoded(attribute) and not attribute.fits(schema.fields[position].dataType):
             problems.append(attribute.problem(schema.fields[position].dataType))
         elif position is None and attribute.name in missing:
             problems.append(_missing(attribute.name, missing[attribute.name], schema.names))

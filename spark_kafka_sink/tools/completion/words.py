@@ -120,7 +120,7 @@ class OptionName:
 
 def sink_options() -> list[OptionName]:
     """Those that may stand on a command line: those of the sink and, with `kafka.`, those of the producer."""
-    return [_option_name(row, row.key) for row in _rows("most used", "sink", "producer", "security", "registry")]
+    return [_option_name(row, row.key) for row in _rows("most used", "sink", "format", "producer", "security", "registry")]
 
 
 def producer_options() -> list[OptionName]:

@@ -115,7 +115,7 @@ def older(text: str) -> str:
         "spark_seconds",
         "held_back_seconds",
     )
-    newer += ("commit_seconds", "skipped_by_reason", "dead_lettered_by_reason")
+    newer += ("commit_seconds", "skipped_by_reason", "dead_lettered_by_reason", "schemas")
     kept = {name: value for name, value in found.items() if name not in newer}
     kept["counters"].pop("produce-throttle-time-total")
     return json.dumps(kept)

@@ -26,7 +26,7 @@ def read(path: Path) -> tuple[list[Commit], Troubles]:
 def test_a_line_of_the_sink_is_read() -> None:
     text = line(10, batch=7, rows=400, took=3, commit=0.5, partitions=(1, 3), skipped={"KAFKA_X": 2})
     found = parse(text.encode())
-    assert (found.query, found.batch, found.rows, found.tasks, found.version) == (QUERY, 7, 400, 4, 3)
+    assert (found.query, found.batch, found.rows, found.tasks, found.version) == (QUERY, 7, 400, 4, 4)
     assert (found.committed_at, found.started_at) == (BEGAN + 10, BEGAN + 7)
     assert (found.commit_seconds, found.skipped, found.dead_lettered) == (0.5, {"KAFKA_X": 2}, {})
     assert found.partitions == {"orders": {0: 100, 1: 300}}
@@ -163,7 +163,7 @@ def test_an_empty_file_is_told_of(tmp_path: Path) -> None:
 
 
 def test_older_and_newer_lines_are_read_and_told_of(tmp_path: Path) -> None:
-    newer = json.dumps({**json.loads(line(2)), "report_version": 4, "what_nobody_knows": [1]})
+    newer = json.dumps({**json.loads(line(2)), "report_version": 5, "what_nobody_knows": [1]})
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join([older(line(1)), newer]) + "\n")
     commits, troubles = read(path)
@@ -171,6 +171,13 @@ def test_older_and_newer_lines_are_read_and_told_of(tmp_path: Path) -> None:
     old, new = troubles.sentences()
     assert old.startswith("1 line of an older version of the sink does not tell where the time went")
     assert new.startswith("1 line of a newer version")
+
+
+def test_a_line_before_the_schemas_lacks_nothing_that_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({**json.loads(line(2)), "report_version": 3}) + "\n")
+    _, troubles = read(path)
+    assert list(troubles.sentences()) == []
 
 
 def test_a_file_that_was_cut_or_replaced_is_noticed(tmp_path: Path) -> None:

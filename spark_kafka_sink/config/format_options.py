@@ -1,0 +1,277 @@
+"""How keys and values become bytes: the formats, and which schema of a registry each of them has.
+
+SinkOptions inherits these rows. What they require of each other, and of the registry's options, is checked in `format_conflicts`.
+`part_options` gives what concerns one part, as schemas/ takes it.
+"""
+
+# ruff: noqa: RUF009  (option() is dataclasses.field() with an Option attached)
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.config.option import BOOLEAN, STRING, InvalidValueError, Kind, option
+from spark_kafka_sink.config.registry_config import TOPIC_NAME, URL_KEY, RegistryConfig
+from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
+from spark_kafka_sink.errors import printable
+
+BINARY, AVRO, FRAMED = FORMATS = ("binary", "avro", "framed")
+KEY, VALUE = PARTS_WITH_FORMAT = ("key", "value")
+
+LATEST, VERSION, ID, TEXT = "latest", "version", "id", "text"
+_ID_PREFIX = "id:"
+_MAX_MESSAGE_DEPTH = 32
+
+
+class SchemaReference(NamedTuple):
+    """Which schema valueSchema or keySchema names.
+
+    Args:
+        kind: LATEST, VERSION, ID or TEXT.
+        number: the version or the id.
+        text: of the schema.
+    """
+
+    kind: str
+    number: int = 0
+    text: str = ""
+
+    def __str__(self) -> str:
+        words = {LATEST: LATEST, VERSION: str(self.number), ID: f"{_ID_PREFIX}{self.number}"}
+        return words.get(self.kind, "the text of a schema")
+
+
+_REFERENCE_RULE = f"it is {LATEST}, a version such as 3, an id such as {_ID_PREFIX}42, or the text of an Avro schema in JSON"
+
+
+def read_reference(text: str) -> SchemaReference:
+    if text.lower() == LATEST:
+        return SchemaReference(LATEST)
+    if re.fullmatch(r"0*[1-9][0-9]{0,9}", text):
+        return SchemaReference(VERSION, int(text))
+    numbered = re.fullmatch(rf"{_ID_PREFIX}([0-9]{{1,10}})", text, re.IGNORECASE)
+    if numbered:
+        return SchemaReference(ID, int(numbered[1]))
+    if text[:1] not in ("{", "[", '"'):
+        raise InvalidValueError(f"{_shown(text)} is not one of its values: {_REFERENCE_RULE}")
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError(f"it is no JSON: {printable(error)}; {_REFERENCE_RULE}") from None
+    return SchemaReference(TEXT, text=text)
+
+
+def _shown(text: str) -> str:
+    return HIDDEN if looks_like_a_secret(text) else printable(text, 40)
+
+
+def _message(text: str) -> tuple[int, ...]:
+    """The path to a message: its position in the file, then of each message nested in it."""
+    positions = re.split(r"\s*,\s*", text)
+    if len(positions) > _MAX_MESSAGE_DEPTH or not all(re.fullmatch(r"[0-9]{1,6}", each) for each in positions):
+        raise InvalidValueError(
+            "it is the message's position in its file, from 0, and after commas those of nested messages: 1,0"
+        )
+    return tuple(map(int, positions))
+
+
+def _parse_schema_text(value: object) -> str:
+    text = value.reveal() if isinstance(value, Secret) else value  # text of several lines looks like a secret
+    if not isinstance(text, str | int) or isinstance(text, bool):
+        raise InvalidValueError(f"Expected value to be a string, but it was a {type(value).__name__}")
+    return str(text).strip()
+
+
+SCHEMA = Kind("string", _parse_schema_text, hides=True)
+
+
+def _format(name: str) -> str:
+    return name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """Checked options. An attribute is named as the key."""
+
+    # fmt: off
+    value_format: str = option("valueFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True, convert=_format,
+        doc="binary: the value is bytes or a string, written as it is. avro: a struct, or any other type that Avro has, is "
+            "encoded with a schema of the registry. framed: bytes or strings that are encoded already get the frame of a "
+            "registered schema; they are not checked.")
+    key_format: str = option("keyFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True, convert=_format,
+        doc="The same for the key.")
+    value_schema: SchemaReference | None = option("valueSchema", SCHEMA, default=None, non_empty=True, convert=read_reference,
+        doc="The value's schema: latest, a version of the subject (3), an id (id:42), or the text of an Avro schema. Not set: "
+            "derived from the DataFrame. framed needs it, and takes no text.")
+    key_schema: SchemaReference | None = option("keySchema", SCHEMA, default=None, non_empty=True, convert=read_reference,
+        doc="The same for the key.")
+    value_subject: str | None = option("valueSubject", STRING, default=None, non_empty=True,
+        doc="The value's subject in the registry. Not set: as value.subject.name.strategy names it, topic-value by default.")
+    key_subject: str | None = option("keySubject", STRING, default=None, non_empty=True,
+        doc="The key's subject in the registry. Not set: as key.subject.name.strategy names it, topic-key by default.")
+    value_record_name: str | None = option("valueRecordName", STRING, default=None, non_empty=True,
+        doc="Name of the record in a derived schema. Not set: topLevelRecord, as Spark's to_avro names it.")
+    value_record_namespace: str | None = option("valueRecordNamespace", STRING, default=None, non_empty=True,
+        doc="Namespace of the record in a derived schema.")
+    key_record_name: str | None = option("keyRecordName", STRING, default=None, non_empty=True,
+        doc="The same for a key that is a struct.")
+    key_record_namespace: str | None = option("keyRecordNamespace", STRING, default=None, non_empty=True,
+        doc="The same for a key that is a struct.")
+    value_message: tuple[int, ...] | None = option("valueMessage", STRING, default=None, non_empty=True, convert=_message,
+        doc="framed with a Protobuf schema: the position of the message in its file, and after commas of messages nested in it, "
+            "such as 1,0. Not set: the first message.")
+    key_message: tuple[int, ...] | None = option("keyMessage", STRING, default=None, non_empty=True, convert=_message,
+        doc="The same for the key.")
+    truncate_timestamps: bool = option("truncateTimestamps", BOOLEAN, default=False,
+        doc="avro with a schema that has timestamp-millis: true cuts fractions of a millisecond off, as to_avro does. false: "
+            "such a row follows onInvalidRecord.")
+    # fmt: on
+
+    @property
+    def has_format(self) -> bool:
+        """Whether a part of the records is encoded or framed here."""
+        return (self.value_format, self.key_format) != (BINARY, BINARY)
+
+
+class PartOptions(NamedTuple):
+    """What the options say of one part.
+
+    Args:
+        part: KEY or VALUE.
+        format: AVRO or FRAMED.
+        schema: None: it is derived from the column.
+        subject: None: a strategy names it.
+        record_name: of a derived schema, as record_namespace; None: Spark's.
+        message: the path to a Protobuf message; None: the first.
+        truncates_timestamps: to milliseconds, where the schema has them.
+    """
+
+    part: str
+    format: str
+    schema: SchemaReference | None = None
+    subject: str | None = None
+    record_name: str | None = None
+    record_namespace: str | None = None
+    message: tuple[int, ...] | None = None
+    truncates_timestamps: bool = False
+
+    @property
+    def schema_key(self) -> str:
+        """The name of the option that names the schema, for errors."""
+        return f"{self.part}Schema"
+
+
+def part_options(options: FormatOptions, registry: RegistryConfig, part: str) -> PartOptions | None:
+    """None if the part is written as it is."""
+    if getattr(options, f"{part}_format") == BINARY:
+        return None
+    schema = getattr(options, f"{part}_schema")
+    if schema is None and registry.use_latest_version:
+        schema = SchemaReference(LATEST)
+    names = ("subject", "record_name", "record_namespace", "message")
+    chosen = {name: getattr(options, f"{part}_{name}") for name in names}
+    format_name = getattr(options, f"{part}_format")
+    return PartOptions(part, format_name, schema, truncates_timestamps=options.truncate_timestamps, **chosen)
+
+
+class SchemaUse(NamedTuple):
+    """Which schema rows were written with, for reports and decisions.
+
+    Args:
+        part: "key" or "value".
+        subject: empty if the schema is named by its id alone, and no subject.
+        id: in the registry.
+        version: of the subject; None if the registry did not tell it.
+    """
+
+    part: str
+    subject: str
+    id: int
+    version: int | None
+
+    def __str__(self) -> str:
+        if not self.subject:
+            return f"schema {self.id}"
+        return f"{self.subject} id {self.id}" if self.version is None else f"{self.subject} version {self.version} (id {self.id})"
+
+
+def all_uses(uses: Iterable[SchemaUse]) -> tuple[SchemaUse, ...]:
+    """Each once, by part and subject."""
+    return tuple(sorted(set(uses), key=lambda use: (use.part, use.subject, use.id, use.version or 0)))
+
+
+# CONFLICTS
+
+_OF_A_FORMAT = ("Schema", "Subject", "RecordName", "RecordNamespace", "Message")
+
+
+def format_conflicts(values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig) -> Iterator[str]:
+    """What options of formats and of the registry contradict.
+
+    Args:
+        values: the checked options, by attribute.
+        own: what the user has given, by key.
+        registry: checked too.
+    """
+    given_formats = [f"{part}Format" for part in PARTS_WITH_FORMAT if f"{part}Format" in own and f"{part}_format" not in values]
+    formats = {part: values.get(f"{part}_format", BINARY) for part in (VALUE, KEY)}
+    if given_formats:
+        return  # an invalid format is a problem of its own
+    for part, format_name in formats.items():
+        yield from _part_conflicts(part, format_name, values, own, registry)
+    used = [f"{part}Format={name}" for part, name in formats.items() if name != BINARY]
+    if used and not registry.is_set and URL_KEY not in registry.given:
+        yield f"{' and '.join(used)} {'needs' if len(used) == 1 else 'need'} {URL_KEY}, the address of the schema registry"
+    if not used and registry.given:
+        yield f"{min(registry.given)} has no effect: set valueFormat={AVRO}, keyFormat={AVRO}, or {FRAMED}"
+    if AVRO not in formats.values() and "truncateTimestamps" in own:
+        yield f"truncateTimestamps has no effect: set valueFormat={AVRO} or keyFormat={AVRO}"
+
+
+def _part_conflicts(
+    part: str, format_name: str, values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig
+) -> Iterator[str]:
+    given = {name: part + name for name in _OF_A_FORMAT if part + name in own}
+    schema: SchemaReference | None = values.get(f"{part}_schema")
+    if format_name == BINARY:
+        if given:
+            keys = " and ".join(given.values())
+            yield f"{keys} {'has' if len(given) == 1 else 'have'} no effect: set {part}Format={AVRO} or {part}Format={FRAMED}"
+        return
+    if schema is not None and schema.kind != LATEST and registry.use_latest_version:
+        yield f"{part}Schema={schema} contradicts use.latest.version=true: remove one of the two"
+    rules = _framed_conflicts if format_name == FRAMED else _avro_conflicts
+    yield from rules(part, given, schema, registry)
+
+
+def _framed_conflicts(
+    part: str, given: Mapping[str, str], schema: SchemaReference | None, registry: RegistryConfig
+) -> Iterator[str]:
+    named = [given[name] for name in ("RecordName", "RecordNamespace") if name in given]
+    if named:
+        yield f"{' and '.join(named)} cannot be used with {part}Format={FRAMED}, which derives no schema"
+    if "Schema" not in given and not registry.use_latest_version:
+        yield f"{part}Format={FRAMED} needs {part}Schema: {LATEST}, a version such as 3, or an id such as {_ID_PREFIX}42"
+    if schema is not None and schema.kind == TEXT:
+        yield (
+            f"{part}Schema is the text of a schema, which {part}Format={FRAMED} would have to register: name a registered one by"
+            f" {LATEST}, a version such as 3, or an id such as {_ID_PREFIX}42"
+        )
+    needs_subject = schema is None or schema.kind in (LATEST, VERSION)
+    if needs_subject and "Subject" not in given and getattr(registry, f"{part}_subject_name_strategy") != TOPIC_NAME:
+        yield f"{part}Format={FRAMED} knows no record's name, which {part}.subject.name.strategy needs: set {part}Subject"
+
+
+def _avro_conflicts(
+    part: str, given: Mapping[str, str], schema: SchemaReference | None, registry: RegistryConfig
+) -> Iterator[str]:
+    if "Message" in given:
+        yield f"{given['Message']} is for {part}Format={FRAMED} with a Protobuf schema"
+    named = [given[name] for name in ("RecordName", "RecordNamespace") if name in given]
+    is_used = getattr(registry, f"{part}_subject_name_strategy") != TOPIC_NAME  # the subject has the record's name
+    if named and schema is not None and (schema.kind in (ID, TEXT) or not is_used):
+        yield f"{' and '.join(named)} cannot be used with {part}Schema, which has a name: remove one of the two"

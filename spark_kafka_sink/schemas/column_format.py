@@ -1,0 +1,74 @@
+"""How the keys or the values of a write become bytes: a registered schema, its frame, and for Avro the encoder.
+
+part_format.py makes a ColumnFormat of the registry's answer. Tasks get it by pickle, and ask nobody.
+Law: a row that is null stays null: it is a tombstone, or has no key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.config.format_options import AVRO, FRAMED, SchemaUse
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.records.columns import binary_column
+from spark_kafka_sink.records.interleave import INT32_MAX, contiguous
+from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFormat:
+    """Plain data.
+
+    Args:
+        type: of the column, as it was planned.
+        use: the schema.
+        prefix: stands before each payload.
+        encoder: None if the payloads are encoded already, and only get the prefix.
+    """
+
+    type: pa.DataType
+    use: SchemaUse
+    prefix: bytes
+    encoder: AvroEncoder | None = field(repr=False)
+
+    @property
+    def format(self) -> str:
+        return FRAMED if self.encoder is None else AVRO
+
+    def encode(self, column: pa.Array | pa.ChunkedArray) -> EncodedColumn:
+        """The bytes of each row. Never blocks.
+
+        Raises:
+            SchemaError: the column's type is not the planned one, and cannot be converted to it.
+        """
+        if self.encoder is None:
+            return EncodedColumn(framed(column, self.prefix), [])
+        return self.encoder.encode(self._as_planned(contiguous(column)), self.prefix)
+
+    def _as_planned(self, column: pa.Array) -> pa.Array:
+        """Spark may send another time zone, or larger offsets, than was planned."""
+        if column.type == self.type:
+            return column
+        try:
+            return column.cast(self.type)
+        except pa.ArrowException as error:
+            raise SchemaError(f"the {self.use.part} was planned as {self.type} and arrives as {column.type}: {error}") from error
+
+
+def framed(column: pa.Array | pa.ChunkedArray, prefix: bytes) -> pa.Array:
+    """`prefix` before each payload that is not null.
+
+    Raises:
+        SchemaError: the column is neither binary nor string.
+    """
+    payloads = binary_column("value", column)
+    if payloads is None:
+        return pa.nulls(len(column), pa.binary())
+    payloads = contiguous(payloads)
+    needed = payloads.nbytes + len(prefix) * len(payloads)
+    kind = pa.large_binary() if needed > INT32_MAX or pa.types.is_large_binary(payloads.type) else pa.binary()
+    start = pa.scalar(prefix, kind)
+    return pc.binary_join_element_wise(start, payloads.cast(kind), pa.scalar(b"", kind))

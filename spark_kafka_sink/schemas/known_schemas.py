@@ -1,0 +1,131 @@
+"""A registry whose answers are kept in this process: a stream is planned anew for each micro-batch, and asks nothing once warm.
+
+KnownSchemas has the methods of SchemaRegistry that planning and tasks use, and connects when something has to be asked.
+Laws: what a version, an id or a text stands for is kept for good. `latest` is asked again after `latest.cache.ttl.sec`; if the
+registry cannot be reached then, the version that is known goes on. Nothing stays open after `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
+from spark_kafka_sink.schemas.registry_errors import UNREACHABLE, RegistryError
+
+logger = logging.getLogger(__name__)
+
+LATEST_TTL_MS = 60_000
+MAX_ANSWERS = 10_000
+
+_Question = tuple[str, str, int | str]  # what is asked, the subject, and its version, id or text
+
+
+class _Answer(NamedTuple):
+    schema: RegisteredSchema
+    at_ms: int
+
+
+_answers: dict[tuple[RegistryConfig, _Question], _Answer] = {}
+_lock = threading.Lock()  # guards the change of _answers
+
+
+class KnownSchemas:
+    """Any thread. Use as a context manager, or close it.
+
+    Args:
+        config: of the registry.
+        connect: makes the registry, when it has to be asked.
+    """
+
+    def __init__(
+        self,
+        config: RegistryConfig,
+        connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = config
+        self._connect = connect
+        self._clock = clock or Clock()
+        self._connected: SchemaRegistry | None = None
+
+    def __enter__(self) -> KnownSchemas:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
+
+    @property
+    def _registry(self) -> SchemaRegistry:
+        if self._connected is None:
+            self._connected = self._connect(self._config)
+        return self._connected
+
+    # QUESTIONS. Each blocks and raises as that of SchemaRegistry does, if its answer is not known.
+
+    def version(self, subject: str, number: int) -> RegisteredSchema:
+        return self._ask(("version", subject, number), lambda: self._registry.version(subject, number))
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        return self._ask(("id", "", schema_id), lambda: self._registry.by_id(schema_id))
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The latest version, as of latest.cache.ttl.sec ago at most; older only if the registry cannot be reached."""
+        question: _Question = ("latest", subject, "")
+        known = self._known(question)
+        if known is not None and self._clock.now_ms() - known.at_ms < LATEST_TTL_MS:
+            return known.schema
+        try:
+            found = self._registry.latest(subject)
+        except RegistryError as error:
+            if known is None or error.condition != UNREACHABLE:
+                raise
+            logger.warning("! %s is still written with, as newer ones cannot be asked for: %s", known.schema.label, error)
+            found = known.schema
+        if known is not None and known.schema.id != found.id:
+            logger.warning("= rows are written with %s from now on, before with %s", found.label, known.schema.label)
+        return self._keep(question, found)
+
+    def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
+        question: _Question = ("text", subject, text)
+        known = self._known(question)
+        if known is not None:
+            return known.schema
+        found = self._registry.lookup(subject, text)
+        return None if found is None else self._keep(question, found)
+
+    def require_compatible(self, subject: str, text: str) -> None:
+        self._registry.require_compatible(subject, text)
+
+    def for_writing(self, subject: str, text: str) -> RegisteredSchema:
+        return self._ask(("text", subject, text), lambda: self._registry.for_writing(subject, text))
+
+    # ANSWERS
+
+    def _ask(self, question: _Question, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema:
+        known = self._known(question)
+        return self._keep(question, ask()) if known is None else known.schema
+
+    def _known(self, question: _Question) -> _Answer | None:
+        return _answers.get((self._config, question))
+
+    def _keep(self, question: _Question, schema: RegisteredSchema) -> RegisteredSchema:
+        with _lock:
+            if len(_answers) >= MAX_ANSWERS:
+                _answers.pop(next(iter(_answers)))
+            _answers[self._config, question] = _Answer(schema, self._clock.now_ms())
+        return schema
+
+
+def forget() -> None:
+    """For tests: as in a new process."""
+    _answers.clear()

@@ -1,0 +1,267 @@
+"""Which schema keys or values have: derived or named by an option, found in the registry or registered there.
+
+`plan_part` derives and asks nobody. `PartFormat.look` asks the registry what changes nothing there. `PartFormat.register` does
+the rest once all problems are known. Both give the ColumnFormat that encodes.
+Law: a schema is used only if it may be: rules that apply to writing are never written around.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from spark_kafka_sink.config.format_options import AVRO, FRAMED, ID, LATEST, TEXT, PartOptions, SchemaUse
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.errors import SchemaError, printable
+from spark_kafka_sink.schemas import subjects
+from spark_kafka_sink.schemas.avro_encoder import AvroEncoder
+from spark_kafka_sink.schemas.avro_schema import AvroRecord, parse_schema
+from spark_kafka_sink.schemas.column_format import ColumnFormat
+from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD, derive_schema
+from spark_kafka_sink.schemas.frame import FIRST_MESSAGE, confluent_prefix
+from spark_kafka_sink.schemas.registry import RegisteredSchema
+from spark_kafka_sink.schemas.resolution import resolve
+
+_AVRO_SCHEMA, _PROTOBUF_SCHEMA = "AVRO", "PROTOBUF"  # as the registry calls them
+
+
+class Registry(Protocol):
+    """What is asked of a registry: see SchemaRegistry."""
+
+    def latest(self, subject: str) -> RegisteredSchema: ...
+    def version(self, subject: str, number: int) -> RegisteredSchema: ...
+    def by_id(self, schema_id: int) -> RegisteredSchema: ...
+    def lookup(self, subject: str, text: str) -> RegisteredSchema | None: ...
+    def require_compatible(self, subject: str, text: str) -> None: ...
+    def for_writing(self, subject: str, text: str) -> RegisteredSchema: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartFormat:
+    """Plain data. `plan_part` makes it.
+
+    Args:
+        options: of this part.
+        type: of the column.
+        text: of the schema, if it is derived or given; else None.
+        record_name: the full name of its record; None if it is no record.
+        config: of the registry.
+    """
+
+    options: PartOptions
+    type: pa.DataType
+    text: str | None
+    record_name: str | None
+    config: RegistryConfig = field(repr=False)
+
+    @property
+    def part(self) -> str:
+        return self.options.part
+
+    @property
+    def needs_topic(self) -> bool:
+        """Whether each topic has a schema of its own."""
+        return self._needs_subject and self.options.subject is None and subjects.needs_topic(self.config, self.part)
+
+    @property
+    def _needs_subject(self) -> bool:
+        return self.options.schema is None or self.options.schema.kind != ID
+
+    def subject_of(self, topic: str | None) -> str:
+        """The subject for rows of a topic; empty if an id names the schema, and no option names the subject.
+
+        Raises:
+            ConfigError: the strategy needs a record's name, and there is none.
+        """
+        if self.options.subject is not None or not self._needs_subject:
+            return self.options.subject or ""
+        return subjects.subject_for(self.config, self.part, topic, self.record_name)
+
+    # THE REGISTRY'S ANSWERS. Each blocks as the registry does, and raises what it raises.
+
+    def look(self, registry: Registry, topic: str | None, problems: list[str]) -> ColumnFormat | None:
+        """The format for rows of a topic. None if the schema is to be registered, or if there are problems.
+
+        Registers nothing. Adds what the column and the schema contradict to `problems`.
+        """
+        subject = self.subject_of(topic)
+        if self.text is not None:
+            return self._look_for_text(registry, subject, self.text)
+        return self._resolved(self._named(registry, subject), subject, problems)
+
+    def _look_for_text(self, registry: Registry, subject: str, text: str) -> ColumnFormat | None:
+        if not self.config.auto_register_schemas:
+            return self._of_text(registry.for_writing(subject, text), subject)  # only looks, and says what differs
+        found = registry.lookup(subject, text)
+        if found is not None:
+            return self._of_text(found, subject)
+        registry.require_compatible(subject, text)
+        return None
+
+    def _named(self, registry: Registry, subject: str) -> RegisteredSchema:
+        reference = self.options.schema
+        assert reference is not None
+        if reference.kind == ID:
+            return registry.by_id(reference.number)
+        return registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
+
+    def register(self, registry: Registry, topic: str | None) -> ColumnFormat:
+        """The format where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
+        assert self.text is not None
+        subject = self.subject_of(topic)
+        return self._of_text(registry.for_writing(subject, self.text), subject)
+
+    def for_topic(self, registry: Registry, topic: str | None) -> ColumnFormat:
+        """`look`, and `register` if need be: for who has no other problems to tell.
+
+        Raises:
+            SchemaError: the column and the schema contradict each other.
+        """
+        problems: list[str] = []
+        found = self.look(registry, topic, problems)
+        if problems:
+            raise SchemaError("; ".join(problems))
+        return self.register(registry, topic) if found is None else found
+
+    def with_id(self, registry: Registry, schema_id: int, subject: str) -> ColumnFormat:
+        """The format with the schema that an earlier run has used, whatever the subject's versions are by now.
+
+        Raises:
+            SchemaError: the column does not fit that schema.
+        """
+        problems: list[str] = []
+        found = self._resolved(registry.by_id(schema_id), subject, problems)
+        if found is None:
+            raise SchemaError("; ".join(problems))
+        return found
+
+    # FROM AN ANSWER TO A FORMAT
+
+    def _of_text(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
+        """Rows are encoded by the own text, which the registry has found to be the same schema."""
+        assert self.text is not None
+        registered.require_writable()
+        problems: list[str] = []
+        encoder = _encoder(self.type, self.text, (), self.part, self.options.truncates_timestamps, problems)
+        if encoder is None:
+            raise SchemaError("; ".join(problems))
+        return self._format(registered, subject, encoder)
+
+    def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> ColumnFormat | None:
+        registered.require_writable()
+        if self.options.format == FRAMED:
+            if self.options.message is not None and registered.schema_type != _PROTOBUF_SCHEMA:
+                problems.append(f"{self.part}Message is for Protobuf: {registered.label} is {printable(registered.schema_type)}")
+                return None
+            return self._format(registered, subject, None)
+        if registered.schema_type != _AVRO_SCHEMA:
+            problems.append(
+                f"{self.part}Format={AVRO}, but {registered.label} is {printable(registered.schema_type)}: encode the {self.part}"
+                f" before the write, and set {self.part}Format={FRAMED}"
+            )
+            return None
+        references = tuple(registered.references.items())
+        found: list[str] = []
+        encoder = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps, found)
+        problems.extend(f"{problem} ({registered.label})" for problem in found)
+        return None if encoder is None else self._format(registered, subject, encoder)
+
+    def _format(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> ColumnFormat:
+        is_protobuf = registered.schema_type == _PROTOBUF_SCHEMA
+        message = (self.options.message or FIRST_MESSAGE) if is_protobuf else None
+        prefix = confluent_prefix(registered.id, message)
+        used = SchemaUse(self.part, subject, registered.id, registered.version)
+        return ColumnFormat(self.type, used, prefix, encoder)
+
+
+@functools.lru_cache(maxsize=64)
+def _resolution(
+    type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], at: str, truncates_timestamps: bool
+) -> tuple[AvroEncoder | None, tuple[str, ...]]:
+    """The encoder, or the problems. A stream resolves the same for each micro-batch."""
+    problems: list[str] = []
+    try:
+        schema = parse_schema(text, dict(references))
+    except SchemaError as error:
+        return None, (f"the schema of the {at} cannot be used: {error.message}",)
+    encoder = resolve(type, schema, at=at, truncates_timestamps=truncates_timestamps, problems=problems)
+    return (None if problems else encoder), tuple(problems)
+
+
+def _encoder(
+    type: pa.DataType,
+    text: str,
+    references: tuple[tuple[str, str], ...],
+    at: str,
+    truncates_timestamps: bool,
+    problems: list[str],
+) -> AvroEncoder | None:
+    encoder, found = _resolution(type, text, references, at, truncates_timestamps)
+    problems.extend(found)
+    return encoder
+
+
+class PlannedFormat(NamedTuple):
+    """One part of a plan. Plain data.
+
+    Args:
+        part: which schema it wants.
+        column: the format of all rows; None if each topic has a schema of its own, and the tasks ask for it.
+    """
+
+    part: PartFormat
+    column: ColumnFormat | None
+
+
+# PLANNING
+
+
+def plan_part(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> PartFormat:
+    """What is to be asked for one part. Asks nobody.
+
+    Args:
+        options: of the part, checked.
+        type: of its column.
+        config: of the registry, checked.
+        problems: the list to add to, when the type has no schema, or does not fit the given text; then do not use the result.
+    """
+    reference = options.schema
+    if options.format == FRAMED:
+        return PartFormat(options, type, None, None, config)
+    if reference is not None and reference.kind == TEXT:
+        return _planned_with_text(options, type, config, problems)
+    derived, record_name = None, None
+    needs_name = options.subject is None and subjects.needs_record_name(config, options.part)
+    if reference is None:
+        derived = _derived(options, type, problems)
+    if pa.types.is_struct(type):
+        record_name = ".".join(filter(None, (options.record_namespace, options.record_name or TOP_LEVEL_RECORD)))
+    elif needs_name and (reference is None or reference.kind != ID):
+        problems.append(
+            f"{options.part}.subject.name.strategy names the subject after a record, and the {options.part} is {type}: set"
+            f" {options.part}Subject, or write a struct"
+        )
+    return PartFormat(options, type, derived, record_name, config)
+
+
+def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
+    name = options.record_name or TOP_LEVEL_RECORD
+    return derive_schema(type, False, name=name, namespace=options.record_namespace, at=options.part, problems=problems)
+
+
+def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> PartFormat:
+    assert options.schema is not None
+    text = options.schema.text
+    found: list[str] = []
+    encoder = _encoder(type, text, (), options.part, options.truncates_timestamps, found)
+    problems.extend(f"{problem} ({options.schema_key})" for problem in found)
+    schema = parse_schema(text) if encoder is not None else None
+    name = schema.name if isinstance(schema, AvroRecord) else None
+    if name is None and encoder is not None and options.subject is None and subjects.needs_record_name(config, options.part):
+        problems.append(
+            f"{options.part}.subject.name.strategy needs a record, and {options.schema_key} is none: set {options.part}Subject"
+        )
+    return PartFormat(options, type, text, name, config)

@@ -1,0 +1,186 @@
+"""Encodes the keys and values of a task's chunks, where an option gives them a format. Everything behind it sees bytes, as ever.
+
+Rows that cannot be encoded leave the chunk, and hang on it with their reasons and as JSON: RowSender applies the user's choice.
+Where each topic has a schema of its own, the registry is asked once per topic; all other schemas came with the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.config.format_options import SchemaUse, all_uses
+from spark_kafka_sink.config.topic_names import is_topic_name
+from spark_kafka_sink.records.columns import take_rows, texts
+from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.sink.rows.chunk import Chunk, PerRow, UnencodedRows
+from spark_kafka_sink.sink.rows.json_rows import json_texts
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.schemas.column_format import ColumnFormat
+    from spark_kafka_sink.schemas.known_schemas import KnownSchemas
+    from spark_kafka_sink.schemas.part_format import PlannedFormat
+
+NOTHING_DECIDED: Mapping[str, int] = {}
+
+
+class _Refused(NamedTuple):
+    rows: PerRow  # positions in the chunk
+    field: str  # with the part: value.address.zip
+    reason: str
+
+
+class _Encoded(NamedTuple):
+    values: pa.Array
+    refused: list[_Refused]
+
+
+class RowEncoder:
+    """Of one task.
+
+    Args:
+        formats: of the plan.
+        known: the registry, to be asked for the schemas of topics.
+        decided: by part, the id of the schema that an earlier run of this write has used: its rows are encoded with it again. Not
+            of a part where each topic has a schema.
+        keeps_all: all rows that cannot be encoded; False: only the first of each chunk, which fails the task.
+    """
+
+    def __init__(
+        self,
+        formats: Sequence[PlannedFormat],
+        known: KnownSchemas,
+        decided: Mapping[str, int] = NOTHING_DECIDED,
+        *,
+        keeps_all: bool,
+    ) -> None:
+        self._parts = [_PartEncoder(each, known, decided.get(each.part.part)) for each in formats]
+        self._keeps_all = keeps_all
+
+    def uses(self) -> tuple[SchemaUse, ...]:
+        """The schemas that rows were encoded with so far."""
+        return all_uses(use for part in self._parts for use in part.uses)
+
+    def encode(self, chunk: Chunk) -> Chunk:
+        """The chunk with bytes for keys and values. Blocks only to ask for the schema of a topic.
+
+        Raises:
+            SchemaError: the columns do not fit the schema of a topic.
+            RegistryError: that schema cannot be had.
+        """
+        found = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
+        encoded = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in found.items()}})
+        refused = list(_each_row_once(each for one in found.values() for each in one.refused))
+        if not refused:
+            return encoded
+        rest = encoded.drop(np.concatenate([each.rows for each in refused]))
+        if not self._keeps_all:
+            first = min(refused, key=lambda each: int(each.rows[0]))
+            refused = [first._replace(rows=first.rows[:1])]
+        unencoded = tuple(UnencodedRows(_as_json(chunk, encoded, found, each.rows), *each[1:]) for each in refused)
+        return replace(rest, unencoded=unencoded)
+
+
+def _each_row_once(refused: Iterator[_Refused]) -> Iterator[_Refused]:
+    """A row whose value and key cannot be encoded counts for the first."""
+    seen = np.zeros(0, np.int64)
+    for each in refused:
+        rows = np.setdiff1d(each.rows, seen)
+        seen = np.union1d(seen, rows)
+        if len(rows):
+            yield each._replace(rows=rows)
+
+
+def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, _Encoded], rows: PerRow) -> Chunk:
+    """These rows: what could not be encoded of them is JSON, the rest as it would be written."""
+    chunk = encoded.take(rows)
+    columns = dict(chunk.columns)
+    for name, part in found.items():
+        failed = np.concatenate([np.zeros(0, np.int64), *(each.rows for each in part.refused)])
+        is_failed = np.isin(rows, failed)
+        if is_failed.any():
+            texts_ = json_texts(take_rows(given.columns[name], rows)).cast(columns[name].type)
+            columns[name] = pc.if_else(pa.array(is_failed), texts_, contiguous(columns[name]))
+    return replace(chunk, columns=columns)
+
+
+class _PartEncoder:
+    """Encodes the keys or the values."""
+
+    def __init__(self, planned: PlannedFormat, known: KnownSchemas, decided: int | None) -> None:
+        self._part = planned.part
+        self._known = known
+        self._of_all = None if planned.column is None else self._as_decided(planned.column, decided)
+        self._of_topics: dict[str, ColumnFormat] = {}
+        self.uses: set[SchemaUse] = set()
+
+    @property
+    def name(self) -> str:
+        return self._part.part
+
+    def encode(self, column: Any, topic: str | pa.Array) -> _Encoded:
+        if self._of_all is not None:
+            return self._encoded(self._of_all, column)
+        if isinstance(topic, str):
+            return self._encoded(self._of_topic(topic), column)
+        return self._by_topic(contiguous(column), topic)
+
+    def _encoded(self, form: ColumnFormat, column: Any) -> _Encoded:
+        self.uses.add(form.use)
+        values, refused = form.encode(column)
+        return _Encoded(values, [_Refused(each.rows, self._path(each.field), f"{each.reason} ({form.use})") for each in refused])
+
+    def _path(self, field: str) -> str:
+        return f"{self.name}.{field}" if field else self.name
+
+    def _by_topic(self, column: pa.Array, topic: pa.Array) -> _Encoded:
+        """Each topic's rows with its schema, in the order of the rows again."""
+        pieces: list[pa.Array] = []
+        refused: list[_Refused] = []
+        groups = list(_rows_of_topics(topic))
+        for name, rows in groups:
+            taken = column if len(groups) == 1 else take_rows(column, rows)
+            if name is None:
+                pieces.append(json_texts(taken).cast(pa.binary()))  # it is refused for its topic, and has no schema
+                continue
+            found = self._encoded(self._of_topic(name), taken)
+            pieces.append(found.values)
+            refused += [each._replace(rows=rows[each.rows]) for each in found.refused]
+        if len(groups) == 1:
+            return _Encoded(pieces[0], refused)
+        order = np.concatenate([rows for _, rows in groups])
+        return _Encoded(_joined(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused)
+
+    def _of_topic(self, topic: str) -> ColumnFormat:
+        found = self._of_topics.get(topic)
+        if found is None:
+            found = self._of_topics[topic] = self._part.for_topic(self._known, topic)
+        return found
+
+    def _as_decided(self, column: ColumnFormat, decided: int | None) -> ColumnFormat:
+        if decided is None or decided == column.use.id:
+            return column
+        return self._part.with_id(self._known, decided, column.use.subject)
+
+
+def _rows_of_topics(topic: pa.Array) -> Iterator[tuple[str | None, PerRow]]:
+    """Each topic with the positions of its rows; None for rows whose topic no topic can have, or that have none."""
+    encoded = contiguous(topic).dictionary_encode()
+    names: list[str | None] = [name if is_topic_name(name) else None for name in texts(encoded.dictionary)]
+    codes = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(len(names) + 2))
+    for code, name in enumerate([*names, None]):
+        rows = order[bounds[code] : bounds[code + 1]]
+        if len(rows):
+            yield name, rows
+
+
+def _joined(pieces: list[pa.Array]) -> pa.Array:
+    kind = pa.large_binary() if any(pa.types.is_large_binary(piece.type) for piece in pieces) else pa.binary()
+    return pa.concat_arrays([piece.cast(kind) for piece in pieces])

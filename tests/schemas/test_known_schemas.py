@@ -1,0 +1,140 @@
+"""known_schemas.py: what was answered is not asked again, but for the latest version after a while."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.schemas import known_schemas
+from spark_kafka_sink.schemas.known_schemas import LATEST_TTL_MS, KnownSchemas
+from spark_kafka_sink.schemas.registry_errors import SUBJECT_NOT_FOUND, UNREACHABLE, RegistryError
+from tests.fakes.clock import ManualClock
+from tests.schemas.fake_registry import FakeRegistry
+
+LONG, STRING = '"long"', '"string"'
+
+
+@pytest.fixture(autouse=True)
+def new_process() -> Iterator[None]:
+    known_schemas.forget()
+    yield
+    known_schemas.forget()
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry(compatibility="NONE") as registry:
+        registry.register("s", LONG)
+        yield registry
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def config(registry: FakeRegistry, **more: str) -> RegistryConfig:
+    given = {"schema.registry.url": registry.url, "schema.registry.max.retries": "0"}
+    return RegistryConfig.from_mapping(given | {name.replace("__", "."): value for name, value in more.items()})
+
+
+def known(registry: FakeRegistry, clock: ManualClock, **more: str) -> KnownSchemas:
+    return KnownSchemas(config(registry, **more), clock=clock)
+
+
+def test_each_question_is_asked_once_in_a_process(registry: FakeRegistry, clock: ManualClock) -> None:
+    for _ in range(3):
+        with known(registry, clock) as each:
+            assert (each.latest("s").text, each.version("s", 1).text, each.by_id(1).text) == (LONG, LONG, LONG)
+            found = each.lookup("s", LONG)
+            assert found is not None
+            assert found.id == 1
+            assert each.for_writing("s", LONG) == found
+        clock.advance(1_000)
+    assert len(registry.requests) == 4
+
+
+def test_a_schema_that_is_not_there_yet_is_asked_for_again(registry: FakeRegistry, clock: ManualClock) -> None:
+    with known(registry, clock) as each:
+        assert each.lookup("s", STRING) is None
+        registry.register("s", STRING)
+        assert each.lookup("s", STRING) is not None
+
+
+def test_what_was_registered_is_known(registry: FakeRegistry, clock: ManualClock) -> None:
+    with known(registry, clock) as each:
+        written = each.for_writing("s", STRING)
+        asked = len(registry.requests)
+        assert each.lookup("s", STRING) == written
+    assert len(registry.requests) == asked
+
+
+def test_a_new_latest_version_comes_in_after_a_while_and_is_told(
+    registry: FakeRegistry, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with known(registry, clock) as each:
+        each.latest("s")
+        registry.register("s", STRING)
+        clock.advance(LATEST_TTL_MS - 1)
+        assert each.latest("s").version == 1
+        clock.advance(1)
+        assert each.latest("s").version == 2
+    assert caplog.messages == ["= rows are written with s version 2 (id 2) from now on, before with s version 1 (id 1)"]
+
+
+def test_while_the_registry_is_gone_the_known_version_goes_on(
+    registry: FakeRegistry, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with known(registry, clock) as each:
+        each.latest("s")
+        each.close()
+        registry.stop()
+        clock.advance(LATEST_TTL_MS)
+        assert each.latest("s").version == 1
+        assert each.latest("s").version == 1
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        with pytest.raises(RegistryError) as raised:
+            each.latest("t")
+    assert raised.value.condition == UNREACHABLE
+
+
+def test_a_subject_that_is_gone_is_an_error_even_if_it_was_known(clock: ManualClock) -> None:
+    with FakeRegistry() as registry:
+        registry.register("s", LONG)
+        each = known(registry, clock)
+        each.latest("s")
+        registry._subjects.clear()
+        clock.advance(LATEST_TTL_MS)
+        with pytest.raises(RegistryError) as raised:
+            each.latest("s")
+        assert raised.value.condition == SUBJECT_NOT_FOUND
+        each.close()
+
+
+def test_other_options_are_other_answers(registry: FakeRegistry, clock: ManualClock) -> None:
+    known(registry, clock).latest("s")
+    known(registry, clock, basic__auth__user__info="me:x").latest("s")
+    assert len(registry.requests) == 2
+
+
+def test_memory_is_bounded(registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_schemas, "MAX_ANSWERS", 2)
+    with known(registry, clock) as each:
+        each.by_id(1)
+        each.version("s", 1)
+        each.latest("s")
+        assert len(known_schemas._answers) == 2
+        each.by_id(1)
+    assert registry.requests.count("GET /schemas/ids/1") == 2
+
+
+def test_a_known_answer_connects_nowhere(registry: FakeRegistry, clock: ManualClock) -> None:
+    known(registry, clock).by_id(1)
+
+    def connect(_: RegistryConfig) -> None:
+        raise AssertionError("it connects")
+
+    assert KnownSchemas(config(registry), connect, clock).by_id(1).text == LONG  # type: ignore[arg-type]

@@ -1,0 +1,285 @@
+"""part_format.py: which schema keys and values have, what is asked for it, and what keeps it from being used."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.config.format_options import (
+    AVRO,
+    FRAMED,
+    ID,
+    LATEST,
+    TEXT,
+    VERSION,
+    PartOptions,
+    SchemaReference,
+    SchemaUse,
+)
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.errors import ConfigError, SchemaError
+from spark_kafka_sink.schemas import known_schemas
+from spark_kafka_sink.schemas.known_schemas import KnownSchemas
+from spark_kafka_sink.schemas.part_format import PartFormat, plan_part
+from spark_kafka_sink.schemas.registry_errors import INCOMPATIBLE, SCHEMA_NOT_FOUND, WRITE_RULE, RegistryError
+from tests.schemas.fake_registry import FakeRegistry
+
+ROW = pa.struct([pa.field("id", pa.int64(), nullable=False)])
+ROW_TEXT = '{"type":"record","name":"topLevelRecord","fields":[{"name":"id","type":"long"}]}'
+WIDER_TEXT = ROW_TEXT.replace("}]}", '},{"name":"note","type":["null","string"],"default":null}]}')
+OTHER_TEXT = ROW_TEXT.replace("topLevelRecord", "Other")
+LATEST_SCHEMA, TEXT_SCHEMA = SchemaReference(LATEST), SchemaReference(TEXT, text=ROW_TEXT)
+
+
+@pytest.fixture(autouse=True)
+def new_process() -> Iterator[None]:
+    known_schemas.forget()
+    yield
+    known_schemas.forget()
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def known(registry: FakeRegistry) -> Iterator[KnownSchemas]:
+    with KnownSchemas(config(registry.url)) as known:
+        yield known
+
+
+def config(url: str = "http://localhost:1", **more: str) -> RegistryConfig:
+    return RegistryConfig.from_mapping(
+        {"schema.registry.url": url} | {key.replace("__", "."): each for key, each in more.items()}
+    )
+
+
+def planned(type: pa.DataType = ROW, settings: RegistryConfig | None = None, **options: Any) -> PartFormat:
+    problems: list[str] = []
+    found = plan_part(PartOptions(**{"part": "value", "format": AVRO} | options), type, settings or config(), problems)
+    assert problems == []
+    return found
+
+
+def problems_of(type: pa.DataType = ROW, settings: RegistryConfig | None = None, **options: Any) -> list[str]:
+    problems: list[str] = []
+    plan_part(PartOptions(**{"part": "value", "format": AVRO} | options), type, settings or config(), problems)
+    return problems
+
+
+# THE SUBJECT
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "subject", "needs_topic"),
+    [
+        ("TopicNameStrategy", {}, "t-value", True),
+        ("RecordNameStrategy", {}, "topLevelRecord", False),
+        ("TopicRecordNameStrategy", {}, "t-topLevelRecord", True),
+        ("RecordNameStrategy", {"record_name": "Order", "record_namespace": "a.b"}, "a.b.Order", False),
+        ("RecordNameStrategy", {"schema": SchemaReference(TEXT, text=OTHER_TEXT)}, "Other", False),
+        ("TopicNameStrategy", {"subject": "s"}, "s", False),
+        ("TopicNameStrategy", {"schema": SchemaReference(ID, 7)}, "", False),
+        ("RecordNameStrategy", {"schema": SchemaReference(ID, 7), "type": pa.string()}, "", False),
+    ],
+)
+def test_the_subject_is_named_by_option_or_strategy(
+    strategy: str, options: dict[str, Any], subject: str, needs_topic: bool
+) -> None:
+    part = planned(settings=config(value__subject__name__strategy=strategy), **options)
+    assert (part.subject_of("t"), part.needs_topic) == (subject, needs_topic)
+
+
+@pytest.mark.parametrize("schema", [None, LATEST_SCHEMA, SchemaReference(TEXT, text='"string"')])
+def test_a_strategy_for_records_needs_a_record(schema: SchemaReference | None) -> None:
+    (problem,) = problems_of(pa.string(), config(value__subject__name__strategy="RecordNameStrategy"), schema=schema)
+    assert "set valueSubject" in problem
+
+
+# THE SCHEMA
+
+
+def test_a_derived_schema_is_registered_only_when_told_to(registry: FakeRegistry, known: KnownSchemas) -> None:
+    part, problems = planned(), []
+    assert part.look(known, "t", problems) is None
+    assert registry.texts("t-value") == []
+    found = part.register(known, "t")
+    assert registry.texts("t-value") == [ROW_TEXT]
+    assert found.use == SchemaUse("value", "t-value", 1, 1)
+    assert found.encode(pa.array([{"id": 1}, None], ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x01\x02", None]
+    assert part.look(known, "t", problems) == found
+    assert problems == []
+
+
+def test_what_a_task_gets_is_plain_data(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", ROW_TEXT)
+    found = planned().look(known, "t", [])
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy == found
+    assert copy.encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x01\x02"]
+
+
+def test_a_schema_that_is_not_compatible_is_told_before_anything_is_registered(
+    registry: FakeRegistry, known: KnownSchemas
+) -> None:
+    registry.register("t-value", ROW_TEXT.replace('"long"', '"string"'))
+    with pytest.raises(RegistryError) as raised:
+        planned().look(known, "t", [])
+    assert raised.value.condition == INCOMPATIBLE
+    assert len(registry.texts("t-value")) == 1
+
+
+def test_without_auto_register_the_schema_must_be_there(registry: FakeRegistry) -> None:
+    settings = config(registry.url, auto__register__schemas="false")
+    with KnownSchemas(settings) as known:
+        part = planned(settings=settings)
+        with pytest.raises(RegistryError) as raised:
+            part.look(known, "t", [])
+        assert raised.value.condition == SCHEMA_NOT_FOUND
+        registry.register("t-value", ROW_TEXT)
+        found = part.look(known, "t", [])
+        assert found is not None
+        assert found.use == SchemaUse("value", "t-value", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("schema", "use"),
+    [
+        (LATEST_SCHEMA, SchemaUse("value", "t-value", 2, 2)),
+        (SchemaReference(VERSION, 1), SchemaUse("value", "t-value", 1, 1)),
+        (SchemaReference(ID, 1), SchemaUse("value", "", 1, None)),
+    ],
+)
+def test_a_named_schema_is_taken_as_it_is(
+    registry: FakeRegistry, known: KnownSchemas, schema: SchemaReference, use: SchemaUse
+) -> None:
+    registry.register("t-value", ROW_TEXT)
+    registry.register("t-value", WIDER_TEXT)
+    found = planned(schema=schema).for_topic(known, "t")
+    assert found.use == use
+    encoded = b"\x02" if use.id == 1 else b"\x02\x00"  # the default of the wider one is null
+    assert found.encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [b"\x00" + use.id.to_bytes(4, "big") + encoded]
+
+
+def test_all_differences_are_told_with_the_schemas_name(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", WIDER_TEXT)
+    kind, problems = pa.struct([("id", pa.string()), ("more", pa.int64())]), []
+    assert planned(kind, schema=LATEST_SCHEMA).look(known, "t", problems) is None
+    assert len(problems) == 2
+    assert all(problem.endswith("(t-value version 1 (id 1))") for problem in problems)
+    with pytest.raises(SchemaError, match="more is no field"):
+        planned(kind, schema=LATEST_SCHEMA).for_topic(known, "t")
+
+
+def test_given_text_is_compared_before_the_registry_is_asked() -> None:
+    (problem,) = problems_of(pa.struct([("id", pa.string())]), schema=TEXT_SCHEMA)
+    assert problem.endswith("(valueSchema)")
+    (problem,) = problems_of(schema=SchemaReference(TEXT, text='{"type":"nothing"}'))
+    assert problem.startswith("the schema of the value cannot be used: ")
+
+
+def test_given_text_is_registered(registry: FakeRegistry, known: KnownSchemas) -> None:
+    planned(schema=TEXT_SCHEMA).for_topic(known, "t")
+    assert registry.texts("t-value") == [ROW_TEXT]
+
+
+def test_a_schema_of_another_type_is_a_problem(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", "message A {}", schemaType="PROTOBUF")
+    problems: list[str] = []
+    assert planned(schema=LATEST_SCHEMA).look(known, "t", problems) is None
+    assert "t-value version 1 (id 1) is PROTOBUF" in problems[0]
+    assert problems[0].endswith("set valueFormat=framed")
+
+
+@pytest.mark.parametrize("options", [{}, {"schema": LATEST_SCHEMA}, {"schema": LATEST_SCHEMA, "format": FRAMED}])
+def test_rules_for_writing_are_never_written_around(registry: FakeRegistry, known: KnownSchemas, options: dict[str, Any]) -> None:
+    rule = {"name": "hide", "kind": "TRANSFORM", "type": "ENCRYPT", "mode": "WRITEREAD"}
+    registry.register("t-value", ROW_TEXT, ruleSet={"domainRules": [rule]})
+    with pytest.raises(RegistryError, match="hide") as raised:
+        planned(**options).look(known, "t", [])
+    assert raised.value.condition == WRITE_RULE
+
+
+def test_a_repetition_takes_the_schema_of_the_first_time(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", ROW_TEXT)
+    registry.register("t-value", WIDER_TEXT)
+    part = planned(schema=LATEST_SCHEMA)
+    assert part.for_topic(known, "t").use.id == 2
+    assert part.with_id(known, 1, "t-value").encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [
+        b"\x00\x00\x00\x00\x01\x02"
+    ]
+
+
+# FRAMED
+
+
+@pytest.mark.parametrize(
+    ("schema_type", "message", "prefix"),
+    [
+        ("JSON", None, b"\x00\x00\x00\x00\x01"),
+        ("PROTOBUF", None, b"\x00\x00\x00\x00\x01\x00"),
+        ("PROTOBUF", (1, 0), b"\x00\x00\x00\x00\x01\x04\x02\x00"),
+        ("AVRO", None, b"\x00\x00\x00\x00\x01"),
+    ],
+)
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_binary()])
+def test_framed_puts_the_frame_before_bytes(
+    registry: FakeRegistry,
+    known: KnownSchemas,
+    schema_type: str,
+    message: tuple[int, ...] | None,
+    prefix: bytes,
+    kind: pa.DataType,
+) -> None:
+    registry.register("t-value", '"string"', schemaType=schema_type)
+    part = planned(kind, format=FRAMED, schema=LATEST_SCHEMA, message=message)
+    assert part.text is None
+    found = part.for_topic(known, "t")
+    column = pa.array(["x", None, "", "yz"], pa.string()).cast(kind)
+    expected = [prefix + b"x", None, prefix, prefix + b"yz"]
+    assert found.encode(column).values.to_pylist() == expected
+    assert found.encode(pa.chunked_array([column.slice(1, 2), column.slice(3)])).values.to_pylist() == expected[1:]
+
+
+def test_a_message_is_for_protobuf(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", "{}", schemaType="JSON")
+    problems: list[str] = []
+    part = planned(pa.string(), format=FRAMED, schema=LATEST_SCHEMA, message=(1,))
+    assert part.look(known, "t", problems) is None
+    assert problems == ["valueMessage is for Protobuf: t-value version 1 (id 1) is JSON"]
+
+
+# COLUMNS AS THEY ARRIVE
+
+
+def test_another_time_zone_or_larger_offsets_are_what_was_planned(known: KnownSchemas) -> None:
+    def kind(zone: str, text: pa.DataType) -> pa.DataType:
+        items = pa.list_(pa.field("element", pa.struct([("at", pa.timestamp("us", zone))])))
+        return pa.struct([("at", pa.timestamp("us", zone)), ("in", items), ("m", pa.map_(pa.string(), text)), ("s", text)])
+
+    found = planned(kind("UTC", pa.string())).for_topic(known, "t")
+    rows = [{"at": 1, "in": [{"at": 2}, None], "m": [("k", "v")], "s": "x"}, None]
+    expected = found.encode(pa.array(rows, kind("UTC", pa.string()))).values
+    assert found.encode(pa.array(rows, kind("Europe/Berlin", pa.large_string()))).values == expected
+
+
+def test_another_type_than_planned_is_an_error(known: KnownSchemas) -> None:
+    found = planned().for_topic(known, "t")
+    with pytest.raises(SchemaError, match="the value was planned as struct"):
+        found.encode(pa.array([{"other": "x"}]))
+
+
+def test_a_registry_that_needs_a_record_name_says_so() -> None:
+    part = planned(pa.string(), subject="s")
+    assert part.subject_of("t") == "s"
+    bare = PartFormat(
+        PartOptions("value", AVRO), pa.string(), '"string"', None, config(value__subject__name__strategy="RecordNameStrategy")
+    )
+    with pytest.raises(ConfigError, match="set valueSubject"):
+        bare.subject_of("t")

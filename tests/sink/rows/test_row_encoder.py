@@ -1,0 +1,260 @@
+"""row_encoder.py: keys and values become bytes, row by row in place; rows that cannot be encoded are told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.config.format_options import AVRO, FRAMED, LATEST, PartOptions, SchemaReference, SchemaUse
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL, SKIP
+from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.exactly_once.writes import WriteId
+from spark_kafka_sink.records.row_mapping import RowMapping
+from spark_kafka_sink.schemas import known_schemas
+from spark_kafka_sink.schemas.known_schemas import KnownSchemas
+from spark_kafka_sink.schemas.part_format import PlannedFormat, plan_part
+from spark_kafka_sink.sink.exactly_once_task import content_to_compare
+from spark_kafka_sink.sink.rows.chunk import Chunk
+from spark_kafka_sink.sink.rows.dead_letters import HEADER_PREFIX
+from spark_kafka_sink.sink.rows.gathering import SparkRows
+from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
+from spark_kafka_sink.sink.rows.row_sender import RowSender
+from tests.schemas.fake_registry import FakeRegistry
+from tests.sink.columns import columns, sink_options
+from tests.sink.fake_producer import FakeProducer
+
+ROW = pa.struct([pa.field("id", pa.int64())])
+ROW_TEXT = '{"type":"record","name":"Row","fields":[{"name":"id","type":"long"}]}'
+WIDER_TEXT = ROW_TEXT.replace("}]}", '},{"name":"note","type":["null","string"],"default":null}]}')
+FRAME = b"\x00\x00\x00\x00\x01"
+NO_ID = "it is null"
+
+
+@pytest.fixture(autouse=True)
+def new_process() -> Iterator[None]:
+    known_schemas.forget()
+    yield
+    known_schemas.forget()
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def known(registry: FakeRegistry) -> Iterator[KnownSchemas]:
+    with KnownSchemas(RegistryConfig.from_mapping({"schema.registry.url": registry.url})) as known:
+        yield known
+
+
+def planned(
+    known: KnownSchemas, part: str = "value", kind: pa.DataType = ROW, topic: str | None = "t", **options: Any
+) -> PlannedFormat:
+    given = {"format": AVRO, "schema": SchemaReference(LATEST)} | options
+    found = plan_part(PartOptions(part, **given), kind, known._config, [])
+    return PlannedFormat(found, None if topic is None else found.for_topic(known, topic))
+
+
+def chunk(values: list[Any], **given: Any) -> Chunk:
+    """Its rows are numbered from 100 on."""
+    numbers = range(100, 100 + len(values))
+    return Chunk(columns(value=pa.array(values, given.pop("kind", ROW)), **given), numbers, 1_000)
+
+
+def encoder(known: KnownSchemas, *formats: PlannedFormat, **options: Any) -> RowEncoder:
+    return RowEncoder(formats, known, **({"keeps_all": True} | options))
+
+
+def test_values_and_keys_are_encoded_and_nulls_stay(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", ROW_TEXT)
+    registry.register("t-key", '"string"')
+    rows = encoder(known, planned(known), planned(known, "key", pa.string()))
+    found = rows.encode(chunk([{"id": 1}, None, {"id": 2}], key=pa.array(["a", "b", None])))
+    assert found.columns["value"].to_pylist() == [FRAME + b"\x02", None, FRAME + b"\x04"]
+    assert found.columns["key"].to_pylist() == [b"\x00\x00\x00\x00\x02\x02a", b"\x00\x00\x00\x00\x02\x02b", None]
+    assert (list(found.numbers), found.size_bytes, found.unencoded) == ([100, 101, 102], 1_000, ())
+    assert rows.uses() == (SchemaUse("key", "t-key", 2, 1), SchemaUse("value", "t-value", 1, 1))
+
+
+def test_rows_that_cannot_be_encoded_leave_the_chunk_as_json(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", ROW_TEXT)
+    rows = encoder(known, planned(known))
+    given = chunk([{"id": 1}, {"id": None}, None, {"id": None}, {"id": 2}], key=pa.array([b"a", b"b", b"c", b"d", b"e"]))
+    found = rows.encode(given)
+    assert found.columns["value"].to_pylist() == [FRAME + b"\x02", None, FRAME + b"\x04"]
+    assert list(found.numbers) == [100, 102, 104]
+    (unencoded,) = found.unencoded
+    assert (unencoded.field, list(unencoded.chunk.numbers)) == ("value.id", [101, 103])
+    assert unencoded.reason.startswith(NO_ID)
+    assert unencoded.reason.endswith("(t-value version 1 (id 1))")
+    assert unencoded.chunk.columns["value"].to_pylist() == [b'{"id": null}'] * 2
+    assert unencoded.chunk.columns["key"].to_pylist() == [b"b", b"d"]
+
+
+def test_a_row_counts_once_and_only_its_bad_part_is_json(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", ROW_TEXT)
+    registry.register("t-key", ROW_TEXT)
+    rows = encoder(known, planned(known), planned(known, "key"))
+    bad, good = {"id": None}, {"id": 7}
+    found = rows.encode(chunk([bad, bad, good, good], key=pa.array([bad, good, bad, good], ROW)))
+    assert list(found.numbers) == [103]
+    shown = {
+        int(number): (value, key)
+        for each in found.unencoded
+        for number, value, key in zip(
+            each.chunk.numbers,
+            each.chunk.columns["value"].to_pylist(),
+            each.chunk.columns["key"].to_pylist(),
+            strict=True,
+        )
+    }
+    json_text, octets = b'{"id": null}', FRAME + b"\x0e"
+    assert shown == {100: (json_text, json_text), 101: (json_text, octets), 102: (octets, json_text)}
+
+
+def test_where_a_row_fails_the_task_only_the_first_becomes_json(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", ROW_TEXT)
+    found = encoder(known, planned(known), keeps_all=False).encode(chunk([{"id": 1}, {"id": None}, {"id": None}]))
+    (unencoded,) = found.unencoded
+    assert list(unencoded.chunk.numbers) == [101]
+
+
+# TOPICS FROM A COLUMN
+
+
+def test_each_topic_has_its_own_schema_and_is_asked_for_once(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("a-value", ROW_TEXT)
+    registry.register("b-value", WIDER_TEXT)
+    rows = encoder(known, planned(known, topic=None))
+    asked = len(registry.requests)
+    for _ in range(3):
+        topics = pa.array(["b", "a", None, "b", "no/topic", "a"])
+        found = rows.encode(chunk([{"id": 1}, {"id": 2}, {"id": 3}, None, {"id": 5}, {"id": 6}], topic=topics))
+        assert found.columns["value"].to_pylist() == [
+            b"\x00\x00\x00\x00\x02\x02\x00",
+            FRAME + b"\x04",
+            b'{"id": 3}',  # refused later, for its topic
+            None,
+            b'{"id": 5}',
+            FRAME + b"\x0c",
+        ]
+    assert len(registry.requests) == asked + 2
+    assert [use.subject for use in rows.uses()] == ["a-value", "b-value"]
+
+
+def test_refused_rows_of_topics_keep_their_places(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("a-value", ROW_TEXT)
+    registry.register("b-value", WIDER_TEXT)
+    rows = encoder(known, planned(known, topic=None))
+    found = rows.encode(chunk([{"id": 1}, {"id": None}, {"id": None}, {"id": 4}], topic=pa.array(["b", "b", "a", "a"])))
+    assert list(found.numbers) == [100, 103]
+    told = sorted((list(each.chunk.numbers), each.reason[-24:]) for each in found.unencoded)
+    assert told == [([101], "(b-value version 1 (id 2))"[-24:]), ([102], "(a-value version 1 (id 1))"[-24:])]
+
+
+def test_one_topic_in_the_column_and_one_for_all_rows_are_alike(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("a-value", ROW_TEXT)
+    rows = encoder(known, planned(known, topic=None))
+    for topic in ("a", pa.array(["a", "a"])):
+        found = rows.encode(chunk([{"id": 1}, None], topic=topic))
+        assert found.columns["value"].to_pylist() == [FRAME + b"\x02", None]
+
+
+def test_a_topic_whose_schema_does_not_fit_fails_the_task(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("a-value", '{"type":"record","name":"Row","fields":[{"name":"other","type":"long"}]}')
+    with pytest.raises(SchemaError, match="a-value version 1"):
+        encoder(known, planned(known, topic=None)).encode(chunk([{"id": 1}], topic=pa.array(["a"])))
+
+
+def test_rows_in_random_order_are_what_they_are_one_by_one(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("a-value", ROW_TEXT)
+    registry.register("b-value", WIDER_TEXT)
+    random = np.random.default_rng(1)
+    values: list[Any] = [None if number % 7 == 0 else {"id": None if number % 5 == 0 else number} for number in range(500)]
+    topics = random.choice(["a", "b"], 500).tolist()
+    rows = encoder(known, planned(known, topic=None))
+    at_once = rows.encode(chunk(values, topic=pa.array(topics)))
+    one_by_one = [rows.encode(chunk([value], topic=topic)) for value, topic in zip(values, topics, strict=True)]
+    expected = [each.columns["value"][0].as_py() for each in one_by_one if len(each.numbers)]
+    assert at_once.columns["value"].to_pylist() == expected
+    assert len(at_once.numbers) + sum(len(each.chunk.numbers) for each in at_once.unencoded) == 500
+
+
+# REPETITIONS
+
+
+def test_a_repetition_encodes_with_the_schema_that_was_decided(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", ROW_TEXT)
+    first = encoder(known, planned(known)).encode(chunk([{"id": 1}]))
+    known_schemas.forget()
+    registry.register("t-value", WIDER_TEXT)
+    newer = planned(known)
+    assert newer.column is not None
+    assert newer.column.use.id == 2
+    again = encoder(known, newer, decided={"value": 1})
+    assert again.encode(chunk([{"id": 1}])).columns["value"].to_pylist() == first.columns["value"].to_pylist()
+    assert again.uses() == (SchemaUse("value", "t-value", 1, None),)
+
+
+def test_rows_that_cannot_be_encoded_are_content_too(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", ROW_TEXT)
+    rows, write = encoder(known, planned(known)), WriteId("q", 1)
+    both = content_to_compare(rows.encode(chunk([{"id": 1}, {"id": None}])), write)
+    assert both.rows == 2
+    assert both == content_to_compare(rows.encode(chunk([{"id": None}, {"id": 1}])), write)
+    assert both != content_to_compare(rows.encode(chunk([{"id": 1}])), write)
+
+
+# WITH THE SENDER
+
+
+def read(registry: FakeRegistry, known: KnownSchemas, rules: dict[str, Any]) -> tuple[RowSender, FakeProducer]:
+    """A task that reads two batches, of which the second has a row that cannot be encoded."""
+    registry.register("t-value", ROW_TEXT)
+    mapping = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
+    values = [[{"id": 1}], [{"id": 2}, {"id": None}]]
+    batches = iter([pa.record_batch([pa.array(each, ROW)], names=["value"]) for each in values])
+    producer = FakeProducer({})
+    sender = RowSender(producer, sink_options(**rules), FakeProducer)  # type: ignore[arg-type]
+    for each in SparkRows(batches, mapping, encoder=encoder(known, planned(known))).chunks():
+        sender.send(each)
+    sender.finish()
+    return sender, producer
+
+
+def test_a_row_that_cannot_be_encoded_fails_its_task_by_name(registry: FakeRegistry, known: KnownSchemas) -> None:
+    with pytest.raises(InvalidRecordError) as raised:
+        read(registry, known, {"on_invalid_record": FAIL})
+    assert raised.value.condition == "KAFKA_ROW_NOT_ENCODABLE"
+    assert raised.value.message.startswith("row 2 of this task: topic t, no key, value of 12 bytes: value.id: it is null")
+
+
+def test_a_row_that_cannot_be_encoded_is_skipped_and_counted(registry: FakeRegistry, known: KnownSchemas) -> None:
+    sender, _ = read(registry, known, {"on_invalid_record": SKIP})
+    assert (sender.rows, sender.acknowledged, dict(sender.skipped_by_reason)) == (3, 2, {"KAFKA_ROW_NOT_ENCODABLE": 1})
+
+
+def test_its_dead_letter_has_the_row_as_json_and_names_the_field(registry: FakeRegistry, known: KnownSchemas) -> None:
+    sender, producer = read(registry, known, {"on_invalid_record": DEAD_LETTER, "dead_letter_topic": "dead"})
+    assert dict(sender.dead_lettered_by_reason) == {"KAFKA_ROW_NOT_ENCODABLE": 1}
+    (letter,) = [call for call in producer.calls if call["topic"] == "dead"]
+    assert json.loads(letter["value"][0].as_py()) == {"id": None}
+    headers = {each["key"]: each["value"] for each in letter["headers"][0].as_py()}
+    assert headers[f"{HEADER_PREFIX}field"] == b"value.id"
+    assert headers[f"{HEADER_PREFIX}condition"] == b"KAFKA_ROW_NOT_ENCODABLE"
+    assert headers[f"{HEADER_PREFIX}message"].startswith(b"value.id: it is null")
+
+
+def test_bytes_get_a_frame_where_they_are_encoded_already(registry: FakeRegistry, known: KnownSchemas) -> None:
+    registry.register("t-value", "{}", schemaType="JSON")
+    rows = encoder(known, planned(known, kind=pa.string(), format=FRAMED))
+    found = rows.encode(chunk(['{"a":1}', None], kind=pa.string()))
+    assert found.columns["value"].to_pylist() == [FRAME + b'{"a":1}', None]
