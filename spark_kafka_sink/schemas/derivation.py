@@ -153,9 +153,9 @@ class _Derivation:
 
 
 def plain_type(type: pa.DataType) -> pa.DataType:
-    """The type of the values of a dictionary, a run-end encoded or an extension type; any other type as it is."""
+    """The type of the values of a dictionary or an extension type; any other type as it is."""
     while True:
-        if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
+        if pa.types.is_dictionary(type):
             type = type.value_type
         elif isinstance(type, pa.BaseExtensionType):
             type = type.storage_type
@@ -211,6 +211,7 @@ _REMEDIES: tuple[tuple[Any, str], ...] = (
     (pa.types.is_duration, "cast it, as in CAST({0} AS STRING), or write its microseconds as a number"),
     (pa.types.is_interval, "cast it, as in CAST({0} AS STRING)"),
     (pa.types.is_uint64, "cast it to int64, or to decimal128(20, 0) for values above its range"),
+    (pa.types.is_run_end_encoded, "decode it, as in pyarrow.compute.run_end_decode"),
     (pa.types.is_union, "use a struct with a nullable field for each of its types"),
 )
 

@@ -112,7 +112,11 @@ class SchemaRegistry:
         """The compatibility mode that applies to the subject, such as BACKWARD."""
         what = f"get the compatibility mode of subject {printable(subject)}"
         body = self._ask(RegistryRequest(what, "GET", ("config", subject), {"defaultToGlobal": "true"}))
-        return printable(body.get("compatibilityLevel") or body.get("compatibility") or "unknown")
+        return _mode(body)
+
+    def default_compatibility(self) -> str:
+        """The mode of subjects without one of their own."""
+        return _mode(self._ask(RegistryRequest("get the compatibility mode", "GET", ("config",))))
 
     # WRITING
 
@@ -269,6 +273,10 @@ def _write_rules(rule_set: object) -> str | None:
         if rule.get("mode") in _WRITE_MODES and rule.get("disabled") is not True
     ]
     return printable_list(names) if names else None
+
+
+def _mode(body: Mapping[str, Any]) -> str:
+    return printable(body.get("compatibilityLevel") or body.get("compatibility") or "unknown")
 
 
 def _number(value: object, what: str) -> int:

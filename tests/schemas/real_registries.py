@@ -39,12 +39,12 @@ END_LIMIT_S = 30
 
 @dataclass(frozen=True)
 class Distribution(Dependency):
-    """An archive with the classifier `all` in place of a jar; Ivy is told that it is one."""
+    """An archive with the classifier `all` in place of a jar. Ivy takes jars and bundles here."""
 
     def as_xml(self) -> str:
         return (
             f'<dependency org="{self.organisation}" name="{self.artifact}" rev="{self.revision}" conf="default->default"'
-            f' transitive="false"><artifact name="{self.artifact}" type="jar" ext="tar.gz" m:classifier="all"/></dependency>'
+            f' transitive="false"><artifact name="{self.artifact}" type="bundle" ext="tar.gz" m:classifier="all"/></dependency>'
         )
 
 

@@ -1,0 +1,193 @@
+"""Asks the schema registry, if the options name a format, and judges it: its addresses, the login, the subjects of key and value.
+
+Everything is asked side by side, once, and nothing is registered. The DataFrame is not known here: whether its schema fits is
+found out when a write is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.format_options import AVRO, ID, KEY, LATEST, TEXT, VALUE, VERSION, PartOptions, part_options
+from spark_kafka_sink.config.registry_config import RegistryAddress, RegistryConfig
+from spark_kafka_sink.config.sink_options import SinkOptions
+from spark_kafka_sink.errors import ConfigError, KafkaError, NetworkError, printable
+from spark_kafka_sink.network.background import outcomes_within
+from spark_kafka_sink.schemas import registry_errors
+from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD
+from spark_kafka_sink.schemas.registry import AVRO as AVRO_TYPE
+from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
+from spark_kafka_sink.schemas.subjects import needs_record_name, subject_for
+from spark_kafka_sink.tools.check.results import CheckResult, green, red, yellow
+
+CHECK, SUBJECT = "registry", "subject"
+GRACE_MS = 300  # in which the last answer is looked at
+
+
+class RegistryAnswer(NamedTuple):
+    """`value`: what was asked for, or the KafkaError."""
+
+    value: Any
+    ms: int
+
+
+class AskedPart(NamedTuple):
+    """What is asked about a key or value. `subject` is empty for a schema that is named by its id."""
+
+    options: PartOptions
+    subject: str
+    schema: RegistryAnswer
+    mode: RegistryAnswer
+
+
+def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[CheckResult]:
+    """Blocks for `left_ms` at most. Empty if nothing is encoded or framed here."""
+    parts = [found for part in (KEY, VALUE) if (found := part_options(options, options.registry, part)) is not None]
+    if not parts:
+        return []
+    try:
+        return list(_results(options, parts, _Asking(options.registry, clock, left_ms)))
+    except ConfigError as error:  # urllib3 or a certificate is missing
+        return [red(CHECK, "", str(error))]
+
+
+def _results(options: SinkOptions, parts: Sequence[PartOptions], asking: _Asking) -> Iterator[CheckResult]:
+    config, addresses = options.registry, options.registry.schema_registry_url
+    named = [_subject(each, config, options.topic) for each in parts]
+    works = [partial(asking.registry(address).default_compatibility) for address in addresses]
+    for part, subject in zip(parts, named, strict=True):
+        works += asking.of_part(part, subject)
+    answers = asking.answers(works)
+    found = answers[: len(addresses)]
+    yield from judge_addresses(addresses, found, config)
+    if any(is_reached(each) for each in found):
+        pairs = answers[len(addresses) :]
+        for number, (part, subject) in enumerate(zip(parts, named, strict=True)):
+            if isinstance(subject, ConfigError):
+                yield yellow(SUBJECT, part.part, "not known: it has the name of a record of the DataFrame")
+            else:
+                yield judge_part(AskedPart(part, subject, *pairs[2 * number : 2 * number + 2]), config)
+
+
+def _subject(part: PartOptions, config: RegistryConfig, topic: str | None) -> str | ConfigError:
+    """The error, if it depends on the DataFrame."""
+    if part.schema is not None and part.schema.kind == ID:
+        return ""
+    if part.subject is not None:
+        return part.subject
+    if needs_record_name(config, part.part) and part.schema is not None and part.schema.kind == TEXT:
+        return ConfigError("the text names the record")
+    name = part.record_name or TOP_LEVEL_RECORD
+    return subject_for(config, part.part, topic, f"{part.record_namespace}.{name}" if part.record_namespace else name)
+
+
+class _Asking:
+    """Each question on a thread of its own, without repetitions, within the time."""
+
+    def __init__(self, config: RegistryConfig, clock: Clock, left_ms: int) -> None:
+        limit_ms = max(min(config.schema_registry_default_api_timeout_ms, left_ms - GRACE_MS), 1)
+        self._config = replace(config, schema_registry_max_retries=0, schema_registry_default_api_timeout_ms=limit_ms)
+        self._clock = clock
+        self._left_ms = left_ms
+        self._of_all = SchemaRegistry(self._config, clock)
+
+    def registry(self, address: RegistryAddress) -> SchemaRegistry:
+        return SchemaRegistry(replace(self._config, schema_registry_url=(address,)), self._clock)
+
+    def of_part(self, part: PartOptions, subject: str | ConfigError) -> list[Any]:
+        """The schema, and the compatibility mode."""
+        if isinstance(subject, ConfigError):
+            return [lambda: None, lambda: None]
+        registry, schema = self._of_all, part.schema
+        if schema is not None and schema.kind == ID:
+            return [partial(registry.by_id, schema.number), lambda: None]
+        if schema is not None and schema.kind == VERSION:
+            return [partial(registry.version, subject, schema.number), lambda: None]
+        return [partial(registry.latest, subject), partial(registry.compatibility, subject)]
+
+    def answers(self, works: Sequence[Any]) -> list[RegistryAnswer]:
+        outcomes = outcomes_within([partial(self._timed, work) for work in works], self._left_ms, self._clock)
+        late = NetworkError(f"no answer within {self._left_ms:,} ms")
+        return [RegistryAnswer(late, self._left_ms) if outcome is None else outcome.result for outcome in outcomes]
+
+    def _timed(self, work: Any) -> RegistryAnswer:
+        began_ms = self._clock.now_ms()
+        try:
+            found = work()
+        except KafkaError as error:
+            found = error
+        return RegistryAnswer(found, self._clock.now_ms() - began_ms)
+
+
+# JUDGES
+
+
+def is_reached(answer: RegistryAnswer) -> bool:
+    """Also by a user who may not ask what was asked."""
+    condition = answer.value.condition if isinstance(answer.value, KafkaError) else registry_errors.NOT_ALLOWED
+    return condition in {registry_errors.NOT_ALLOWED, registry_errors.SUBJECT_NOT_FOUND}
+
+
+def judge_addresses(
+    addresses: Sequence[RegistryAddress], answers: Sequence[RegistryAnswer], config: RegistryConfig
+) -> Iterator[CheckResult]:
+    """Red only if no address answers: the next one is asked then."""
+    is_any_reached = any(map(is_reached, answers))
+    for address, answer in zip(addresses, answers, strict=True):
+        url = printable(address.url)
+        if is_reached(answer):
+            yield green(CHECK, url, f"answers {_who(address, config)}", answer.ms)
+        elif is_any_reached:
+            yield yellow(CHECK, url, f"{answer.value}", "others are asked in its place", answer.ms)
+        else:
+            yield red(CHECK, url, f"{answer.value}", ms=answer.ms)
+
+
+def _who(address: RegistryAddress, config: RegistryConfig) -> str:
+    login = config.login_of(address)
+    if login is not None:
+        return f"user '{printable(login.reveal().partition(':')[0])}'"
+    return "without a login" if config.token_source is None else f"a token ({config.token_source})"
+
+
+def judge_part(asked: AskedPart, config: RegistryConfig) -> CheckResult:
+    schema, named = asked.schema.value, asked.options.schema
+    subject = printable(asked.subject or f"{asked.options.part}: schema {named}")
+    ms = max(asked.schema.ms, asked.mode.ms)
+    if isinstance(schema, KafkaError):
+        return _missing(asked, schema, config, subject, ms)
+    if asked.options.format == AVRO and schema.schema_type != AVRO_TYPE:
+        return red(SUBJECT, subject, f"{_found(schema)}: no Avro", f"set {asked.options.part}Format=framed", ms)
+    is_derived = named is None or named.kind == TEXT
+    if schema.has_write_rules is not None:
+        found = f"{_found(schema)}; it has rules that apply to writing, which are not carried out: {schema.has_write_rules}"
+        return (yellow if is_derived else red)(SUBJECT, subject, found, "write with a client that does", ms)
+    if not is_derived:
+        return green(SUBJECT, subject, f"{_found(schema)} is what rows are written with", ms)
+    how = "a schema that differs is registered" if config.auto_register_schemas else "a schema that differs is refused"
+    return green(SUBJECT, subject, f"{_found(schema)}; compatibility {_mode(asked.mode)}; {how}", ms)
+
+
+def _missing(asked: AskedPart, error: KafkaError, config: RegistryConfig, subject: str, ms: int) -> CheckResult:
+    named = asked.options.schema
+    may_register = config.auto_register_schemas and (named is None or named.kind == TEXT)
+    if error.condition != registry_errors.SUBJECT_NOT_FOUND or not may_register:
+        remedy = "register the schema, or set auto.register.schemas=true" if named is None else ""
+        return red(SUBJECT, subject, str(error), remedy if error.condition in registry_errors.NOT_FOUND else "", ms)
+    return green(SUBJECT, subject, f"does not exist: the first write registers it; compatibility {_mode(asked.mode)}", ms)
+
+
+def _found(schema: RegisteredSchema) -> str:
+    version = "" if schema.version is None else f"version {schema.version}, "
+    return f"{version}id {schema.id}, {printable(schema.schema_type)}"
+
+
+def _mode(answer: RegistryAnswer) -> str:
+    return "not known" if isinstance(answer.value, KafkaError) or answer.value is None else str(answer.value)
+
+
+__all__ = ["LATEST", "registry_results"]
