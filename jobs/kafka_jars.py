@@ -106,7 +106,7 @@ def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be
 
 
 def directory_name(name: str, dependencies: Sequence[Dependency]) -> str:
-    digest = hashlib.sha256("".join(map(Dependency.as_xml, dependencies)).encode()).hexdigest()[:8]
+    digest = hashlib.sha256("".join(each.as_xml() for each in dependencies).encode()).hexdigest()[:8]
     return f"{name}-{digest}"
 
 
@@ -176,7 +176,7 @@ def _fetch_into(java: Path, target: Path, name: str, dependencies: Sequence[Depe
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
             '<info organisation="pykafka-sink" module="fetch"/>'
             '<configurations><conf name="default"/></configurations>'
-            f"<dependencies>{''.join(map(Dependency.as_xml, dependencies))}</dependencies></ivy-module>",
+            f"<dependencies>{''.join(each.as_xml() for each in dependencies)}</dependencies></ivy-module>",
             encoding="utf-8",
         )
         jars = staging / "jars"
