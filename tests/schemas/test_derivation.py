@@ -165,7 +165,7 @@ def test_the_same_type_has_the_same_text() -> None:
         (pa.null(), r"value.f has the type null, which Avro lacks: .* CAST\(value.f AS STRING\)"),
         (pa.duration("us"), r"value.f has the type duration\[us\], which Avro lacks: cast it"),
         (pa.month_day_nano_interval(), "value.f has the type month_day_nano_interval, which Avro lacks: cast it"),
-        (pa.run_end_encoded(pa.int32(), pa.int64()), "value.f has the type run_end_encoded.* run_end_decode"),
+        (pa.run_end_encoded(pa.int32(), pa.int64()), "value.f has the type run_end_encoded.*run_end_decode"),
         (pa.uint64(), r"value.f has the type uint64.* decimal128\(20, 0\)"),
         (pa.map_(pa.int32(), pa.int32()), "value.f is a map with keys of type int32, but the keys of an Avro map are strings"),
         (pa.decimal128(3, -2), r"value.f is decimal128\(3, -2\).* CAST\(value.f AS DECIMAL\(5, 0\)\)"),

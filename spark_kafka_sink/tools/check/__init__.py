@@ -7,6 +7,7 @@ questions.py      asks the brokers about topics, groups and transactional ids, s
 writing.py        --write: sends one record
 connections.py    judges names, servers, TLS, logins, versions, the cluster
 releases.py       which release of Kafka a broker's answer to ApiVersions tells
+registry.py       asks the schema registry and judges it, if keys or values are encoded or framed
 topics.py         judges a topic: leaders, replicas, sizes, compression, permissions
 exactly_once.py   judges what exactly-once needs, and what earlier writes have left
 results.py        what a check says: green, yellow or red, what was found, what to do

@@ -5,19 +5,20 @@ Results are yielded as soon as a phase has ended, so that somebody who waits see
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.errors import KafkaError, NetworkError, printable
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.network.background import outcomes_within
+from spark_kafka_sink.network.background import Outcome, outcome_of, outcomes_within
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.dns import canonical_bootstrap_servers
 from spark_kafka_sink.network.sasl.login import Login
@@ -36,7 +37,7 @@ from spark_kafka_sink.tools.check.exactly_once import (
     judge_timeout,
 )
 from spark_kafka_sink.tools.check.questions import Answer
-from spark_kafka_sink.tools.check.results import CheckResult, Light, whole_number, yellow
+from spark_kafka_sink.tools.check.results import CheckResult, Light, red, whole_number, yellow
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, CheckedTopic, judge_topic
 from spark_kafka_sink.tools.words import count
 
@@ -44,6 +45,8 @@ from spark_kafka_sink.tools.words import count
 SERVERS_END_MS = 6_000
 BROKERS_END_MS = 11_000
 QUESTIONS_END_MS = 15_500
+REGISTRY_END_MS = 15_000
+GRACE_MS = 500  # in which a thread whose time is over says what it has waited for
 RECORD_END_MS = 19_000
 MOST_BROKERS = 100  # that are connected to; each takes a thread
 WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write` at most: an interrupted check leaves it open for so long
@@ -75,6 +78,28 @@ class Inspection:
 
     def results(self) -> Iterator[CheckResult]:
         """Blocks for RECORD_END_MS and a little more at most, in all."""
+        registry = self._start_with_registry()
+        yield from self._of_brokers()
+        yield from registry()
+
+    def _start_with_registry(self) -> Callable[[], list[CheckResult]]:
+        """The schema registry is asked meanwhile, if it is needed. Returns what waits for its results, until QUESTIONS_END_MS."""
+        if not self.options.has_format:
+            return list
+        from spark_kafka_sink.tools.check.registry import registry_results  # what it needs is imported only here
+
+        work = partial(registry_results, self.options, self.clock, self._left_ms(REGISTRY_END_MS))
+        done: list[Outcome] = []
+        thread = threading.Thread(target=lambda: done.append(outcome_of(work)), name="check-registry", daemon=True)
+        thread.start()
+        return partial(self._registry_results, thread, done)
+
+    def _registry_results(self, thread: threading.Thread, done: list[Outcome]) -> list[CheckResult]:
+        thread.join(wait_seconds(self._left_ms(REGISTRY_END_MS) + GRACE_MS))
+        outcome = done[0] if done else Outcome(None, NetworkError("no answer in time"))
+        return outcome.result if outcome.error is None else [red("registry", "", str(outcome.error))]
+
+    def _of_brokers(self) -> Iterator[CheckResult]:
         contacts = self._contacts(self._servers(), SERVERS_END_MS)
         cluster = judge_cluster(contacts)
         nodes = _nodes(contacts)
@@ -185,6 +210,8 @@ class Inspection:
         topic = self.options.topic or ""
         if found["topic", topic].value is None:
             return yellow(writing.CHECK, printable(topic), "not tried: it might create the topic")
+        if self.options.has_format and not self.options.is_exactly_once:
+            return yellow(writing.CHECK, printable(topic), "not tried: readers would find a record without a schema")
         transactional = None
         if self.options.is_exactly_once:
             limit_ms = whole_number(found[MAX_TIMEOUT].value)

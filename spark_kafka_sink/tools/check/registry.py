@@ -6,33 +6,29 @@ found out when a write is planned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.format_options import AVRO, ID, KEY, LATEST, TEXT, VALUE, VERSION, PartOptions, part_options
+from spark_kafka_sink.config.format_options import AVRO, ID, KEY, TEXT, VALUE, VERSION, PartOptions, part_options
 from spark_kafka_sink.config.registry_config import RegistryAddress, RegistryConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, KafkaError, NetworkError, printable
-from spark_kafka_sink.network.background import outcomes_within
+from spark_kafka_sink.network.background import outcome_of, outcomes_within
 from spark_kafka_sink.schemas import registry_errors
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD
 from spark_kafka_sink.schemas.registry import AVRO as AVRO_TYPE
 from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.subjects import needs_record_name, subject_for
+from spark_kafka_sink.tools.check.questions import Answer
 from spark_kafka_sink.tools.check.results import CheckResult, green, red, yellow
 
 CHECK, SUBJECT = "registry", "subject"
 GRACE_MS = 300  # in which the last answer is looked at
 
-
-class RegistryAnswer(NamedTuple):
-    """`value`: what was asked for, or the KafkaError."""
-
-    value: Any
-    ms: int
+Work = Callable[[], Any]
 
 
 class AskedPart(NamedTuple):
@@ -40,8 +36,8 @@ class AskedPart(NamedTuple):
 
     options: PartOptions
     subject: str
-    schema: RegistryAnswer
-    mode: RegistryAnswer
+    schema: Answer
+    mode: Answer
 
 
 def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[CheckResult]:
@@ -58,7 +54,7 @@ def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[C
 def _results(options: SinkOptions, parts: Sequence[PartOptions], asking: _Asking) -> Iterator[CheckResult]:
     config, addresses = options.registry, options.registry.schema_registry_url
     named = [_subject(each, config, options.topic) for each in parts]
-    works = [partial(asking.registry(address).default_compatibility) for address in addresses]
+    works: list[Work] = [asking.registry(address).default_compatibility for address in addresses]
     for part, subject in zip(parts, named, strict=True):
         works += asking.of_part(part, subject)
     answers = asking.answers(works)
@@ -98,7 +94,7 @@ class _Asking:
     def registry(self, address: RegistryAddress) -> SchemaRegistry:
         return SchemaRegistry(replace(self._config, schema_registry_url=(address,)), self._clock)
 
-    def of_part(self, part: PartOptions, subject: str | ConfigError) -> list[Any]:
+    def of_part(self, part: PartOptions, subject: str | ConfigError) -> list[Work]:
         """The schema, and the compatibility mode."""
         if isinstance(subject, ConfigError):
             return [lambda: None, lambda: None]
@@ -109,31 +105,28 @@ class _Asking:
             return [partial(registry.version, subject, schema.number), lambda: None]
         return [partial(registry.latest, subject), partial(registry.compatibility, subject)]
 
-    def answers(self, works: Sequence[Any]) -> list[RegistryAnswer]:
+    def answers(self, works: Sequence[Work]) -> list[Answer]:
         outcomes = outcomes_within([partial(self._timed, work) for work in works], self._left_ms, self._clock)
         late = NetworkError(f"no answer within {self._left_ms:,} ms")
-        return [RegistryAnswer(late, self._left_ms) if outcome is None else outcome.result for outcome in outcomes]
+        return [Answer(late, self._left_ms) if outcome is None else outcome.result for outcome in outcomes]
 
-    def _timed(self, work: Any) -> RegistryAnswer:
+    def _timed(self, work: Work) -> Answer:
         began_ms = self._clock.now_ms()
-        try:
-            found = work()
-        except KafkaError as error:
-            found = error
-        return RegistryAnswer(found, self._clock.now_ms() - began_ms)
+        outcome = outcome_of(work)
+        return Answer(outcome.result if outcome.error is None else outcome.error, self._clock.now_ms() - began_ms)
 
 
 # JUDGES
 
 
-def is_reached(answer: RegistryAnswer) -> bool:
+def is_reached(answer: Answer) -> bool:
     """Also by a user who may not ask what was asked."""
     condition = answer.value.condition if isinstance(answer.value, KafkaError) else registry_errors.NOT_ALLOWED
     return condition in {registry_errors.NOT_ALLOWED, registry_errors.SUBJECT_NOT_FOUND}
 
 
 def judge_addresses(
-    addresses: Sequence[RegistryAddress], answers: Sequence[RegistryAnswer], config: RegistryConfig
+    addresses: Sequence[RegistryAddress], answers: Sequence[Answer], config: RegistryConfig
 ) -> Iterator[CheckResult]:
     """Red only if no address answers: the next one is asked then."""
     is_any_reached = any(map(is_reached, answers))
@@ -186,8 +179,5 @@ def _found(schema: RegisteredSchema) -> str:
     return f"{version}id {schema.id}, {printable(schema.schema_type)}"
 
 
-def _mode(answer: RegistryAnswer) -> str:
+def _mode(answer: Answer) -> str:
     return "not known" if isinstance(answer.value, KafkaError) or answer.value is None else str(answer.value)
-
-
-__all__ = ["LATEST", "registry_results"]
