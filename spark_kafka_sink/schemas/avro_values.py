@@ -153,7 +153,8 @@ class EnumEncoding(Encoding):
     symbols: tuple[str, ...]
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
-        numbers = pc.index_in(column, pa.array(self.symbols, column.type))
+        column = binary_column(self.path, column)
+        numbers = pc.index_in(column, pa.array([symbol.encode() for symbol in self.symbols], column.type))
         unknown = numbers.is_null().to_numpy(zero_copy_only=False)
         refusals.add(unknown if valid is None else unknown & valid, self.path, "it is none of the enum's symbols")
         return varints(numbers.fill_null(0).to_numpy().astype(np.int64), valid)
