@@ -17,6 +17,7 @@ from spark_kafka_sink.schemas.avro_encoding import Encoding, Mask, Refusals, var
 
 _LIMB_BYTES = 8
 _LIMB_BITS = 64
+_DIGITS_BEYOND_A_LIMB = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def _limbs(column: pa.Array, valid: Mask | None) -> list[Int64Column]:
 
 
 def _exceeds(limbs: list[Int64Column], precision: int) -> Mask:
-    limit = 10**precision
+    limit = 10 ** min(precision, _DIGITS_BEYOND_A_LIMB * len(limbs))  # a schema may have any precision
     if limit >= 1 << (_LIMB_BITS * len(limbs) - 1):
         return np.zeros(len(limbs[0]), np.bool_)
     return _at_least(limbs, limit) | ~_at_least(limbs, 1 - limit)

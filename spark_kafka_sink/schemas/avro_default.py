@@ -58,7 +58,7 @@ def _primitive(kind: str, value: Any) -> bytes:
             return b""
         case "boolean" if isinstance(value, bool):
             return bytes([value])
-        case "int" | "long" if is_number and value in range(-_LARGEST[kind] - 1, _LARGEST[kind] + 1):
+        case "int" | "long" if is_number and -_LARGEST[kind] - 1 <= value <= _LARGEST[kind] and value == int(value):
             return encode_varint(int(value))
         case "float" | "double" if is_number:
             return _floating(kind, value)
@@ -73,7 +73,7 @@ def _primitive(kind: str, value: Any) -> bytes:
 def _floating(kind: str, value: float) -> bytes:
     try:
         return struct.pack(_FORMATS[kind], value)
-    except OverflowError:
+    except (OverflowError, struct.error):
         raise ValueError(f"{printable(value, 60)} is no {kind}") from None
 
 

@@ -26,7 +26,7 @@ from spark_kafka_sink.records.interleave import (
 )
 from spark_kafka_sink.records.varint import Int64Column
 
-BLOCK_ROWS = 8192  # encoded at once
+BLOCK_ROWS = 16_384  # encoded at once; more are no faster, fewer are slower
 
 Mask: TypeAlias = NDArray[np.bool_]
 

@@ -23,6 +23,7 @@ MAX_TYPES = 20_000  # with each named type counted wherever it stands
 MAX_FIXED_BYTES = 2**31 - 1
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_SHOWN_STEPS = 8  # of the way to a problem
 _NAME = re.compile(r"[^\W\d]\w*")
 
 # TYPES
@@ -349,7 +350,8 @@ class _Parser:
         self._path.pop()
 
     def _fail(self, problem: str) -> NoReturn:
-        raise SchemaError(f"{', '.join(self._path)}: {problem}")
+        steps = self._path if len(self._path) <= _SHOWN_STEPS else [self._path[0], "…", *self._path[-_SHOWN_STEPS:]]
+        raise SchemaError(f"{', '.join(steps)}: {problem}")
 
 
 def _kind_in_union(branch: AvroSchema) -> str:

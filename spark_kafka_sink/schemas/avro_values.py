@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.columns import binary_column
-from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets
+from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets, data_buffer
 from spark_kafka_sink.records.varint import Int64Column
 from spark_kafka_sink.schemas.avro_encoding import Encoding, Mask, Refusals, constant, varints
 
 INT64_MAX = 2**63 - 1
+_FIRST_BEYOND_ASCII = 0x80
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
@@ -112,7 +113,7 @@ def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class BytesEncoding(Encoding):
-    """bytes and string: the length and the bytes."""
+    """The length and the bytes."""
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         column = binary_column(self.path, column)
@@ -125,12 +126,42 @@ class BytesEncoding(Encoding):
 
 
 @dataclass(frozen=True, slots=True)
+class StringEncoding(BytesEncoding):
+    """Bytes that are UTF-8, as a string column may have others: Spark's cast(binary AS string) does not check."""
+
+    def check(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
+        if not _is_ascii(column):
+            wrong = np.zeros(len(column), np.bool_)
+            _mark_invalid_utf8(column, wrong)
+            refusals.add(wrong, self.path, "its bytes are not UTF-8; cast it to binary, for a schema with bytes")
+
+
+@dataclass(frozen=True, slots=True)
 class UuidEncoding(BytesEncoding):
     """A string that is a UUID: 36 characters."""
 
     def check(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
         is_uuid = pc.match_substring_regex(column, _UUID).fill_null(True).to_numpy(zero_copy_only=False)
         refusals.add(~is_uuid, self.path, "it is no UUID in the form of 8-4-4-4-12 hexadecimal digits")
+
+
+def _is_ascii(column: pa.Array) -> bool:
+    offsets = binary_offsets(column)
+    octets = np.frombuffer(data_buffer(column), np.uint8)[offsets[0] : offsets[-1]]
+    return bool(octets.max(initial=0) < _FIRST_BEYOND_ASCII)
+
+
+def _mark_invalid_utf8(column: pa.Array, wrong: Mask) -> None:
+    """Halves the column until each row that Arrow finds invalid stands alone."""
+    try:
+        column.cast(pa.large_string() if column.type == pa.large_binary() else pa.string())
+    except pa.ArrowInvalid:
+        if len(column) == 1:
+            wrong[0] = True
+            return
+        half = len(column) // 2
+        _mark_invalid_utf8(column.slice(0, half), wrong[:half])
+        _mark_invalid_utf8(column.slice(half), wrong[half:])
 
 
 @dataclass(frozen=True, slots=True)

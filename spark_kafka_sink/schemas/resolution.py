@@ -38,6 +38,7 @@ from spark_kafka_sink.schemas.avro_values import (
     FixedEncoding,
     FloatEncoding,
     IntegerEncoding,
+    StringEncoding,
     UuidEncoding,
 )
 
@@ -123,7 +124,7 @@ class _Resolution:
         return ConstantEncoding(path, octets)
 
     def _map(self, path: str, type: pa.MapType, schema: AvroMap) -> Encoding:
-        key = BytesEncoding(f"{path}.key")
+        key = StringEncoding(f"{path}.key")
         value = self.encoding(f"{path}[*]", type.item_type, schema.values)
         return MapEncoding(path, RecordEncoding(f"{path}[*]", ((0, key), (1, value))))
 
@@ -252,7 +253,7 @@ def _primitive(path: str, type: pa.DataType, kind: str) -> Encoding | None:
         case "bytes" if type in _BINARY_TYPES or _is_fixed(type):
             return BytesEncoding(path)
         case "string" if _is_string(type):
-            return BytesEncoding(path)
+            return StringEncoding(path)
         case _:
             return None
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.schemas import avro_encoder, avro_encoding
 from tests.schemas.avro_rows import encoded, encoder_for, written_by_fastavro
 
 UTC = dt.UTC
@@ -101,3 +102,215 @@ def test_each_type_is_written_as_fastavro_does(type: pa.DataType, schema: Any, r
     assert encoded(pa.array(rows, type), schema) == written_by_fastavro(rows, schema)
     with_nulls = pa.array([None, *rows, None], type)
     assert encoded(with_nulls, schema) == [None, *written_by_fastavro(rows, schema), None]
+
+
+# REFUSED ROWS
+
+
+def refused(column: pa.Array | pa.ChunkedArray, schema: Any, truncates_timestamps: bool = False) -> list[tuple[Any, ...]]:
+    """(rows, field, reason) of those that are refused; the others are checked: written as if they were alone."""
+    encoder = encoder_for(column.type, schema, truncates_timestamps)
+    values, found = encoder.encode(column, b"\0")
+    values.validate(full=True)
+    bad = {int(row) for each in found for row in each.rows}
+    good = [row for row in range(len(column)) if row not in bad]
+    assert [values[row].as_py() for row in bad] == [None] * len(bad)
+    alone = encoder.encode(column.take(pa.array(good, pa.int64())), b"\0")
+    assert (alone.refused, alone.values.to_pylist()) == ([], [values[row].as_py() for row in good])
+    return [(each.rows.tolist(), each.field, each.reason) for each in found]
+
+
+IS_NULL = "it is null, which the schema does not allow"
+
+
+def record(*fields: Any, name: str = "R") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": name, "type": type} for name, type in fields]}
+
+
+def test_a_null_where_none_may_be_refuses_its_row() -> None:
+    type = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    column = pa.array([{"x": 1, "y": "a"}, {"x": None, "y": "b"}, None, {"x": 3, "y": None}, {"x": None, "y": None}], type)
+    schema = record(("x", "long"), ("y", "string"))
+    assert refused(column, schema) == [([1, 4], "x", IS_NULL), ([3], "y", IS_NULL)]
+
+
+def test_a_null_deep_in_a_row_refuses_it_and_names_the_way() -> None:
+    inner = pa.struct([("zip", pa.string())])
+    type = pa.struct([("a", pa.struct([("city", pa.list_(inner)), ("by", pa.map_(pa.string(), pa.list_(pa.int8())))]))])
+    rows = [
+        {"a": {"city": [{"zip": "1"}, {"zip": None}, {"zip": None}], "by": []}},
+        {"a": {"city": [], "by": [("k", [1]), ("l", [1, None])]}},
+        {"a": {"city": [None], "by": [("k", None)]}},
+        {"a": {"city": None, "by": []}},
+        {"a": None},
+        {"a": {"city": [{"zip": "1"}], "by": [("k", [])]}},
+    ]
+    city = {"type": "array", "items": record(("zip", "string"), name="City")}
+    by = {"type": "map", "values": {"type": "array", "items": "int"}}
+    schema = record(("a", record(("city", city), ("by", by), name="A")))
+    assert refused(pa.array(rows, type), schema) == [
+        ([4], "a", IS_NULL),
+        ([3], "a.city", IS_NULL),
+        ([2], "a.city[*]", IS_NULL),
+        ([0], "a.city[*].zip", IS_NULL),
+        ([1], "a.by[*][*]", IS_NULL),
+    ]
+
+
+def test_each_row_is_refused_once_for_the_first_reason() -> None:
+    """Row 0 has two bad items, row 2 a null map besides its null item."""
+    column = pa.array([{"x": [None, None], "y": 1}, {"x": [1], "y": 1}, {"x": [None], "y": None}])
+    schema = record(("x", {"type": "array", "items": "long"}), ("y", "long"))
+    assert refused(column, schema) == [([0, 2], "x[*]", IS_NULL)]
+
+
+def test_what_a_null_hides_is_not_refused() -> None:
+    hidden = pa.StructArray.from_arrays([pa.array([None, 1]), pa.array(["B", "A"])], ["x", "e"], mask=pa.array([True, False]))
+    schema = record(("x", "long"), ("e", {"type": "enum", "name": "E", "symbols": ["A"]}))
+    assert refused(hidden, schema) == []
+    outer = pa.StructArray.from_arrays([hidden], ["inner"])
+    assert refused(outer, record(("inner", ["null", schema]), name="Outer")) == []
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2]), hidden.field(0), mask=pa.array([True, False]))
+    assert refused(lists, {"type": "array", "items": "long"}) == []
+
+
+MILLIS = logical("long", "timestamp-millis")
+BY_VALUE: list[tuple[pa.Array, Any, list[int], str]] = [
+    (
+        pa.array(["A", "C", None, "", "a"]),
+        {"type": "enum", "name": "E", "symbols": ["A", "B"]},
+        [1, 3, 4],
+        "it is none of the enum's symbols",
+    ),
+    (
+        pa.array([b"1234", b"123", None, b"", b"12345"]),
+        {"type": "fixed", "name": "F", "size": 4},
+        [1, 3, 4],
+        "it does not have the 4 bytes of the fixed",
+    ),
+    (pa.array([0, 2**63 - 1, None, 2**63, 2**64 - 1], pa.uint64()), "long", [3, 4], "it exceeds the largest long"),
+    (
+        pa.array([0, 1000, None, 1001, -1], pa.timestamp("us", "UTC")),
+        MILLIS,
+        [3, 4],
+        "it is no whole number of milliseconds, the schema's unit",
+    ),
+    (
+        pa.array([0, 1_000_000, None, 1], pa.timestamp("ns")),
+        logical("long", "local-timestamp-micros"),
+        [3],
+        "it is no whole number of microseconds, the schema's unit",
+    ),
+    (
+        pa.array([2**63 // 1000, -(2**63) // 1000 + 1, None, 2**63 // 1000 + 1, -(2**63)], pa.timestamp("ms", "UTC")),
+        logical("long", "timestamp-micros"),
+        [3, 4],
+        "as a number of microseconds it exceeds 64 bits",
+    ),
+    (
+        pa.array([0, 86_400_000, None, 1], pa.int64()).view(pa.date64()),
+        logical("int", "date"),
+        [3],
+        "it is no whole number of days, the schema's unit",
+    ),
+    (
+        pa.array([86_400_000 * (2**31 - 1), None, 86_400_000 * 2**31], pa.int64()).view(pa.date64()),
+        logical("int", "date"),
+        [2],
+        "as a number of days it exceeds 32 bits",
+    ),
+    (
+        pa.array(["123e4567-e89b-12d3-a456-426614174000", "123E4567-E89B-12D3-A456-426614174000", None, "", "123e4567"]),
+        logical("string", "uuid"),
+        [3, 4],
+        "it is no UUID in the form of 8-4-4-4-12 hexadecimal digits",
+    ),
+    (
+        pa.array([b"a", b"\xff", None, "é".encode(), b"\xc3"]).cast(pa.binary()).view(pa.string()),
+        "string",
+        [1, 4],
+        "its bytes are not UTF-8; cast it to binary, for a schema with bytes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("column", "schema", "rows", "reason"), BY_VALUE, ids=[reason[:40] for *_, reason in BY_VALUE])
+def test_values_that_the_schema_cannot_hold_are_refused(column: pa.Array, schema: Any, rows: list[int], reason: str) -> None:
+    assert refused(column, schema) == [(rows, "", reason)]
+    below = pa.StructArray.from_arrays([column], ["x"])
+    assert refused(below.slice(1), record(("x", ["null", schema]))) == [([row - 1 for row in rows], "x", reason)]
+
+
+def decimals_of(numbers: list[int | None], type: pa.DataType) -> pa.Array:
+    """Of any unscaled number, also of more digits than the type has."""
+    width = type.bit_width // 8
+    octets = b"".join((number or 0).to_bytes(width, "little", signed=True) for number in numbers)
+    is_valid = pa.array([number is not None for number in numbers]).buffers()[1]
+    return pa.Array.from_buffers(type, len(numbers), [is_valid, pa.py_buffer(octets)])
+
+
+@pytest.mark.parametrize("type", [pa.decimal128(4, 2), pa.decimal256(4, 2)])
+@pytest.mark.parametrize("digits", [4, 18, 19, 20, 37])
+@pytest.mark.parametrize("size", [None, 16, 17])
+def test_a_decimal_with_more_digits_than_the_schemas_is_refused(type: pa.DataType, digits: int, size: int | None) -> None:
+    """No Arrow library checks the digits of a decimal, so a column may have such values."""
+    largest = 10**digits - 1
+    column = decimals_of([largest, largest + 1, None, -largest, -largest - 1, 0, -1], type)
+    schema = logical("bytes" if size is None else "fixed", "decimal", precision=digits, scale=2)
+    schema |= {} if size is None else {"name": "F", "size": size}
+    assert refused(column, schema) == [([1, 4], "", f"it has more than the {digits} digits of the schema's decimal")]
+    written = encoder_for(type, schema).encode(column).values
+    for row, number in ((0, largest), (3, -largest)):
+        octets = written[row].as_py()[1 if size is None else 0 :]
+        assert int.from_bytes(octets, "big", signed=True) == number
+
+
+@pytest.mark.parametrize("bits", [7, 15, 23, 55, 63, 71, 127])
+def test_the_lowest_number_of_some_bytes_needs_no_more_of_them(bits: int) -> None:
+    """As Java's BigInteger.toByteArray. fastavro writes a byte more, which a reader takes for the same number."""
+    column = decimals_of([-(1 << bits), (1 << bits) - 1, 1 << bits], pa.decimal256(76, 0))
+    written = encoded(column, logical("bytes", "decimal", precision=76))
+    size = (bits + 1) // 8
+    assert [row and len(row) - 1 for row in written] == [size, size, size + 1]
+
+
+def test_an_option_cuts_off_what_is_finer_than_the_schemas_unit() -> None:
+    """Towards the past, as to_avro."""
+    column = pa.array([1999, -1, -1000, -1001], pa.timestamp("us", "UTC"))
+    assert refused(column, MILLIS, truncates_timestamps=True) == []
+    assert encoder_for(column.type, MILLIS, True).encode(column).values.to_pylist() == [b"\x02", b"\x01", b"\x01", b"\x03"]
+
+
+def test_a_reason_has_nothing_of_the_row() -> None:
+    column = pa.array([{"x": "secret"}])
+    [(_, field, reason)] = refused(column, record(("x", {"type": "enum", "name": "E", "symbols": ["A"]})))
+    assert "secret" not in field + reason
+
+
+def test_all_rows_may_be_refused() -> None:
+    assert refused(pa.array([{"x": None}] * 3, pa.struct([("x", pa.int64())])), record(("x", "long"))) == [
+        ([0, 1, 2], "x", IS_NULL)
+    ]
+
+
+# MANY ROWS
+
+
+def test_rows_are_where_they_are_over_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro_encoding, "BLOCK_ROWS", 3)
+    numbers = [None if row % 7 == 5 else [row] * (row % 4) + [None] * (row % 11 == 10) for row in range(50)]
+    whole = pa.array(numbers, pa.list_(pa.int32()))
+    column = pa.chunked_array([whole[:10], whole[10:10], whole[10:37], whole[37:]])
+    schema = {"type": "array", "items": "int"}
+    assert refused(column, schema) == [([10, 21, 32, 43], "[*]", IS_NULL)]
+    good = [row if row is None or None not in row else None for row in numbers]
+    assert encoder_for(column.type, schema).encode(column).values.to_pylist() == written_by_fastavro(good, schema)
+
+
+def test_a_result_beyond_2_gib_is_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (avro_encoder, avro_encoding):
+        monkeypatch.setattr(module, "INT32_MAX", 20)
+    column = pa.array(["x" * 10, None, "y" * 15])
+    values = encoder_for(column.type, "string").encode(column, b"\0").values
+    assert values.type == pa.large_binary()
+    assert values.to_pylist() == [b"\0\x14" + b"x" * 10, None, b"\0\x1e" + b"y" * 15]
