@@ -73,4 +73,4 @@ class MayWriteToId(Operation[str, bool]):
         return retry_or_raise(error, self.describe(item), item)
 
     def describe(self, item: str) -> str:
-        return f"EndTxn of transactional id {printable(item)}"
+        return f"asking whether transactional id {printable(item)} may be written (by an EndTxn that changes nothing)"

@@ -9,14 +9,18 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from trove_classifiers import classifiers
 
 import spark_kafka_sink
 from hatch_build import with_absolute_links
+from tests import pythons
 from tests.documents import ROOT, links, read, table_rows
+from tests.integration import test_versions
 from tests.packaging import release
 
 PROJECT = tomllib.loads(read(ROOT / "pyproject.toml"))
+README = ROOT / "README.md"
 VERSIONS = ROOT / "docs" / "versions.md"
 REPOSITORY = "https://host.example/us/ours"
 
@@ -106,6 +110,32 @@ def test_the_lowest_versions_of_the_page_are_those_that_pip_accepts() -> None:
     bounds = dict(requirement.split(">=") for requirement in [*required, f"Python{PROJECT['project']['requires-python']}"])
     assert len(bounds) == 6
     assert {name: version for name, version in lowest_versions().items() if name in bounds} == bounds
+
+
+def tried_in_workflow(what: str) -> list[list[str]]:
+    jobs = yaml.safe_load(read(ROOT / ".github" / "workflows" / "tests.yml"))["jobs"].values()
+    matrices = [job["strategy"]["matrix"] for job in jobs if "strategy" in job]
+    return [matrix[what] for matrix in matrices if what in matrix]
+
+
+def row_of(page: Path, name: str) -> list[str]:
+    (found,) = [row for row in table_rows(page) if row[0] == name and len(row) in (3, 4)]
+    return found
+
+
+def test_the_same_pythons_are_tested_classified_and_told_to_users() -> None:
+    classified = [each.rpartition(" ")[2] for each in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    assert list(pythons.VERSIONS) == classified
+    assert re.findall(r"\b3\.\d+", row_of(README, "Python")[1].partition("(")[0]) == classified
+    assert row_of(VERSIONS, "Python")[1:3] == [classified[0], classified[-1]]
+    assert tried_in_workflow("python") == [classified] * 2
+
+
+def test_the_same_pysparks_are_tested_and_told_to_users() -> None:
+    told = re.findall(r"\d\.\d", row_of(README, "pyspark")[1])
+    assert row_of(VERSIONS, "pyspark")[1:3] == [told[0], told[-1]]
+    assert sorted({pyspark for pyspark, _ in test_versions.BESIDE}) == told
+    assert tried_in_workflow("pyspark") == [["none", *told]]
 
 
 # A RELEASE

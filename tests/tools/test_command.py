@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -193,3 +194,9 @@ def test_an_error_of_the_system_that_is_not_of_the_output_is_not_hidden() -> Non
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "elsewhere" in done.stderr
+
+
+def test_json_of_the_options_is_json_where_the_terminal_knows_ascii_alone() -> None:
+    done = run("options", "--json", encoding="ascii:strict")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len([json.loads(line) for line in done.stdout.splitlines()]) > 100

@@ -22,6 +22,10 @@ SELF_EVIDENT = ("KAFKA_NETWORK", "KAFKA_ERROR")  # codes that say nothing
 NO_ANSWER = KafkaError("no answer")
 TLS_FAILED = "KAFKA_SSL_AUTHENTICATION_FAILED"
 TRANSACTION_VERSION = "transaction.version"
+COMPARE_TLS = "compare kafka.security.protocol and kafka.ssl.… with the broker's listener"
+COMPARE_PROTOCOL = (
+    "compare kafka.security.protocol with the broker's listener, and look whether this is the port of a Kafka broker"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def judge_contacts(
     return results + merged(judge_version(each, servers, exactly_once=exactly_once) for each in answered)
 
 
-def _failed(contact: Contact, servers: Servers, error: KafkaError, remedy: str = "") -> CheckResult:
+def _failed(contact: Contact, servers: Servers, error: KafkaError, remedy: str) -> CheckResult:
     check = _failed_check(contact.stage, error)
     found = error.message if error.condition in SELF_EVIDENT else str(error)
     return CheckResult(
@@ -114,7 +118,8 @@ def judge_tls(contact: Contact, servers: Servers, now_s: float, *, checks_name: 
     peer = contact.peer
     if not contact.has_passed(Stage.TLS):
         has_expired = peer is not None and (_days_left(peer, now_s) or 0) < 0
-        return _failed(contact, servers, _with_certificate(contact, now_s), "renew the certificate" if has_expired else "")
+        remedy = "renew the certificate" if has_expired else COMPARE_TLS
+        return _failed(contact, servers, _with_certificate(contact, now_s), remedy)
     ms = contact.took_ms.get(Stage.TLS, 0)
     if peer is None:
         return green("TLS", contact.server, "the handshake succeeded", ms)
@@ -180,13 +185,14 @@ def _first_end(chain: Iterable[PeerCertificate]) -> float | None:
 def judge_login(contact: Contact, servers: Servers, mechanism: str) -> CheckResult:
     if contact.has_passed(Stage.LOGIN):
         return green("login", contact.server, f"{printable(contact.who)}, {mechanism}", contact.took_ms[Stage.LOGIN])
-    return _failed(contact, servers, contact.error or NO_ANSWER)
+    remedy = f"correct user, password or token, or have the listener enable {mechanism}; the broker's log may say more"
+    return _failed(contact, servers, contact.error or NO_ANSWER, remedy)
 
 
 def judge_version(contact: Contact, servers: Servers, *, exactly_once: bool) -> CheckResult:
     """Of a listener that has answered ApiVersions; then the first request that needs a login, if the listener demands one."""
     if contact.error is not None:
-        return _failed(contact, servers, contact.error)
+        return _failed(contact, servers, contact.error, COMPARE_PROTOCOL)
     assert contact.versions is not None
     ms = contact.took_ms[Stage.VERSION]
     releases = releases_of(contact.versions)

@@ -46,8 +46,7 @@ def judge_ids(prefix: CheckedPrefix) -> CheckResult:
     check, ms = "transactional ids", prefix.ms[0]
     for answer, what in ((prefix.is_described, "neither DESCRIBE nor WRITE"), (prefix.may_write, "no WRITE")):
         if isinstance(answer, AuthorizationError):
-            remedy = f"grant the user WRITE on the transactional ids that begin with '{printable(prefix.names.id_prefix)}'"
-            return red(check, prefix.subject, f"[{answer.condition}] {what}", remedy, ms)
+            return red(check, prefix.subject, f"[{answer.condition}] {what}", _grant_ids(prefix.names, "WRITE"), ms)
     if isinstance(prefix.is_described, KafkaError) and not isinstance(prefix.is_described, UnsupportedVersionError):
         found = f"the coordinator of {printable(prefix.names.check_id)} does not answer: {prefix.is_described}"
         remedy = "look at the brokers, and at the replicas of the topic __transaction_state"
@@ -113,13 +112,17 @@ def judge_leftovers(
     if isinstance(listed, UnsupportedVersionError):
         return yellow(check, subject, "not known: brokers before Kafka 3.0 cannot list transactions", ms=ms)
     if isinstance(listed, KafkaError):
-        return denied(check, subject, listed, ms)
+        return denied(check, subject, listed, _grant_ids(names, "DESCRIBE"), ms)
     if not may_describe and not listed:
         return yellow(check, subject, "not known: brokers list only ids that the user may describe", ms=ms)
     tasks = [each for each in listed if names.parse(each.transactional_id) is not None]
     still_open = [each for each in tasks if each.state != TransactionState.EMPTY]
     if still_open:
-        found = f"{count(len(still_open), 'open transaction')}: a query is at work, or has left them; they hold back readers"
+        found = f"{count(len(still_open), 'open transaction')}, of a query at work or left by one: readers wait there"
         return yellow(check, subject, found, f"look with `pykafka-sink transactions list --prefix {printable(names.prefix)}`", ms)
-    more = f" ({count(len(tasks), 'id')} without a row)" if tasks else ""
+    more = f"; {count(len(tasks), 'transactional id')} of tasks without one, which holds back nobody" if tasks else ""
     return green(check, subject, f"no open transaction{more}", ms)
+
+
+def _grant_ids(names: Names, permission: str) -> str:
+    return f"grant the user {permission} on the transactional ids that begin with '{printable(names.id_prefix)}'"

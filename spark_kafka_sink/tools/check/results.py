@@ -25,7 +25,7 @@ class CheckResult:
         check: of what kind: "TLS", "topic".
         subject: of what: a server, a topic. Empty: of the cluster.
         found: what is the case, a phrase.
-        remedy: what to do about it, a phrase; empty if nothing.
+        remedy: what to do about it, a phrase; empty if nothing. Whatever is red has one.
         ms: how long it took to find out.
         also: further subjects of which the same is the case.
     """
@@ -47,7 +47,7 @@ def yellow(check: str, subject: str, found: str, remedy: str = "", ms: int = 0) 
     return CheckResult(check, subject, Light.YELLOW, found, remedy, ms)
 
 
-def red(check: str, subject: str, found: str, remedy: str = "", ms: int = 0) -> CheckResult:
+def red(check: str, subject: str, found: str, remedy: str, ms: int = 0) -> CheckResult:
     return CheckResult(check, subject, Light.RED, found, remedy, ms)
 
 
@@ -73,8 +73,13 @@ def worst(results: Iterable[CheckResult]) -> Light:
     return next((each for each in (Light.RED, Light.YELLOW) if each in lights), Light.GREEN)
 
 
-def denied(check: str, subject: str, error: KafkaError, ms: int = 0) -> CheckResult:
-    """Red for a missing permission, which the error's text names; yellow for what could not be found out for another reason."""
+def explained(error: KafkaError) -> str:
+    """The remedy for an error that no judge knows better."""
+    return f"see {error.condition} on the page Troubleshooting"
+
+
+def denied(check: str, subject: str, error: KafkaError, grant: str, ms: int = 0) -> CheckResult:
+    """Red for a missing permission, with what to `grant`; yellow for what could not be found out for another reason."""
     if isinstance(error, AuthorizationError):
-        return red(check, subject, str(error), ms=ms)
-    return yellow(check, subject, f"not known: {error}", ms=ms)
+        return red(check, subject, str(error), grant, ms)
+    return yellow(check, subject, f"not known: {error}", explained(error), ms)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.admin.topics import TopicDescription
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.producer_rules import ACKS_ALL
-from spark_kafka_sink.errors import KafkaError, printable, printable_list
+from spark_kafka_sink.errors import AuthorizationError, KafkaError, printable, printable_list
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, green, red, whole_number, yellow
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, explained, green, red, whole_number, yellow
 from spark_kafka_sink.tools.words import count
 
 AUTO_CREATE = "auto.create.topics.enable"
@@ -52,11 +52,14 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
     """
     found = topic.description
     if isinstance(found, KafkaError):
-        return [red("topic", topic.subject, str(found), ms=topic.ms[0])]
+        grant = "grant the user DESCRIBE on the topic, which READ and WRITE include"
+        remedy = grant if isinstance(found, AuthorizationError) else explained(found)
+        return [red("topic", topic.subject, str(found), remedy, topic.ms[0])]
     if found is None:
         return [judge_missing(topic, must_exist=must_exist)]
     if not found.partitions:
-        return [red("topic", topic.subject, "exists, and brokers tell of no partition of it", ms=topic.ms[0])]
+        remedy = "look at it with kafka-topics.sh --describe; it may be being created or deleted"
+        return [red("topic", topic.subject, "exists, and brokers tell of no partition of it", remedy, topic.ms[0])]
     results = [judge_existing(topic, found), judge_leaders(topic, found)]
     if AclOperation.WRITE in topic.needs:
         results.append(judge_replicas(topic, found, config.acks))

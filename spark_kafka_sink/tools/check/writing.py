@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import RecordMetadata
-from spark_kafka_sink.tools.check.results import CheckResult, green, red
+from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red
 
 CHECK = "write"
 KEY = b"pykafka-sink-check"  # compacted topics take no record without one
@@ -47,12 +47,14 @@ def write(topic: str, config: ProducerConfig, transactional: Transactional | Non
     ms = clock.now_ms() - began_ms
     if outcome is None:
         left = f"; its transaction ends at its time-out, {transactional.timeout_ms} ms" if transactional else ""
-        return red(CHECK, subject, f"not acknowledged within {timeout_ms} ms; it may be written nevertheless{left}", ms=ms)
+        found = f"not acknowledged within {timeout_ms} ms; it may be written nevertheless{left}"
+        return red(CHECK, subject, found, "look at the partitions' leaders and in-sync replicas, and at the user's quotas", ms)
     if outcome.error is not None:
-        return red(CHECK, subject, str(outcome.error), ms=ms)
-    found: RecordMetadata = outcome.result
+        error = outcome.error
+        return red(CHECK, subject, str(error), explained(error) if isinstance(error, KafkaError) else "report this error", ms)
+    written: RecordMetadata = outcome.result
     how = ", in a transaction that was aborted" if transactional else ""
-    return green(CHECK, subject, f"one record is written to partition {found.partition} at offset {found.offset}{how}", ms)
+    return green(CHECK, subject, f"one record is written to partition {written.partition} at offset {written.offset}{how}", ms)
 
 
 def _write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> RecordMetadata:

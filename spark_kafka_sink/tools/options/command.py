@@ -93,6 +93,5 @@ def _json_line(row: TableRow) -> str:
             "default": row.default or None,
             "kafka_default": row.kafka_default or None,
             "doc": row.doc,
-        },
-        ensure_ascii=False,
+        }
     )

@@ -13,7 +13,7 @@ from spark_kafka_sink.tools.report.statistics import Query, Statistics
 def json_lines(statistics: Statistics) -> Iterator[str]:
     """The query with the most rows first. Numbers that are not known are null."""
     for query in statistics.by_rows():
-        yield json.dumps(_figures(query), ensure_ascii=False)
+        yield json.dumps(_figures(query))
 
 
 def _figures(query: Query) -> dict[str, object]:

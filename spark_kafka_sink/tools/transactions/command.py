@@ -14,6 +14,7 @@ otherwise. Nothing is aborted or committed without a "y" or --yes. Values of opt
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TypeAlias
 
@@ -50,6 +51,7 @@ EXAMPLES = """
 KAFKA_PREFIX = "kafka."
 DONE, FAILED = "done, or nothing to do", "something was left alone, or failed"  # exit codes
 PROG = "pykafka-sink transactions"
+VERBS = ("list", "abort", "commit")
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -59,7 +61,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "List the open transactions of exactly-once writes, and abort or commit what a query that has died left."
     parser = new_parser(prog, description, EXAMPLES, done=DONE, failed=FAILED)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort|commit")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(VERBS))
     what = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
     command = _add_command(commands, prog, "list", what)
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
@@ -180,7 +182,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def main(argv: list[str] | None = None, console: Console | None = None, prog: str = PROG) -> int:
     """Exit code: 0 done or nothing to do, 1 something was left alone or failed, 2 usage, 130 Ctrl-C."""
-    arguments = build_parser(prog).parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(prog)
+    if words and words[0].startswith("-") and words[0] not in ("-h", "--help"):
+        verb = next((word for word in words if word in VERBS), "list")
+        parser.error(f"the command comes before its options: {prog} {verb} --prefix …")
+    arguments = parser.parse_args(words)
     console = console or Console(tool_name(prog))
     stderr_log.add_handler()
     try:

@@ -50,6 +50,7 @@ class Checked:
     def __init__(self, code: int, text: str) -> None:
         self.code = code
         self.first, *self.results, self.last = map(json.loads, text.splitlines())
+        assert [each for each in self.results if each["result"] == "red" and not each["remedy"]] == []
 
     def of(self, check: str, light: str = "") -> list[dict[str, Any]]:
         return [each for each in self.results if each["check"] == check and light in ("", each["result"])]
@@ -382,7 +383,7 @@ def test_open_transactions_of_the_prefix_are_yellow(broker: FakeBroker, run: Any
     for name in ("P-q-0-0", "P-2-q-0-0"):
         assert not Writer(broker, name).write(b"row")
     found = run(broker.bootstrap_servers, "--exactly-once", "P").one("leftovers")
-    assert (found["result"], found["found"].partition(":")[0]) == ("yellow", "1 open transaction")
+    assert (found["result"], found["found"].partition(",")[0]) == ("yellow", "1 open transaction")
 
 
 # WRITE

@@ -97,7 +97,12 @@ def listed(task: int, state: str, names: Names = NAMES) -> ListedTransaction:
     ("found", "may_describe", "light", "says"),
     [
         ([], True, Light.GREEN, "no open transaction"),
-        ([listed(0, "Empty")], True, Light.GREEN, "no open transaction (1 id without a row)"),
+        (
+            [listed(0, "Empty")],
+            True,
+            Light.GREEN,
+            "no open transaction; 1 transactional id of tasks without one",
+        ),
         ([listed(0, "Ongoing"), listed(1, "PrepareAbort")], True, Light.YELLOW, "2 open transactions"),
         ([listed(0, "Ongoing", Names("orders-2"))], True, Light.GREEN, "no open transaction"),
         ([], False, Light.YELLOW, "not known"),

@@ -56,7 +56,7 @@ def test_on_a_terminal_long_lines_are_broken_and_indented() -> None:
     assert len(first) <= 100
     assert more
     assert all(each.startswith(" " * 20) and len(each) <= 100 for each in more)
-    assert len(line(red("topic", "orders", "it " * 60), 30).splitlines()) == 1  # too narrow
+    assert len(line(red("topic", "orders", "it " * 60, ""), 30).splitlines()) == 1  # too narrow
 
 
 def test_json_is_an_object_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_json_is_an_object_for_each_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_texts_of_others_stay_on_one_line_and_have_an_end() -> None:
-    shown = line(red("topic", "a\nb", "\x1b[31m" + "x" * 5_000))
+    shown = line(red("topic", "a\nb", "\x1b[31m" + "x" * 5_000, ""))
     assert shown.isprintable()
     assert len(shown) < 2_200
 
@@ -83,7 +83,7 @@ def test_settings_that_are_no_numbers_are_not_known(answer: object, number: int 
 def test_the_worst_of_all_results_counts() -> None:
     assert worst([]) is Light.GREEN
     assert worst([green("a", "", ""), yellow("b", "", "")]) is Light.YELLOW
-    assert worst([red("a", "", ""), yellow("b", "", "")]) is Light.RED
+    assert worst([red("a", "", "", ""), yellow("b", "", "")]) is Light.RED
     assert "All is well" in summary([green("a", "", "")], 10)
 
 

@@ -204,7 +204,7 @@ def test_json_has_an_object_for_each_query_and_needs_no_extra(
 ) -> None:
     for name in ("matplotlib", "jinja2"):
         monkeypatch.setitem(sys.modules, name, None)
-    lines = [line(at, batch=at, rows=1_000, skipped={"too large": 2}) for at in (10, 20)]
+    lines = [line(at, batch=at, rows=1_000, skipped={"zu groß": 2}) for at in (10, 20)]
     path = write(tmp_path / "r.jsonl", iter([*lines, *one_commit(), "nonsense"]))
     assert main([str(path), "--json"]) == 0
     told = capsys.readouterr()
@@ -213,7 +213,8 @@ def test_json_has_an_object_for_each_query_and_needs_no_extra(
     assert batch["skipped_by_reason"] == {}
     assert batch["exactly_once"] is None
     assert (stream["query_id"], stream["commits"], stream["rows"]) == (QUERY, 2, 2_000)
-    assert stream["skipped_by_reason"] == {"too large": 4}
+    assert stream["skipped_by_reason"] == {"zu groß": 4}
+    assert told.out.isascii()  # `\xdf`, as a terminal without UTF-8 got it, is no JSON
     assert stream["topics"] == {"orders": 2_000}
     assert stream["last_at_ms"] - stream["first_at_ms"] > 10_000
     assert any("4 rows" in each["text"] and each["trouble"] for each in stream["findings"])

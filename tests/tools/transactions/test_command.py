@@ -905,6 +905,16 @@ def test_a_wrong_call_exits_with_2(arguments: list[str], capsys: pytest.CaptureF
     assert "usage: pykafka-sink transactions" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["list", "abort", "commit"])
+def test_options_before_the_command_are_told_with_their_place(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        transactions.main(["--command-property", "ssl.key.password=secret", "--prefix", "p", verb])
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert f"the command comes before its options: pykafka-sink transactions {verb} --prefix" in printed
+    assert "secret" not in printed
+
+
 def test_an_empty_prefix_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         transactions.main(["list", "--prefix", ""])
