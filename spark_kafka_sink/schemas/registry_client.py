@@ -31,7 +31,7 @@ from spark_kafka_sink.schemas.registry_errors import (
     unreadable,
 )
 from spark_kafka_sink.schemas.registry_login import HiddenHeaders, RegistryLogin
-from spark_kafka_sink.schemas.registry_pools import Attempt, import_urllib3, pool_for
+from spark_kafka_sink.schemas.registry_pools import RegistryAttempt, import_urllib3, pool_for
 
 if TYPE_CHECKING:
     import urllib3
@@ -145,7 +145,7 @@ class RegistryClient:
         config = self._config
         limit_ms = config.schema_registry_http_connect_timeout_ms + config.schema_registry_http_read_timeout_ms
         limit_ms = min(limit_ms, left_ms)
-        attempt = Attempt()
+        attempt = RegistryAttempt()
         outcome = outcome_within(partial(self._ask, address, request, attempt), limit_ms)
         if outcome is None:
             attempt.abandon()
@@ -155,7 +155,9 @@ class RegistryClient:
         found: RegistryAnswer | _FailedAttempt = outcome.result
         return found
 
-    def _ask(self, address: RegistryAddress, request: RegistryRequest, attempt: Attempt) -> RegistryAnswer | _FailedAttempt:
+    def _ask(
+        self, address: RegistryAddress, request: RegistryRequest, attempt: RegistryAttempt
+    ) -> RegistryAnswer | _FailedAttempt:
         """On a thread of its own."""
         urllib3 = self._urllib3
         headers = HiddenHeaders({"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE})

@@ -22,7 +22,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _current = threading.local()  # attempt: the one that this thread makes
 
 
-class Attempt:
+class RegistryAttempt:
     """One request on a thread of its own. `with attempt:` there; `abandon` from another thread."""
 
     def __init__(self) -> None:
