@@ -97,7 +97,7 @@ class Inspection:
     def _registry_results(self, thread: threading.Thread, done: list[Outcome]) -> list[CheckResult]:
         thread.join(wait_seconds(self._left_ms(REGISTRY_END_MS) + GRACE_MS))
         outcome = done[0] if done else Outcome(None, NetworkError("no answer in time"))
-        return outcome.result if outcome.error is None else [red("registry", "", str(outcome.error))]
+        return outcome.result if outcome.error is None else [_registry_failed(outcome.error)]
 
     def _of_brokers(self) -> Iterator[CheckResult]:
         contacts = self._contacts(self._servers(), SERVERS_END_MS)
@@ -228,6 +228,10 @@ class Inspection:
         if limit_ms is not None:
             return None
         return self._given_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS
+
+
+def _registry_failed(error: BaseException) -> CheckResult:
+    return red("registry", "", str(error), "look at the addresses of the registry, and at its log")
 
 
 def _nodes(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:

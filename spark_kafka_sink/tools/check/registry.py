@@ -23,7 +23,7 @@ from spark_kafka_sink.schemas.registry import AVRO as AVRO_TYPE
 from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.subjects import needs_record_name, subject_for
 from spark_kafka_sink.tools.check.questions import Answer
-from spark_kafka_sink.tools.check.results import CheckResult, green, red, yellow
+from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red, yellow
 
 CHECK, SUBJECT = "registry", "subject"
 GRACE_MS = 300  # in which the last answer is looked at
@@ -48,7 +48,7 @@ def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[C
     try:
         return list(_results(options, parts, _Asking(options.registry, clock, left_ms)))
     except ConfigError as error:  # urllib3 or a certificate is missing
-        return [red(CHECK, "", str(error))]
+        return [red(CHECK, "", str(error), explained(error))]
 
 
 def _results(options: SinkOptions, parts: Sequence[PartOptions], asking: _Asking) -> Iterator[CheckResult]:
@@ -137,7 +137,19 @@ def judge_addresses(
         elif is_any_reached:
             yield yellow(CHECK, url, f"{answer.value}", "others are asked in its place", answer.ms)
         else:
-            yield red(CHECK, url, f"{answer.value}", ms=answer.ms)
+            yield red(CHECK, url, f"{answer.value}", _unreached(answer.value), answer.ms)
+
+
+def _unreached(error: object) -> str:
+    return explained(error) if isinstance(error, KafkaError) else "look whether a schema registry answers there"
+
+
+def _remedy_for_missing(asked: AskedPart, error: KafkaError) -> str:
+    if error.condition not in registry_errors.NOT_FOUND:
+        return explained(error)
+    if asked.options.schema is None:
+        return "register the schema, or set auto.register.schemas=true"
+    return f"correct {asked.options.part}Schema, or register that schema"
 
 
 def _who(address: RegistryAddress, config: RegistryConfig) -> str:
@@ -169,8 +181,7 @@ def _missing(asked: AskedPart, error: KafkaError, config: RegistryConfig, subjec
     named = asked.options.schema
     may_register = config.auto_register_schemas and (named is None or named.kind == TEXT)
     if error.condition != registry_errors.SUBJECT_NOT_FOUND or not may_register:
-        remedy = "register the schema, or set auto.register.schemas=true" if named is None else ""
-        return red(SUBJECT, subject, str(error), remedy if error.condition in registry_errors.NOT_FOUND else "", ms)
+        return red(SUBJECT, subject, str(error), _remedy_for_missing(asked, error), ms)
     return green(SUBJECT, subject, f"does not exist: the first write registers it; compatibility {_mode(asked.mode)}", ms)
 
 
