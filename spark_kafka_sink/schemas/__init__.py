@@ -11,12 +11,8 @@
     derivation.py      from an Arrow type to the text of an Avro schema
     avro_schema.py     Avro's schema language: from that text to types
     resolution.py      which column is written as which part of a schema; all that keeps them apart
-    avro_default.py    the bytes of a field's default
     avro_encoder.py    columns → Avro's binary form, and the rows that are refused
-    avro_nested.py     records, arrays, maps, unions
-    avro_values.py     numbers, strings, bytes, enums
-    avro_decimals.py   decimals
-    avro_encoding.py   what they have in common: pieces of rows, joined in blocks
+    avro/              each of Avro's types: how a column of it becomes bytes
 
 Imported only when a format asks for it. Knows no Spark, no producer and no sink.
 """

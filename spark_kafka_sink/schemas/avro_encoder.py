@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.interleave import INT32_MAX, Piece, pieces_of
 from spark_kafka_sink.records.varint import Int64Column
-from spark_kafka_sink.schemas.avro_encoding import (
+from spark_kafka_sink.schemas.avro.encoding import (
     EncodedRows,
     Encoding,
     Mask,

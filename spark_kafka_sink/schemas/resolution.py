@@ -12,11 +12,22 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.records.varint import encode_varint
-from spark_kafka_sink.schemas.avro_decimals import DecimalEncoding, FixedDecimalEncoding
-from spark_kafka_sink.schemas.avro_default import encode_default
+from spark_kafka_sink.schemas.avro.decimals import DecimalEncoding, FixedDecimalEncoding
+from spark_kafka_sink.schemas.avro.defaults import encode_default
+from spark_kafka_sink.schemas.avro.encoding import Encoding
+from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, MapEncoding, NullableEncoding, RecordEncoding
+from spark_kafka_sink.schemas.avro.values import (
+    BooleanEncoding,
+    BytesEncoding,
+    ConstantEncoding,
+    EnumEncoding,
+    FixedEncoding,
+    FloatEncoding,
+    IntegerEncoding,
+    StringEncoding,
+    UuidEncoding,
+)
 from spark_kafka_sink.schemas.avro_encoder import AvroEncoder
-from spark_kafka_sink.schemas.avro_encoding import Encoding
-from spark_kafka_sink.schemas.avro_nested import ArrayEncoding, BranchEncoding, MapEncoding, NullableEncoding, RecordEncoding
 from spark_kafka_sink.schemas.avro_schema import (
     NULL,
     AvroArray,
@@ -29,17 +40,6 @@ from spark_kafka_sink.schemas.avro_schema import (
     AvroSchema,
     AvroUnion,
     LogicalType,
-)
-from spark_kafka_sink.schemas.avro_values import (
-    BooleanEncoding,
-    BytesEncoding,
-    ConstantEncoding,
-    EnumEncoding,
-    FixedEncoding,
-    FloatEncoding,
-    IntegerEncoding,
-    StringEncoding,
-    UuidEncoding,
 )
 
 MAX_DECIMAL_FIXED_BYTES = 256

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.schemas.avro_schema import parse_schema
 from spark_kafka_sink.schemas.resolution import resolve
-from tests.schemas.avro_rows import encoded, encoder_for, problems_of
+from tests.schemas.avro.rows import encoded, encoder_for, problems_of
 
 
 def record(*fields: Any, name: str = "R") -> dict[str, Any]:

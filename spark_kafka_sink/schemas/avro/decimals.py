@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.interleave import Piece, Word
 from spark_kafka_sink.records.varint import Int64Column
-from spark_kafka_sink.schemas.avro_encoding import Encoding, Mask, Refusals, varints
+from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, varints
 
 _LIMB_BYTES = 8
 _LIMB_BITS = 64

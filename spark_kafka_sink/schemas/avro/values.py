@@ -1,4 +1,4 @@
-"""Columns of single values: numbers, strings, bytes, enums. avro_decimals.py has decimals."""
+"""Columns of single values: numbers, strings, bytes, enums. decimals.py has decimals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.columns import binary_column
 from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets, data_buffer
 from spark_kafka_sink.records.varint import Int64Column
-from spark_kafka_sink.schemas.avro_encoding import Encoding, Mask, Refusals, constant, varints
+from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, constant, varints
 
 INT64_MAX = 2**63 - 1
 _FIRST_BEYOND_ASCII = 0x80

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.schemas import avro_encoder, avro_encoding
-from tests.schemas.avro_rows import encoded, encoder_for, written_by_fastavro
+from spark_kafka_sink.schemas import avro_encoder
+from spark_kafka_sink.schemas.avro import encoding
+from tests.schemas.avro.rows import encoded, encoder_for, written_by_fastavro
 
 UTC = dt.UTC
 FLAT = {
@@ -297,7 +298,7 @@ def test_all_rows_may_be_refused() -> None:
 
 
 def test_rows_are_where_they_are_over_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro_encoding, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(encoding, "BLOCK_ROWS", 3)
     numbers = [None if row % 7 == 5 else [row] * (row % 4) + [None] * (row % 11 == 10) for row in range(50)]
     whole = pa.array(numbers, pa.list_(pa.int32()))
     column = pa.chunked_array([whole[:10], whole[10:10], whole[10:37], whole[37:]])
@@ -308,7 +309,7 @@ def test_rows_are_where_they_are_over_blocks_and_chunks(monkeypatch: pytest.Monk
 
 
 def test_a_result_beyond_2_gib_is_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (avro_encoder, avro_encoding):
+    for module in (avro_encoder, encoding):
         monkeypatch.setattr(module, "INT32_MAX", 20)
     column = pa.array(["x" * 10, None, "y" * 15])
     values = encoder_for(column.type, "string").encode(column, b"\0").values

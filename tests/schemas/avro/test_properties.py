@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schemas.avro_rows import encoded, written_by_fastavro
+from tests.schemas.avro.rows import encoded, written_by_fastavro
 
 
 @dataclass(frozen=True)

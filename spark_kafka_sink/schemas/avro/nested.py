@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.records.interleave import Payload, Piece, Word
 from spark_kafka_sink.records.varint import Int64Column, encode_varint
-from spark_kafka_sink.schemas.avro_encoding import (
+from spark_kafka_sink.schemas.avro.encoding import (
     EncodedRows,
     Encoding,
     Mask,

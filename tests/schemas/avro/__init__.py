@@ -1,0 +1,1 @@
+"""Tests of Avro's binary form: columns of each type, against fastavro."""
