@@ -7,10 +7,13 @@ Records were accepted before, so that each of them gets its error itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError
@@ -35,6 +38,9 @@ from spark_kafka_sink.producer.topic_rows import (
 )
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,6 +54,11 @@ class ColumnSender:
     plugins: ProducerPlugins
     metrics: ProducerMetrics  # counts the rows of calls that are refused
     encode_topic: Callable[[str], None]  # queues what is gathered of a topic, before rows of a call follow
+    avro: AvroSerializers | None = None  # encodes keys, values or both first
+
+    def encodes(self, part: str) -> bool:
+        """Whether a key or value may have any type, since it is encoded here."""
+        return self.avro is not None and self.avro.encodes(part)
 
     # THE ROWS OF ONE CALL: the caller's thread
 
@@ -60,7 +71,10 @@ class ColumnSender:
     def queue(self, hand_over: HandOver, delivery: Delivery, given: ProducerColumns, call: InterceptedCall | None = None) -> None:
         """Queue rows of a Delivery, which may have rows already. What begins the hand-over is the first append."""
         check_topic_type(given.topic)
-        columns = rows_of(given, row_count(given), self.clock.wall_ms())
+        count = row_count(given)
+        if self.avro is not None:
+            given = self.avro.encode_columns(given)
+        columns = rows_of(given, count, self.clock.wall_ms())
         topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.rows))
         try:
             slices = self._checked_slices(topics)
@@ -141,7 +155,8 @@ class ColumnSender:
 
     def _rows_of(self, bundle: RecordBundle) -> TopicRows:
         """The records as columns; what interceptors made of them, where there are any."""
-        given = bundle.as_columns()
+        errors: dict[int, KafkaError] = {}
+        given = bundle.as_columns() if self.avro is None else bundle.as_columns(partial(_encoded, errors, self.avro))
         interceptors = self.plugins.interceptors_of_gathered
         if interceptors is not None:
             given = interceptors.on_send_gathered(given)
@@ -149,7 +164,13 @@ class ColumnSender:
         bundle.become(columns)
         explicit = explicit_partitions(given.partition, columns.rows)
         rows = TopicRows(bundle.topic, columns, explicit, np.arange(len(bundle), dtype=np.int32))
+        rows = self._without_failed(bundle, rows, errors) if errors else rows
         return rows if interceptors is None else self._without_spoiled(bundle, rows)
+
+    def _without_failed(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
+        for row, error in errors.items():
+            self.accumulator.abandon(bundle.topic, rows.rows[row : row + 1], bundle, error)
+        return rows.take(np.setdiff1d(np.arange(len(rows.rows)), list(errors)))
 
     def _without_spoiled(self, bundle: RecordBundle, rows: TopicRows) -> TopicRows:
         """A record that interceptors made too large fails, or that names a partition that does not exist. The others go on."""
@@ -163,6 +184,15 @@ class ColumnSender:
             except KafkaError as error:
                 self.accumulator.abandon(bundle.topic, rows.rows[row : row + 1], bundle, error)
         return rows.take(np.flatnonzero(~spoiled)) if spoiled.any() else rows
+
+
+def _encoded(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, topic: str, values: Sequence[Any]) -> pa.Array:
+    """Gathered keys or values as bytes. Those that cannot be encoded are null, and have an error by their row."""
+    if not avro.encodes(part):
+        return pa.array(values, pa.binary())
+    encoded, found = avro.encode_objects(part, topic, values)
+    errors.update(found)
+    return encoded
 
 
 def _decided(partitioner: UserPartitioner, rows: TopicRows, cluster: Cluster) -> TopicRows:

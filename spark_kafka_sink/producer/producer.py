@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -40,11 +40,14 @@ from spark_kafka_sink.producer.producer_record import (
     record_of_arguments,
 )
 from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture, failed_record
-from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
+from spark_kafka_sink.producer.serializers import Serializer, as_bytes, find_serializer, is_avro, serialize
 from spark_kafka_sink.producer.table_batches import ArrowTable
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionalMethods
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import Column
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,8 @@ class KafkaProducer(TransactionalMethods):
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None:
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on none of our frames holds the caller's options: a traceback with locals would show their secrets.
+        parts = [option.partition(".")[0] for option, wanted in serializers.items() if is_avro(wanted)]
+        config, of_registry = _split_options(config, serializers) if parts else (config, {})
         config = ProducerConfig.conceal({key: value for key, value in config.items() if key not in serializers})
         self._serialize_key = find_serializer("key.serializer", serializers["key.serializer"])
         self._serialize_value = find_serializer("value.serializer", serializers["value.serializer"])
@@ -77,10 +82,11 @@ class KafkaProducer(TransactionalMethods):
         self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
+        self._avro = _avro_serializers(parts, of_registry, self._config.max_block_ms, self._may_wait) if parts else None
         self._generation = forks.generation()
         self._clock = clock or Clock()
         with ExitStack() as if_this_fails:
-            self._use(ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record))
+            self._use(ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record, self._avro))
             if_this_fails.callback(self._sender.force_close)
             self._thread.start()
             if_this_fails.pop_all()
@@ -102,6 +108,7 @@ class KafkaProducer(TransactionalMethods):
         # At hand for `send`, which is called once per record.
         self._bundles, self._bundle_bytes = self._gatherer.bundles, self._gatherer.bundle_bytes
         self._interceptors = self._parts.plugins.interceptors
+        self._is_plain = self._interceptors is None and self._avro is None
         self._record_partitioner = self._parts.plugins.record_partitioner
         self._largest_record = self._parts.size_limits.largest_record
         forks.watch(self._gatherer)
@@ -254,9 +261,8 @@ class KafkaProducer(TransactionalMethods):
             record, callback = record_of_arguments(record, value, callback, fields)
         elif value is not None:
             callback = value if callable(value) else record_of_arguments(record, value, None, fields)[1]
-        if self._interceptors is not None and not isinstance(record, InterceptedRecord):
-            self._check_usable()
-            return self._interceptors.send(record, callback, self.send)
+        if not self._is_plain and (future := self._send_specially(record, callback)) is not None:
+            return future
         topic = record.topic
         key = record.key
         value = record.value
@@ -283,6 +289,35 @@ class KafkaProducer(TransactionalMethods):
             details = None
         self._check_usable()
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
+
+    def _send_specially(self, record: ProducerRecord, callback: Callback | None) -> RecordFuture | None:
+        """What interceptors or Avro serializers get first. None if neither does, as it has been with the interceptors."""
+        self._check_usable()
+        if self._interceptors is not None and not isinstance(record, InterceptedRecord):
+            return self._interceptors.send(record, callback, self.send)
+        return None if self._avro is None else self._send_as_avro(self._avro, record, callback)
+
+    def _send_as_avro(self, avro: AvroSerializers, record: ProducerRecord, callback: Callback | None) -> RecordFuture:
+        """Keys or values are objects, which are encoded together with those of their bundle."""
+        details = checked_details(record)
+        key, key_bytes = self._taken(avro, "key", record.topic, record.key, self._serialize_key)
+        value, value_bytes = self._taken(avro, "value", record.topic, record.value, self._serialize_value)
+        size = RECORD_OVERHEAD + headers_bound(details.headers) + key_bytes + value_bytes
+        if size > self._largest_record or self._record_partitioner is not None:  # the bound may be too high, or bytes are needed
+            key = avro.encode_object("key", record.topic, key)
+            value = avro.encode_object("value", record.topic, value)
+            key_bytes, value_bytes = len(key or b""), len(value or b"")
+            size = RECORD_OVERHEAD + headers_bound(details.headers) + key_bytes + value_bytes
+        return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
+
+    def _taken(self, avro: AvroSerializers, part: str, topic: str, given: Any, serializer: Serializer) -> tuple[Any, int]:
+        """What is gathered of a key or value, and a bound of its bytes."""
+        if given is None:
+            return None, 0
+        if avro.encodes(part):
+            return avro.take(part, topic, given)
+        data = serialize(serializer, given, part)
+        return data, len(data or b"")
 
     def _gather(self, record: ProducerRecord, gathered: GatheredRecord) -> RecordFuture:
         """`send` for the first record of a bundle, and for one with partition, headers or timestamp: makes all checks."""
@@ -469,3 +504,26 @@ class KafkaProducer(TransactionalMethods):
 
     def __repr__(self) -> str:
         return f"KafkaProducer({self.client_id})"
+
+
+# AVRO SERIALIZERS: their modules are loaded by producers that have one
+
+
+def _split_options(
+    config: Mapping[str, object], serializers: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The producer's own options, and those of Avro serializers and the registry, whose secrets are wrapped."""
+    from spark_kafka_sink.config.registry_config import is_registry_key
+    from spark_kafka_sink.config.serializer_config import SERIALIZER_KEYS, serializer_options
+
+    own = {key: value for key, value in config.items() if key not in SERIALIZER_KEYS and not is_registry_key(key)}
+    return own | dict(serializers), serializer_options(config)
+
+
+def _avro_serializers(
+    parts: Sequence[str], options: Mapping[str, object], max_block_ms: int, may_wait: Callable[[], bool]
+) -> AvroSerializers:
+    from spark_kafka_sink.config.serializer_config import read_serializer_options
+    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+
+    return AvroSerializers(*read_serializer_options(options, parts), max_block_ms, may_wait)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -30,6 +31,9 @@ from spark_kafka_sink.producer.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionCalls
 from spark_kafka_sink.producer.transactions.transactions import Transactions, manager_of
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+
 
 class ProducerParts:
     """
@@ -39,6 +43,7 @@ class ProducerParts:
         if_this_fails: gets what closes the parts, for a producer that cannot be created or started.
         may_wait: whether the calling thread may wait for memory. The Sender's must not: it would wait for itself.
         largest_record: how many bytes a single record may have, if that is more than max.request.size.
+        avro: what encodes keys and values, if anything does.
 
     Raises:
         ConfigError: as NetworkClient and ProducerPlugins do.
@@ -51,6 +56,7 @@ class ProducerParts:
         if_this_fails: ExitStack,
         may_wait: Callable[[], bool],
         largest_record: int,
+        avro: AvroSerializers | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -76,6 +82,7 @@ class ProducerParts:
             self.plugins,
             self.metrics,
             self._encode_topic,
+            avro,
         )
         self.tables = TableSender(self.columns, self.plugins.interceptors, self._hand_overs, clock, self.transactions.row_failed)
         self.gatherer = RecordGatherer(

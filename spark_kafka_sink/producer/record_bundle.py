@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, repeat
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -75,11 +75,18 @@ class _Acknowledgement(NamedTuple):
 class GatheredRecord(NamedTuple):
     """What `RecordBundle.add` takes."""
 
-    key: bytes | None
-    value: bytes | None
+    key: Any  # bytes or None, or what a serializer encodes for the whole bundle
+    value: Any
     callback: Callback | None
     size_bytes: int  # an upper bound
     details: RecordDetails | None
+
+
+ColumnOf = Callable[[str, str, Sequence[Any]], pa.Array]  # of "key" or "value", the topic, and what was gathered
+
+
+def _column_of_bytes(part: str, topic: str, values: Sequence[Any]) -> pa.Array:  # noqa: ARG001
+    return pa.array(values, pa.binary())
 
 
 class RecordBundle:
@@ -93,8 +100,8 @@ class RecordBundle:
         self._lock = threading.Lock()  # guards what `add` fills
         self._room_bytes = _NO_LIMIT  # the limit of `size_bytes`, or _SEALED
         self.size_bytes = 0  # the sum of the records' size bounds
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
+        self.values: list[Any] = []  # bytes or None, or what a serializer encodes for the whole bundle
+        self.keys: list[Any] = []
         self.sent_s: list[float] = []  # when `add` was called, in seconds since 1970: the timestamp of records without one
         self.details: dict[int, RecordDetails] = {}
         self.callbacks: list[Callback | None] = []
@@ -116,8 +123,8 @@ class RecordBundle:
 
     def add(
         self,
-        key: bytes | None,
-        value: bytes | None,
+        key: Any,
+        value: Any,
         callback: Callback | None,
         size_bytes: int,
         details: RecordDetails | None = None,
@@ -176,8 +183,8 @@ class RecordBundle:
                 if self.callbacks.count(None) == rows:
                     self.callbacks = []
 
-    def as_columns(self) -> ProducerColumns:
-        """The records as columns, for `rows_of`."""
+    def as_columns(self, column_of: ColumnOf = _column_of_bytes) -> ProducerColumns:
+        """The records as columns, for `rows_of`. `column_of`: makes bytes of keys and values."""
         rounding = 0.0005  # half of the precision that a double has for seconds since 1970, in milliseconds
         timestamps = (np.array(self.sent_s) * 1000 + rounding).astype(np.int64)
         given = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
@@ -186,10 +193,11 @@ class RecordBundle:
         if any(each.headers for each in self.details.values()):
             none = RecordDetails()
             headers = pa.array([self.details.get(row, none).headers for row in range(rows)], HEADERS)
-        keys = pa.array(self.keys, pa.binary()) if self.keys.count(None) < rows else None
+        keys = column_of("key", self.topic, self.keys) if self.keys.count(None) < rows else None
         named = self._named_partitions()
         partitions = pa.array(named, mask=named == NO_PARTITION)
-        return ProducerColumns(self.topic, pa.array(self.values, pa.binary()), keys, partitions, headers, pa.array(timestamps))
+        values = column_of("value", self.topic, self.values)
+        return ProducerColumns(self.topic, values, keys, partitions, headers, pa.array(timestamps))
 
     def _named_partitions(self) -> npt.NDArray[np.int32]:
         """int32[n]: the partitions that records name, NO_PARTITION for the others."""

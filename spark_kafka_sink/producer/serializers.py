@@ -52,18 +52,27 @@ _JAVA = {  # org.apache.kafka.common.serialization.…
 _JAVA_PACKAGE = "org.apache.kafka.common.serialization."
 
 
+AVRO_NAMES = ("avro", "io.confluent.kafka.serializers.KafkaAvroSerializer")
+
+
+def is_avro(wanted: object) -> bool:
+    """Whether `key.serializer` or `value.serializer` asks for Avro with a schema registry: see avro_serializers.py."""
+    return isinstance(wanted, str) and wanted in AVRO_NAMES
+
+
 def find_serializer(option: str, wanted: object) -> Serializer:
     """The serializer that `key.serializer` or `value.serializer` names.
 
     Args:
         option: for the error text.
         wanted: a callable; "bytes", "string", "short", "integer", "long", "float", "double" (Kafka's formats, big-endian); the
-            Java class of one of these; or the dotted name of a callable. None: bytes stay as they are, str becomes UTF-8.
+            Java class of one of these; or the dotted name of a callable. None: bytes stay as they are, str becomes UTF-8, as for
+            a part that is Avro, which has no serializer of this kind.
 
     Raises:
         ConfigError: it cannot be loaded, or is not callable.
     """
-    if wanted is None:
+    if wanted is None or is_avro(wanted):
         return as_bytes
     if callable(wanted):
         return wanted

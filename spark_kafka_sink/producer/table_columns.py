@@ -36,12 +36,20 @@ class TableColumns:
     conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]
 
     @classmethod
-    def find(cls, schema: pa.Schema, topic: str | None) -> TableColumns:
-        """`topic`: of all rows; None: the column decides. Raises SchemaError, which names all problems."""
+    def find(cls, schema: pa.Schema, topic: str | None, encodes: Callable[[str], bool] = lambda _: False) -> TableColumns:
+        """Raises SchemaError, which names all problems.
+
+        Args:
+            topic: of all rows; None: the column decides.
+            encodes: whether a part may have any type, since a serializer encodes it.
+        """
         mapping = RowMapping.find(schema.names, topic, with_timestamp=True)
         positions = {name: getattr(mapping, name) for name in PARTS}
         columns = {name: schema.field(found).type for name, found in positions.items() if isinstance(found, int)}
-        problems = [*_missing(mapping, schema.names), *_problems_of_types(columns)]
+        problems = [
+            *_missing(mapping, schema.names),
+            *_problems_of_types({name: kind for name, kind in columns.items() if not encodes(name)}),
+        ]
         if problems:
             raise SchemaError(join_problems(problems))
         conversions = {positions[name]: conversion(name, kind) for name, kind in columns.items()}

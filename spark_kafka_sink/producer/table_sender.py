@@ -52,7 +52,7 @@ class TableSender:
         if not (topic is None or isinstance(topic, str)):
             raise SchemaError(f"topic has the Python type {type(topic).__name__}; pass a str, or None for the column topic")
         reader = open_table(table)
-        columns = TableColumns.find(reader.schema, topic)
+        columns = TableColumns.find(reader.schema, topic, self._columns.encodes)
         return self._hand_overs.run(self._send_all, reader, columns, check_usable)
 
     def _send_all(

@@ -103,7 +103,7 @@ def by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArra
     """The rows of each topic, in their order. Nothing for no rows."""
     if not columns.rows:
         return []
-    names, codes = ([topic], None) if isinstance(topic, str) else _names_and_codes(topic)
+    names, codes = ([topic], None) if isinstance(topic, str) else names_and_codes(topic)
     rows = np.arange(columns.rows, dtype=np.int32)
     if len(names) == 1 or codes is None:
         return [TopicRows(names[0], columns, explicit, rows)]
@@ -128,7 +128,7 @@ def _encodable(names: pa.Array) -> pa.Array:
     return names if names.type in (pa.string(), pa.large_string()) else names.cast(pa.large_string())
 
 
-def _names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
+def names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
     """The distinct names, and for each row the index of its topic among them. Raises InvalidRecordError for a null."""
     column = contiguous(topic)
     if pa.types.is_dictionary(column.type):  # its entries may repeat each other, and one may be null

@@ -1,0 +1,103 @@
+"""Options of the producer's Avro serializers: which schema keys and values have. SerializerConfig.
+
+They are options of `KafkaProducer`, beside those of the registry, where key.serializer or value.serializer is avro.
+format_options.py has those of the sink.
+"""
+
+# ruff: noqa: RUF009  (option() is dataclasses.field() with an Option attached)
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_kafka_sink.config.format_options import (
+    AVRO,
+    LATEST,
+    PARTS_WITH_FORMAT,
+    SCHEMA,
+    PartOptions,
+    SchemaReference,
+    read_reference,
+)
+from spark_kafka_sink.config.option import BOOLEAN, STRING, Option, conceal, join_problems, option, read_all, rows_of
+from spark_kafka_sink.config.registry_config import URL_KEY, RegistryConfig
+from spark_kafka_sink.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class SerializerConfig:
+    """Checked options. An attribute is named as the key, with underscores for dots."""
+
+    # fmt: off
+    value_schema: SchemaReference | None = option("value.schema", SCHEMA, default=None, non_empty=True, convert=read_reference,
+        doc="The value's schema: latest, a version of the subject (3), an id (id:42), or the text of an Avro schema. Not set: "
+            "derived from the column's type, in send_columns and send_table; send needs it.")
+    key_schema: SchemaReference | None = option("key.schema", SCHEMA, default=None, non_empty=True, convert=read_reference,
+        doc="The same for the key.")
+    value_subject: str | None = option("value.subject", STRING, default=None, non_empty=True,
+        doc="The value's subject in the registry. Not set: as value.subject.name.strategy names it, topic-value by default.")
+    key_subject: str | None = option("key.subject", STRING, default=None, non_empty=True,
+        doc="The key's subject in the registry. Not set: as key.subject.name.strategy names it, topic-key by default.")
+    value_record_name: str | None = option("value.record.name", STRING, default=None, non_empty=True,
+        doc="Name of the record in a derived schema. Not set: topLevelRecord.")
+    value_record_namespace: str | None = option("value.record.namespace", STRING, default=None, non_empty=True,
+        doc="Namespace of the record in a derived schema.")
+    key_record_name: str | None = option("key.record.name", STRING, default=None, non_empty=True,
+        doc="The same for a key that is a struct.")
+    key_record_namespace: str | None = option("key.record.namespace", STRING, default=None, non_empty=True,
+        doc="The same for a key that is a struct.")
+    truncate_timestamps: bool = option("truncate.timestamps", BOOLEAN, default=False,
+        doc="true cuts fractions of a millisecond off where the schema has timestamp-millis; false: such a row is an error.")
+    # fmt: on
+
+    def part(self, part: str, registry: RegistryConfig) -> PartOptions:
+        schema = getattr(self, f"{part}_schema")
+        if schema is None and registry.use_latest_version:
+            schema = SchemaReference(LATEST)
+        chosen = {name: getattr(self, f"{part}_{name}") for name in ("subject", "record_name", "record_namespace")}
+        return PartOptions(part, AVRO, schema, truncates_timestamps=self.truncate_timestamps, **chosen)
+
+
+SERIALIZER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(SerializerConfig).values()}
+
+
+def serializer_options(mapping: Mapping[str, object]) -> dict[str, object]:
+    """Of a producer's configuration what these options and those of the registry are, with every secret wrapped."""
+    own = {key: value for key, value in mapping.items() if key in SERIALIZER_KEYS}
+    return conceal(own, SERIALIZER_KEYS) | RegistryConfig.pick(mapping)
+
+
+def read_serializer_options(given: Mapping[str, object], parts: Sequence[str]) -> tuple[dict[str, PartOptions], RegistryConfig]:
+    """The options of each part that is Avro, and of the registry. Raises ConfigError with all problems.
+
+    Args:
+        given: of serializer_options().
+        parts: those that are Avro, at least one.
+    """
+    problems: list[str] = []
+    registry = RegistryConfig.check({key: value for key, value in given.items() if key not in SERIALIZER_KEYS}, problems)
+    config = SerializerConfig(**read_all(rows_of(SerializerConfig), given, problems))  # type: ignore[arg-type]
+    if not registry.is_set and URL_KEY not in registry.given:
+        problems.append(f"{parts[-1]}.serializer=avro needs {URL_KEY}, the address of the schema registry")
+    for part in PARTS_WITH_FORMAT:
+        problems.extend(_conflicts(part, config, registry, given, is_used=part in parts))
+    if problems:
+        raise ConfigError(join_problems(problems))
+    return {part: config.part(part, registry) for part in parts}, registry
+
+
+def _conflicts(
+    part: str, config: SerializerConfig, registry: RegistryConfig, given: Mapping[str, object], *, is_used: bool
+) -> list[str]:
+    schema: SchemaReference | None = getattr(config, f"{part}_schema")
+    names = [key for key in SERIALIZER_KEYS if key.startswith(f"{part}.") and given.get(key) is not None]
+    if not is_used:
+        return (
+            [f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: set {part}.serializer=avro"]
+            if names
+            else []
+        )
+    if schema is not None and schema.kind != LATEST and registry.use_latest_version:
+        return [f"{part}.schema={schema} contradicts use.latest.version=true: remove one of the two"]
+    return []

@@ -1,0 +1,259 @@
+"""Python objects that become Avro: the Arrow type of a schema, and what is taken of each object when it is sent.
+
+`send` gathers objects, and a bundle of them becomes one Arrow array, which AvroEncoder encodes. Until then the caller may change
+its dicts and lists: what is gathered are copies. Made together with them is a bound of the encoded size, for buffer memory.
+Laws: no default is written where a dict has the field; a field that no dict may have is an error. Only what a column can be has a
+type: a union of several types has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+
+from spark_kafka_sink.errors import SchemaError, printable, printable_list
+from spark_kafka_sink.schemas.avro_schema import (
+    NULL,
+    AvroArray,
+    AvroEnum,
+    AvroField,
+    AvroFixed,
+    AvroMap,
+    AvroPrimitive,
+    AvroRecord,
+    AvroSchema,
+    AvroUnion,
+)
+
+VARINT_BYTES = 10
+UNION_BYTES = 5  # the number of a branch
+_BLOCK_BYTES = 2 * VARINT_BYTES  # of an array or map: how many entries, and the end
+
+Taken: TypeAlias = tuple[Any, int]  # a copy that may be kept, and a bound of its bytes as Avro
+Take: TypeAlias = Callable[[Any], Taken]
+
+
+class PythonRows(NamedTuple):
+    """
+    Args:
+        type: of the Arrow array that objects become.
+        take: raises TypeError for an object that cannot have this schema; what is wrong with its numbers and texts shows later.
+    """
+
+    type: pa.DataType
+    take: Take
+
+
+def python_rows(schema: AvroSchema, at: str) -> PythonRows:
+    """Raises SchemaError if the schema has a union of several types. `at`: for the error."""
+    return _rows(schema, at)
+
+
+class _Fixed(NamedTuple):
+    """A type whose values need no copy, and have no more bytes than this."""
+
+    type: pa.DataType
+    bytes: int
+
+
+def _rows(schema: AvroSchema, at: str) -> PythonRows:
+    match schema:
+        case AvroRecord():
+            return _record(schema, at)
+        case AvroArray():
+            return _array(_rows(schema.items, f"{at}[*]"))
+        case AvroMap():
+            return _map(_rows(schema.values, f"{at}[*]"))
+        case AvroUnion():
+            branches = [branch for branch in schema.branches if branch != NULL]
+            if len(branches) != 1:
+                raise SchemaError(
+                    f"{printable(at)} is a {schema} in the schema, and of an object it cannot be told which of them it is: send"
+                    " it by send_columns or send_table, whose columns have a type"
+                )
+            return _nullable(_rows(branches[0], at))
+    fixed = _fixed(schema)
+    if fixed is None:
+        return PythonRows(_TEXTS.get(getattr(schema, "type", ""), pa.string()), _take_text)
+    size = fixed.bytes
+    return PythonRows(fixed.type, lambda value: (value, size))
+
+
+_TEXTS = {"bytes": pa.binary(), "string": pa.string()}
+
+
+def _take_text(value: Any) -> Taken:
+    if isinstance(value, str) and not value.isascii():
+        return value, VARINT_BYTES + 4 * len(value)
+    if isinstance(value, str | bytes):
+        return value, VARINT_BYTES + len(value)
+    if isinstance(value, UUID):
+        return str(value), VARINT_BYTES + 36
+    copied = bytes(memoryview(value))  # raises TypeError
+    return copied, VARINT_BYTES + len(copied)
+
+
+# NESTED OBJECTS
+
+
+def _nullable(rows: PythonRows) -> PythonRows:
+    def take(value: Any) -> Taken:
+        if value is None:
+            return None, UNION_BYTES
+        taken, size = rows.take(value)
+        return taken, size + UNION_BYTES
+
+    return PythonRows(rows.type, take)
+
+
+def _array(items: PythonRows) -> PythonRows:
+    def take(value: Any) -> Taken:
+        if isinstance(value, str | bytes | Mapping):
+            raise TypeError(f"a list is expected, not {type(value).__name__}")
+        pairs = [items.take(each) for each in value]
+        return [each for each, _ in pairs], _BLOCK_BYTES + sum(size for _, size in pairs)
+
+    return PythonRows(pa.list_(items.type), take)
+
+
+def _map(values: PythonRows) -> PythonRows:
+    def take(value: Any) -> Taken:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"a dict is expected, not {type(value).__name__}")
+        keys = [_take_text(key) for key in value]
+        pairs = [values.take(each) for each in value.values()]
+        size = _BLOCK_BYTES + sum(size for _, size in keys) + sum(size for _, size in pairs)
+        return [(key, each) for (key, _), (each, _) in zip(keys, pairs, strict=True)], size
+
+    return PythonRows(pa.map_(pa.string(), values.type), take)
+
+
+def _record(schema: AvroRecord, at: str) -> PythonRows:
+    fields = {field.name: _rows(field.schema, f"{at}.{field.name}") for field in schema.fields}
+    defaults = {field.name: _default(field) for field in schema.fields if field.default is not None}
+    names = frozenset(fields)
+    fixed_bytes, taken_apart = _split(schema, fields)
+
+    def take(value: Any) -> Taken:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"a dict is expected for {schema}, not {type(value).__name__}")
+        row, size = defaults | value, fixed_bytes  # type: ignore[operator]
+        if len(row) > len(names) or not names.issuperset(row):
+            raise TypeError(_unknown(schema, row, names))
+        for name, take_field in taken_apart:
+            field = row.get(name)
+            if field is not None:
+                row[name], more = take_field(field)
+                size += more
+        return row, size
+
+    return PythonRows(pa.struct([(name, rows.type) for name, rows in fields.items()]), take)
+
+
+def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, list[tuple[str, Take]]]:
+    """The bytes of fields whose values are taken as they are, and how the others are taken."""
+    fixed_bytes, others = 0, []
+    for field in schema.fields:
+        plain = _fixed(_not_null(field.schema))
+        fixed_bytes += UNION_BYTES if plain is None else UNION_BYTES + plain.bytes
+        if plain is None:
+            others.append((field.name, fields[field.name].take))
+    return fixed_bytes, others
+
+
+def _not_null(schema: AvroSchema) -> AvroSchema:
+    branches = [branch for branch in schema.branches if branch != NULL] if isinstance(schema, AvroUnion) else [schema]
+    return branches[0] if len(branches) == 1 else schema
+
+
+def _unknown(schema: AvroRecord, row: Mapping[object, object], names: frozenset[str]) -> str:
+    unknown = [name for name in row if name not in names]
+    return f"{printable_list(unknown)} is no field of {schema}, which has {printable_list(sorted(names))}"
+
+
+def _default(field: AvroField) -> Any:
+    """As an object that could be sent: JSON has bytes as text, and shows no dates."""
+    assert field.default is not None
+    return _from_json(json.loads(field.default), field.schema)
+
+
+def _from_json(value: Any, schema: AvroSchema) -> Any:
+    match schema:
+        case AvroUnion():  # the default is of the first branch
+            return None if value is None else _from_json(value, next(each for each in schema.branches if each != NULL))
+        case AvroRecord():
+            return {
+                field.name: _from_json(value[field.name], field.schema) if field.name in value else _default(field)
+                for field in schema.fields
+            }
+        case AvroArray():
+            return [_from_json(each, schema.items) for each in value]
+        case AvroMap():
+            return {name: _from_json(each, schema.values) for name, each in value.items()}
+        case AvroFixed() | AvroPrimitive(type="bytes"):
+            octets = value.encode("latin-1")
+            logical = schema.logical
+            return _decimal(octets, logical.scale) if logical is not None and logical.name == "decimal" else octets
+        case _:
+            return value
+
+
+def _decimal(octets: bytes, scale: int) -> Decimal:
+    return Decimal(int.from_bytes(octets, "big", signed=True)).scaleb(-scale)
+
+
+# VALUES OF A BOUNDED SIZE
+
+_PLAIN = {
+    "null": _Fixed(pa.null(), 0),
+    "boolean": _Fixed(pa.bool_(), 1),
+    "int": _Fixed(pa.int32(), VARINT_BYTES),
+    "long": _Fixed(pa.int64(), VARINT_BYTES),
+    "float": _Fixed(pa.float32(), 4),
+    "double": _Fixed(pa.float64(), 8),
+}
+_UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
+
+
+def _fixed(schema: AvroSchema) -> _Fixed | None:
+    """None for texts, bytes and what is nested."""
+    match schema:
+        case AvroEnum():
+            return _Fixed(pa.string(), VARINT_BYTES)
+        case AvroFixed() if schema.logical is not None and schema.logical.name == "decimal":
+            return _Fixed(_decimal_type(schema.logical.precision, schema.logical.scale), schema.size)
+        case AvroFixed():
+            return _Fixed(pa.binary(schema.size), schema.size)
+        case AvroPrimitive(logical=None):
+            return _PLAIN.get(schema.type)
+        case AvroPrimitive() if schema.logical is not None:
+            return _logical(schema.logical.name, schema.logical.precision, schema.logical.scale)
+        case _:
+            return None
+
+
+def _logical(name: str, precision: int, scale: int) -> _Fixed | None:
+    """None for a uuid, which is a text."""
+    if name == "decimal":
+        return _Fixed(_decimal_type(precision, scale), VARINT_BYTES + 32)
+    if name == "uuid":
+        return None
+    kind, _, unit = name.rpartition("-")
+    types = {
+        "": pa.date32,
+        "time": lambda: pa.time32("ms") if unit == "millis" else pa.time64(_UNITS[unit]),
+        "timestamp": lambda: pa.timestamp(_UNITS[unit], "UTC"),
+        "local-timestamp": lambda: pa.timestamp(_UNITS[unit]),
+    }
+    return _Fixed(types[kind](), VARINT_BYTES)
+
+
+def _decimal_type(precision: int, scale: int) -> pa.DataType:
+    if precision > 76:
+        raise SchemaError(f"a decimal of {precision} digits is in the schema, and a column has at most 76")
+    return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)

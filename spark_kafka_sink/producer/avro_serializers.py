@@ -1,0 +1,248 @@
+"""key.serializer and value.serializer `avro`: a producer's columns and objects as Avro, framed with ids of a schema registry.
+
+The registry is asked when a topic's schema is needed for the first time: on the thread that sends, never the Sender's, within
+max.block.ms. What it has answered is kept for the producer's life. Imported only by producers that have such a serializer.
+Law: a call of `send_columns` with a row that cannot be encoded queues no row. An object of `send` fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_sink.config.format_options import ID, LATEST, TEXT, PartOptions
+from spark_kafka_sink.config.option import join_problems
+from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError, printable
+from spark_kafka_sink.network.background import outcome_within
+from spark_kafka_sink.producer.avro_rows import PythonRows, Taken, python_rows
+from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.producer.topic_rows import names_and_codes
+from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.schemas.avro_encoder import EncodedColumn
+from spark_kafka_sink.schemas.avro_schema import AvroSchema, parse_schema
+from spark_kafka_sink.schemas.column_format import ColumnFormat
+from spark_kafka_sink.schemas.part_format import plan_part
+from spark_kafka_sink.schemas.registry import SchemaRegistry
+
+FRAME_BYTES = 5  # before the payload
+NOT_ENCODABLE = "KAFKA_ROW_NOT_ENCODABLE"
+
+
+class EncodedRow(bytes):
+    """A key or value that was encoded when it was sent, among gathered objects."""
+
+
+class _ObjectFormat(NamedTuple):
+    """How the objects of `send` are taken, and then encoded."""
+
+    rows: PythonRows
+    column: ColumnFormat
+
+
+class AvroSerializers:
+    """Any thread, as KafkaProducer.
+
+    Args:
+        parts: the options of "key", "value" or both.
+        registry: its options.
+        max_block_ms: how long a call may wait for the registry.
+        may_wait: whether the calling thread may. The Sender's must not.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, PartOptions],
+        registry: RegistryConfig,
+        max_block_ms: int,
+        may_wait: Callable[[], bool],
+    ) -> None:
+        self._parts = parts
+        self._config = replace(
+            registry,
+            schema_registry_default_api_timeout_ms=min(registry.schema_registry_default_api_timeout_ms, max(1, max_block_ms)),
+        )
+        self._max_block_ms = max_block_ms
+        self._may_wait = may_wait
+        self._columns: dict[tuple[str, pa.DataType, str], ColumnFormat] = {}  # by part, type and topic; grows only
+        self._objects: dict[tuple[str, str], _ObjectFormat] = {}  # by part and topic; grows only
+
+    def encodes(self, part: str) -> bool:
+        return part in self._parts
+
+    # COLUMNS: send_columns and send_table
+
+    def encode_columns(self, given: ProducerColumns) -> ProducerColumns:
+        """With keys and values as bytes. Blocks for max.block.ms at most, when the registry has to be asked.
+
+        Raises:
+            SchemaError: a column's type has no schema, or does not fit it.
+            InvalidRecordError: a row cannot be encoded.
+            RegistryError, KafkaTimeoutError: the registry refuses, or does not answer in time.
+        """
+        encoded = {}
+        for part in self._parts:
+            column = getattr(given, part)
+            if column is not None and not pa.types.is_null(column.type):
+                encoded[part] = self._encode_column(part, given.topic, column)
+        return replace(given, **encoded)
+
+    def _encode_column(self, part: str, topic: str | pa.Array, column: pa.Array) -> pa.Array:
+        """Where each topic has a schema of its own, the rows of each by themselves, then all in their order."""
+        if isinstance(topic, str):
+            return _require_all(self._column_format(part, column.type, topic).encode(column), part)
+        names, codes = names_and_codes(topic)
+        if len(names) == 1:
+            return self._encode_column(part, names[0], column)
+        column, encoded, places = contiguous(column), [], []
+        for number, name in enumerate(names):
+            rows = np.flatnonzero(codes == number)
+            if len(rows):
+                found = self._column_format(part, column.type, name).encode(column.take(pa.array(rows)))
+                encoded.append(_require_all(found, part, rows).cast(pa.large_binary()))
+                places.append(rows)
+        return pa.concat_arrays(encoded).take(pa.array(np.argsort(np.concatenate(places))))
+
+    def _column_format(self, part: str, type: pa.DataType, topic: str) -> ColumnFormat:
+        key = (part, type, topic)
+        found = self._columns.get(key)
+        if found is None:
+            found = self._ask_once(key, self._columns, partial(self._plan_column, *key))
+        return found
+
+    def _plan_column(self, part: str, type: pa.DataType, topic: str) -> ColumnFormat:
+        problems: list[str] = []
+        planned = plan_part(self._parts[part], type, self._config, problems)
+        if problems:
+            raise SchemaError(join_problems(problems))
+        return planned.for_topic(SchemaRegistry(self._config), topic)
+
+    # OBJECTS: send
+
+    def take(self, part: str, topic: str, value: object) -> Taken:
+        """A copy of an object of `send`, to be encoded with others of its bundle, and a bound of its bytes.
+
+        Raises:
+            SerializationError: it does not have the schema's form.
+            SchemaError, RegistryError, KafkaTimeoutError: the schema is not known.
+        """
+        rows = self._object_format(part, topic).rows
+        try:
+            taken, size = rows.take(value)
+            return taken, FRAME_BYTES + size
+        except (TypeError, ValueError, AttributeError) as error:
+            raise SerializationError(f"{part} of type {type(value).__name__} cannot be serialized as Avro: {error}") from error
+
+    def encode_object(self, part: str, topic: str, taken: object) -> Any:
+        """At once, where its exact size, or its bytes, must be known before it is gathered. Raises InvalidRecordError.
+
+        A part that is no Avro is bytes already.
+        """
+        if taken is None or part not in self._parts:
+            return taken
+        values, errors = self.encode_objects(part, topic, [taken])
+        if errors:
+            raise errors[0]
+        return EncodedRow(values[0].as_py())
+
+    def encode_objects(self, part: str, topic: str, taken: Sequence[object]) -> tuple[pa.Array, dict[int, KafkaError]]:
+        """A column of bytes, and by row the errors of those that cannot be encoded. Never blocks: the schema is known."""
+        done = {row: value for row, value in enumerate(taken) if type(value) is EncodedRow}
+        rows = [None if row in done else value for row, value in enumerate(taken)] if done else taken
+        rows_format, column = self._objects[part, topic]
+        array, errors = _as_array(rows, rows_format.type)
+        found = column.encode(array)
+        for refused in found.refused:
+            for row in refused.rows.tolist():
+                errors.setdefault(row, _not_encodable(f"the {part}", refused.field, refused.reason))
+        values = found.values
+        if done:
+            values = pa.array([done.get(row, value) for row, value in enumerate(values.to_pylist())], values.type)
+        return values, errors
+
+    def _object_format(self, part: str, topic: str) -> _ObjectFormat:
+        key = (part, topic)
+        found = self._objects.get(key)
+        if found is None:
+            found = self._ask_once(key, self._objects, partial(self._plan_objects, *key))
+        return found
+
+    def _plan_objects(self, part: str, topic: str) -> _ObjectFormat:
+        rows = python_rows(self._schema_of_objects(part, topic), part)
+        return _ObjectFormat(rows, self._plan_column(part, rows.type, topic))
+
+    def _schema_of_objects(self, part: str, topic: str) -> AvroSchema:
+        options = self._parts[part]
+        reference = options.schema
+        if reference is None:
+            raise SchemaError(
+                f"send() needs the schema of its {part}s by name, as an object does not tell its types: set {part}.schema=latest,"
+                " a version, an id or the text; send_columns and send_table derive it from their columns' types"
+            )
+        if reference.kind == TEXT:
+            return parse_schema(reference.text)
+        registry = SchemaRegistry(self._config)
+        if reference.kind == ID:
+            found = registry.by_id(reference.number)
+        else:
+            subject = plan_part(options, pa.struct([]), self._config, []).subject_of(topic)
+            found = registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
+        return parse_schema(found.text, found.references)
+
+    # ASKING
+
+    def _ask_once(self, key: tuple[Any, ...], known: dict[Any, Any], plan: Callable[[], Any]) -> Any:
+        """What `plan` returns, kept in `known`. Several threads that come at the same time ask the same, which does no harm."""
+        if not self._may_wait():
+            raise KafkaError(
+                f"the schema of topic {printable(key[-1])} is not known yet, and a callback cannot ask the registry, as its own"
+                " thread sends: send a record to the topic before, or send from another thread",
+                condition="KAFKA_ILLEGAL_STATE",
+            )
+        outcome = outcome_within(plan, self._max_block_ms)
+        if outcome is None:
+            raise KafkaTimeoutError(
+                f"the schema registry has not told the {key[0]}'s schema for topic {printable(key[-1])} within"
+                f" max.block.ms={self._max_block_ms}"
+            )
+        if outcome.error is not None:
+            raise outcome.error
+        return known.setdefault(key, outcome.result)
+
+
+def _require_all(encoded: EncodedColumn, part: str, places: np.ndarray[Any, Any] | None = None) -> pa.Array:
+    """`places`: of the rows among those of the call."""
+    if encoded.refused:
+        first = min(encoded.refused, key=lambda each: int(each.rows[0]))
+        row = int(first.rows[0]) if places is None else int(places[first.rows[0]])
+        count = sum(len(each.rows) for each in encoded.refused)
+        more = f"; {count - 1:,} more rows cannot be encoded" if count > 1 else ""
+        raise _not_encodable(f"row {row:,}: the {part}", first.field, first.reason, more)
+    return encoded.values
+
+
+def _not_encodable(what: str, field: str, reason: str, more: str = "") -> InvalidRecordError:
+    where = f", field {printable(field)}" if field else ""
+    return InvalidRecordError(f"{what} cannot be encoded{where}: {reason}{more}", condition=NOT_ENCODABLE)
+
+
+def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict[int, KafkaError]]:
+    """Objects that are not of the type become null, and have an error."""
+    try:
+        return pa.array(rows, type), {}
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
+        pass
+    pieces, errors = [], dict[int, KafkaError]()
+    for row, value in enumerate(rows):
+        try:
+            pieces.append(pa.array([value], type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+            pieces.append(pa.nulls(1, type))
+            errors[row] = SerializationError(f"an object cannot be serialized as Avro: {error}")
+    return pa.concat_arrays(pieces), errors

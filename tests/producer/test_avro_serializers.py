@@ -1,0 +1,371 @@
+"""`value.serializer=avro`: dicts of `send`, columns of `send_columns` and `send_table`, with a fake registry and broker."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.schemas.registry_errors import RegistryError
+from tests.fakes.fake_broker import FakeBroker
+from tests.schemas.fake_registry import FakeRegistry
+
+TOPIC = "orders"
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": ["null", "string"], "default": None},
+        {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}, "default": "NEW"},
+    ],
+}
+ORDERS = pa.array(
+    [{"id": 1, "customer": "a"}, {"id": 2, "customer": None}], pa.struct([("id", pa.int64()), ("customer", pa.string())])
+)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(topics={TOPIC: 1, "other": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as registry:
+        yield registry
+
+
+def producer_of(broker: FakeBroker, registry: FakeRegistry, **options: Any) -> KafkaProducer:
+    given = {"value.serializer": "avro", **{name.replace("_", "."): value for name, value in options.items()}}
+    servers = {"bootstrap.servers": broker.bootstrap_servers, "schema.registry.url": registry.url}
+    return KafkaProducer(servers | given)
+
+
+def texts(registry: FakeRegistry, subject: str) -> dict[int, Any]:
+    """The schemas of a subject, by id."""
+    versions = registry._subjects[subject].versions
+    return {each.id: json.loads(each.body["schema"]) for each in versions}
+
+
+def read(registry: FakeRegistry, framed: bytes | None, subject: str = f"{TOPIC}-value") -> Any:
+    if framed is None:
+        return None
+    magic, number = struct.unpack(">bI", framed[:5])
+    assert magic == 0
+    return fastavro.schemaless_reader(io.BytesIO(framed[5:]), texts(registry, subject)[number], None)
+
+
+def sent(broker: FakeBroker, registry: FakeRegistry) -> list[Any]:
+    return [read(registry, value) for value in broker.values(TOPIC)]
+
+
+# COLUMNS
+
+
+def test_a_struct_column_is_written_with_a_schema_that_is_derived_from_it(broker: FakeBroker, registry: FakeRegistry) -> None:
+    with producer_of(broker, registry) as producer:
+        producer.send_columns(TOPIC, value=ORDERS)
+        producer.send_columns(TOPIC, value=ORDERS)
+        asked = len(registry.requests)
+        producer.send_columns(TOPIC, value=pa.nulls(1, ORDERS.type))
+    assert sent(broker, registry) == [*ORDERS.to_pylist(), *ORDERS.to_pylist(), None]
+    assert len(registry.requests) == asked
+
+
+def test_keys_have_a_schema_and_a_subject_of_their_own(broker: FakeBroker, registry: FakeRegistry) -> None:
+    with producer_of(broker, registry, key_serializer="avro") as producer:
+        producer.send_columns(TOPIC, key=pa.array(["a", None]), value=ORDERS)
+    keys = [record.key for record in broker.records(TOPIC)]
+    assert [read(registry, key, f"{TOPIC}-key") for key in keys] == ["a", None]
+    assert list(texts(registry, f"{TOPIC}-key").values()) == ["string"]
+
+
+def test_only_the_key_may_be_avro(broker: FakeBroker, registry: FakeRegistry) -> None:
+    with producer_of(broker, registry, value_serializer=None, key_serializer="avro") as producer:
+        producer.send_columns(TOPIC, key=pa.array([7, 8]), value=pa.array(["x", None]))
+    assert broker.values(TOPIC) == [b"x", None]
+    assert [read(registry, each.key, f"{TOPIC}-key") for each in broker.records(TOPIC)] == [7, 8]
+
+
+def test_each_topic_of_a_column_has_its_own_schema_and_rows_keep_their_order(broker: FakeBroker, registry: FakeRegistry) -> None:
+    registry.register("other-value", '"string"')  # so that ids differ
+    registry.set_compatibility("other-value", "NONE")
+    rows = pa.array([{"id": number, "customer": "x"} for number in range(5)], ORDERS.type)
+    topics = pa.array([TOPIC, "other", TOPIC, "other", TOPIC]).dictionary_encode()
+    with producer_of(broker, registry) as producer:
+        producer.send_columns(topics, value=rows)
+    assert [row["id"] for row in sent(broker, registry)] == [0, 2, 4]
+    assert [read(registry, value, "other-value")["id"] for value in broker.values("other")] == [1, 3]
+
+
+def test_a_table_may_have_a_struct_column(broker: FakeBroker, registry: FakeRegistry) -> None:
+    table = pa.table({"topic": [TOPIC, TOPIC], "value": pa.chunked_array([ORDERS[:1], ORDERS[1:]])})
+    with producer_of(broker, registry) as producer:
+        delivery = producer.send_table(None, table)
+        producer.flush()
+        assert delivery.error is None
+    assert sent(broker, registry) == ORDERS.to_pylist()
+
+
+def test_without_the_serializer_a_struct_column_is_an_error_as_before(broker: FakeBroker) -> None:
+    producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
+    with producer, pytest.raises(SchemaError, match="column value has type struct"):
+        producer.send_table(TOPIC, pa.table({"value": ORDERS}))
+
+
+def test_a_row_that_cannot_be_encoded_leaves_no_row_queued(broker: FakeBroker, registry: FakeRegistry) -> None:
+    amounts = pa.array([Decimal("1.00"), None, None], pa.decimal128(10, 2))
+    rows = pa.StructArray.from_arrays([pa.array([1, 2, 3]), amounts], ["id", "amount"])
+    with producer_of(broker, registry, value_schema=json.dumps(ORDER)) as producer:
+        with pytest.raises(
+            InvalidRecordError, match=r"row 1: the value cannot be encoded, field amount: .*; 1 more row"
+        ) as caught:
+            producer.send_columns(TOPIC, value=rows)
+        producer.send_columns(TOPIC, value=rows[:1])
+    assert caught.value.condition == "KAFKA_ROW_NOT_ENCODABLE"
+    assert [row["id"] for row in sent(broker, registry)] == [1]
+
+
+def test_a_column_that_does_not_fit_the_schema_is_an_error_with_both_sides(broker: FakeBroker, registry: FakeRegistry) -> None:
+    producer = producer_of(broker, registry, value_schema=json.dumps(ORDER))
+    with producer, pytest.raises(SchemaError, match=r"the schema's field amount .* needs a column"):
+        producer.send_columns(TOPIC, value=ORDERS)
+
+
+def test_interceptors_see_the_columns_before_they_are_encoded(broker: FakeBroker, registry: FakeRegistry) -> None:
+    seen = []
+
+    class Sees:
+        def on_send_columns(self, columns: ProducerColumns) -> ProducerColumns:
+            seen.append(columns.value.type)
+            return columns
+
+    with producer_of(broker, registry, interceptor_classes=[Sees()]) as producer:
+        producer.send_columns(TOPIC, value=ORDERS)
+    assert seen == [ORDERS.type]
+    assert sent(broker, registry) == ORDERS.to_pylist()
+
+
+# OBJECTS
+
+
+def test_dicts_are_encoded_by_the_schema_that_is_named(broker: FakeBroker, registry: FakeRegistry) -> None:
+    registry.register(f"{TOPIC}-value", json.dumps(ORDER))
+    with producer_of(broker, registry, value_schema="latest", linger_ms=10_000) as producer:
+        row = {"id": 1, "customer": "ä", "amount": Decimal("1.5")}
+        futures = [producer.send(TOPIC, row)]
+        row["id"] = 2  # it was copied
+        row["state"] = "PAID"
+        futures.append(producer.send(TOPIC, row, key="k"))
+        futures.append(producer.send(TOPIC, None))
+        producer.flush()
+        assert [future.result().offset for future in futures] == [0, 1, 2]
+    first = {"id": 1, "customer": "ä", "amount": Decimal("1.50"), "state": "NEW"}
+    assert sent(broker, registry) == [first, first | {"id": 2, "state": "PAID"}, None]
+    assert len(broker.batches(TOPIC)) == 1
+
+
+EVERYTHING = {
+    "type": "record",
+    "name": "Everything",
+    "fields": [
+        {"name": "flag", "type": "boolean"},
+        {"name": "real", "type": "double"},
+        {"name": "small", "type": "float"},
+        {"name": "raw", "type": "bytes"},
+        {"name": "four", "type": {"type": "fixed", "name": "Four", "size": 4}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
+        {"name": "time", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "tags", "type": {"type": "array", "items": ["null", "string"]}},
+        {"name": "counts", "type": {"type": "map", "values": "int"}},
+        {"name": "inner", "type": ["null", {"type": "record", "name": "Inner", "fields": [
+            {"name": "x", "type": "int", "default": 7},
+            {"name": "ys", "type": {"type": "array", "items": "long"}, "default": [1, 2]},
+        ]}], "default": None},
+        {
+            "name": "fee",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1},
+            "default": "\u0001\u0002",
+        },
+    ],
+}  # fmt: skip
+
+
+def test_an_object_may_have_each_type_of_avro(broker: FakeBroker, registry: FakeRegistry) -> None:
+    utc = dt.UTC
+    row = {
+        **{"flag": True, "real": 1.5, "small": -2.0, "raw": b"\0\xff", "four": b"abcd", "day": dt.date(2024, 2, 29)},
+        **{"at": dt.datetime(2024, 1, 1, 2, 3, 4, 5, utc), "local": dt.datetime(2024, 1, 1), "time": dt.time(1, 2, 3)},
+        **{"uuid": UUID(int=5), "tags": ["a", None, "ü" * 100], "counts": {"one": 1, "two": 2}, "inner": {"x": 3}},
+    }
+    with producer_of(broker, registry, value_schema=json.dumps(EVERYTHING)) as producer:
+        producer.send(TOPIC, row)
+        producer.send(TOPIC, row | {"inner": None, "fee": Decimal("-1.5")})
+    first = row | {"inner": {"x": 3, "ys": [1, 2]}, "fee": Decimal("25.8")}
+    assert sent(broker, registry) == [first, first | {"inner": None, "fee": Decimal("-1.5")}]
+
+
+def test_a_key_may_be_a_plain_string(broker: FakeBroker, registry: FakeRegistry) -> None:
+    options = {"key_serializer": "avro", "key_schema": '"string"', "value_schema": '"long"'}
+    with producer_of(broker, registry, **options) as producer:
+        producer.send(TOPIC, 5, key="k")
+    (record,) = broker.records(TOPIC)
+    assert (read(registry, record.key, f"{TOPIC}-key"), read(registry, record.value)) == ("k", 5)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ([("id", 1)], "a dict is expected for record Order, not list"),
+        ({"id": 1, "amout": 1}, r"amout is no field of record Order, which has amount, customer, id, state"),
+        ({"id": 1, "amount": 1, "customer": 5}, "memoryview: a bytes-like object is required"),
+    ],
+)
+def test_an_object_of_another_form_is_refused_at_once(broker: FakeBroker, registry: FakeRegistry, row: Any, why: str) -> None:
+    producer = producer_of(broker, registry, value_schema=json.dumps(ORDER))
+    with producer, pytest.raises(SerializationError, match=f"cannot be serialized as Avro: {why}"):
+        producer.send(TOPIC, row)
+    assert broker.values(TOPIC) == []
+
+
+def test_an_object_that_cannot_be_encoded_fails_alone(broker: FakeBroker, registry: FakeRegistry) -> None:
+    good = {"id": 1, "amount": Decimal(1)}
+    bad = [{"amount": Decimal(1)}, good | {"amount": Decimal("1e9")}, good | {"id": "x"}, good | {"state": "LOST"}]
+    calls: list[KafkaError | None] = []
+    with producer_of(broker, registry, value_schema=json.dumps(ORDER), linger_ms=10_000) as producer:
+        futures = [producer.send(TOPIC, row, callback=lambda _, error: calls.append(error)) for row in [good, *bad, good]]
+        producer.flush()
+        errors = [future.exception() for future in futures]
+    assert [error is None for error in errors] == [True, False, False, False, False, True]
+    assert "the value cannot be encoded, field id: " in str(errors[1])
+    assert "the value cannot be encoded, field state: " in str(errors[4])
+    assert [row["id"] for row in sent(broker, registry)] == [1, 1]
+    assert sum(error is not None for error in calls) == 4
+
+
+def test_objects_without_a_named_schema_are_an_error_that_says_so(broker: FakeBroker, registry: FakeRegistry) -> None:
+    producer = producer_of(broker, registry)
+    with producer, pytest.raises(SchemaError, match=r"set value\.schema=latest, a version, an id or the text; send_columns"):
+        producer.send(TOPIC, {"id": 1})
+
+
+def test_an_object_whose_size_bound_is_too_large_may_still_fit(broker: FakeBroker, registry: FakeRegistry) -> None:
+    text = "ü" * 300_000  # its bound is four bytes for each
+    with producer_of(broker, registry, value_schema='"string"') as producer:
+        producer.send(TOPIC, "a")
+        producer.send(TOPIC, text)
+        future = producer.send(TOPIC, text * 2)
+        producer.flush()
+        assert "max.request.size" in str(future.exception())
+    assert sent(broker, registry) == ["a", text]
+
+
+def test_a_partitioner_of_records_gets_the_bytes(broker: FakeBroker, registry: FakeRegistry) -> None:
+    seen = []
+
+    def partition(topic: str, key: Any, key_bytes: bytes, value: Any, value_bytes: bytes, cluster: Any) -> int:  # noqa: ARG001
+        seen.append((value, value_bytes))
+        return 0
+
+    class ByRecord:
+        def partition(self, *args: Any) -> int:
+            return partition(*args)
+
+    with producer_of(broker, registry, value_schema='"long"', partitioner_class=ByRecord()) as producer:
+        producer.send(TOPIC, 5)
+        producer.send(TOPIC, None)
+    assert [value for value, _ in seen] == [5, None]
+    assert seen[0][1] == broker.values(TOPIC)[0]
+    assert sent(broker, registry) == [5, None]
+
+
+def test_a_size_bound_is_never_too_small() -> None:
+    from spark_kafka_sink.producer.avro_rows import python_rows
+    from spark_kafka_sink.schemas.avro_schema import parse_schema
+
+    rows = python_rows(parse_schema(json.dumps(EVERYTHING)), "value")
+    long = {"tags": ["€" * 50] * 20, "counts": {"k" * 9: 2**31 - 1}, "inner": {"x": -(2**31), "ys": [2**63 - 1] * 30}}
+    filled = {**{"flag": True, "real": 1.0, "small": 1.0, "raw": b"x" * 99, "four": b"abcd"}, "day": dt.date.max, **long}
+    filled |= {"at": dt.datetime.max, "local": dt.datetime.max, "time": dt.time.max, "uuid": "x" * 40}
+    taken, size = rows.take(filled)
+    out = io.BytesIO()
+    plain = taken | {"tags": taken["tags"], "counts": dict(taken["counts"]), "uuid": UUID(int=0)}
+    fastavro.schemaless_writer(out, EVERYTHING, plain)
+    assert len(out.getvalue()) <= size < 4 * len(out.getvalue())
+
+
+# THE REGISTRY
+
+
+def test_options_are_checked_together(broker: FakeBroker) -> None:
+    servers = {"bootstrap.servers": broker.bootstrap_servers}
+    with pytest.raises(ConfigError, match=r"value\.serializer=avro needs schema\.registry\.url"):
+        KafkaProducer(servers | {"value.serializer": "avro"})
+    with pytest.raises(ConfigError, match=r"key\.schema has no effect: set key\.serializer=avro"):
+        KafkaProducer(servers | {"value.serializer": "avro", "schema.registry.url": "http://localhost:1", "key.schema": "latest"})
+    wrong = {"value.schema": "newest", "auto.register.schemas": "perhaps"}
+    with pytest.raises(ConfigError) as caught:
+        KafkaProducer(servers | {"value.serializer": "avro", "schema.registry.url": "http://localhost:1"} | wrong)
+    assert all(key in str(caught.value) for key in wrong)
+
+
+def test_a_registry_that_does_not_answer_ends_the_call_within_max_block_ms(broker: FakeBroker, registry: FakeRegistry) -> None:
+    release = threading.Event()
+    with producer_of(broker, registry, max_block_ms=300) as producer:
+        hangs = registry.fail_with(lambda _: not release.wait(20))
+        with hangs, pytest.raises((KafkaTimeoutError, RegistryError)) as caught:
+            producer.send_columns(TOPIC, value=ORDERS)
+        release.set()
+        assert "300" in str(caught.value)
+        producer.send_columns(TOPIC, value=ORDERS)  # nothing bad was kept
+    assert sent(broker, registry) == ORDERS.to_pylist()
+
+
+def test_the_senders_thread_never_asks_the_registry(broker: FakeBroker, registry: FakeRegistry) -> None:
+    raised: list[Exception] = []
+    with producer_of(broker, registry, value_schema='"long"') as producer:
+
+        def again(*_: object) -> None:
+            producer.send(TOPIC, 2)  # this topic's is known
+            try:
+                producer.send("other", 1)
+            except KafkaError as error:
+                raised.append(error)
+
+        producer.send(TOPIC, 1, callback=again)
+        producer.flush()
+    assert "a callback cannot ask the registry" in str(raised[0])
+    assert sent(broker, registry) == [1, 2]
+
+
+def test_an_incompatible_schema_is_refused_with_the_registrys_reasons(broker: FakeBroker, registry: FakeRegistry) -> None:
+    registry.register(f"{TOPIC}-value", json.dumps(ORDER))
+    producer = producer_of(broker, registry)
+    with producer, pytest.raises(RegistryError, match="incompatible"):
+        producer.send_columns(TOPIC, value=pa.array([{"id": "text"}]))
+    assert broker.values(TOPIC) == []
+
+
+def test_secrets_of_the_registry_are_in_no_attribute(broker: FakeBroker, registry: FakeRegistry) -> None:
+    with producer_of(broker, registry, basic_auth_user_info="me:hush-hush") as producer:
+        assert "hush-hush" not in repr(vars(producer)) + repr(vars(producer._avro))
