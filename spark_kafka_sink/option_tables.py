@@ -14,6 +14,7 @@ from spark_kafka_sink.config.option import BOOLEAN, Option, rows_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.config.security_config import SecurityConfig
+from spark_kafka_sink.config.serializer_config import SerializerConfig
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS, PRODUCER_PREFIX, SinkOptions
 from spark_kafka_sink.legacy.config import LegacyProducerConfig
 
@@ -57,14 +58,15 @@ def option_table() -> list[TableRow]:
         rows.append(_table_row("security" if attribute in security else "producer", row, BULK_DEFAULTS.get(attribute)))
     by_key = {row.key: row for row in rows}
     first = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
+    serializers = [_table_row("serializers", row) for row in rows_of(SerializerConfig).values()]
     without_effect = [_without_effect(key, why) for key, why in NO_EFFECT.items() if key not in SERIALIZERS]
     registry = [_table_row("registry", row) for row in rows_of(RegistryConfig).values()]
     legacy = [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
-    return [*first, *by_key.values(), *registry, *without_effect, *legacy]
+    return [*first, *by_key.values(), *registry, *serializers, *without_effect, *legacy]
 
 
 def _table_row(section: str, row: Option, sink_default: object = None) -> TableRow:
-    key = row.key if section in ("sink", "format", "registry", "legacy") else PRODUCER_PREFIX + row.key
+    key = row.key if section in ("sink", "format", "registry", "serializers", "legacy") else PRODUCER_PREFIX + row.key
     choices = ("true", "false") if row.kind is BOOLEAN else row.choices
     default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
     defaults = (default, "") if sink_default is None else (str(sink_default), default)
@@ -98,6 +100,7 @@ HEADINGS = {
     "producer": "More options of the producer",
     "security": "More options for security",
     "registry": "Options of a schema registry",
+    "serializers": "Options of the producer's Avro serializers",
     "no effect": "Accepted without effect, with a warning",
     "legacy": "Options of the old producer",
 }

@@ -1,4 +1,4 @@
-"""The jars of Spark's own Kafka connector, for comparisons in tests and benchmarks."""
+"""The jars of Spark's own Kafka connector, and of its Avro functions, for comparisons in tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ DEPENDENCIES = (  # PySpark has the others
 def fetch_spark_kafka() -> Path:
     """Their directory, fetched if absent."""
     return fetch(NAME, DEPENDENCIES)
+
+
+def fetch_spark_avro() -> Path:
+    """The directory of the jar with to_avro and from_avro, fetched if absent. PySpark has Avro itself."""
+    return fetch("spark-avro", (Dependency("org.apache.spark", "spark-avro_2.13", "4.1.1", transitive=False),))
