@@ -6,6 +6,8 @@ import datetime as dt
 import io
 import json
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -369,3 +371,13 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reasons(broker: Fa
 def test_secrets_of_the_registry_are_in_no_attribute(broker: FakeBroker, registry: FakeRegistry) -> None:
     with producer_of(broker, registry, basic_auth_user_info="me:hush-hush") as producer:
         assert "hush-hush" not in repr(vars(producer)) + repr(vars(producer._avro))
+
+
+def test_a_producer_without_such_a_serializer_loads_nothing_of_it() -> None:
+    code = (
+        "import sys; from spark_kafka_sink.producer.producer import KafkaProducer;"
+        "KafkaProducer({'bootstrap.servers': 'localhost:1', 'value.serializer': 'string'}).close(0);"
+        "print([name for name in sys.modules if 'schemas' in name or 'registry' in name or 'avro' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
