@@ -26,6 +26,7 @@ from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.sink.datasource import KafkaDataSource, check_options
 from tests.fakes.fake_broker import FakeBroker
+from tests.schemas.fake_registry import FakeRegistry
 
 CANARY = "canary7Qx2zzWq"
 USERS = {"alice": "right"}
@@ -174,6 +175,35 @@ def test_a_secret_under_the_key_of_another_option_does_not_show_to_a_spark_user(
 def test_a_list_of_several_lines_is_no_secret() -> None:
     config = ProducerConfig.from_mapping({"bootstrap.servers": "127.0.0.1:9,\n  127.0.0.2:9\n"})
     assert len(config.bootstrap_servers) == 2
+
+
+# A SCHEMA REGISTRY
+
+
+def registry_options(fake: FakeRegistry, way: str) -> dict[str, Any]:
+    options: dict[str, Any] = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t", "valueFormat": "avro"}
+    if way == "url":
+        return options | {"schema.registry.url": fake.url.replace("://", f"://me:{CANARY}@")}
+    login = {"user info": {"basic.auth.user.info": f"me:{CANARY}"}, "token": {"bearer.auth.token": CANARY}}
+    return options | {"schema.registry.url": fake.url} | login[way]
+
+
+@pytest.mark.parametrize("way", ["user info", "url", "token"])
+def test_a_refused_login_to_a_registry_does_not_show(way: str) -> None:
+    schema = StructType([StructField("value", StringType())])
+    with FakeRegistry(login="me:right") as fake:
+        error = fails(lambda: KafkaDataSource(registry_options(fake, way)).writer(schema, False))
+    assert error.condition == "KAFKA_SCHEMA_REGISTRY_LOGIN_FAILED"
+
+
+@pytest.mark.parametrize("way", ["user info", "url"])
+def test_an_accepted_login_to_a_registry_does_not_show_either(way: str) -> None:
+    schema = StructType([StructField("value", StringType())])
+    with FakeBroker(topics={"t": 1}) as broker, FakeRegistry(login=f"me:{CANARY}") as fake:
+        options = registry_options(fake, way) | {"kafka.bootstrap.servers": broker.bootstrap_servers}
+        writer = KafkaDataSource(options).writer(schema, False)
+        assert fake.texts("t-value") == ['"string"']
+    assert_hidden(repr(vars(writer)))
 
 
 # BROKERS THAT REFUSE

@@ -34,7 +34,7 @@ from spark_kafka_sink.config.option import (
     warn_once,
 )
 from spark_kafka_sink.config.sasl import ALLOWED_URLS
-from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
 from spark_kafka_sink.config.security_config import STORE_TYPES
 from spark_kafka_sink.errors import ConfigError, printable
 
@@ -134,9 +134,11 @@ def _token(secret: Secret) -> Secret:
 
 
 def without_login(text: str) -> str:
-    """What may be shown of a text that was meant to be a URL: nothing before its last @ but the scheme."""
-    scheme, slashes, rest = text.partition("://")
-    return f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else text.rpartition("@")[2]
+    """What may be shown of a text that was meant to be a URL: no login, which may hold any character, and no query."""
+    if looks_like_a_secret(text):
+        return HIDDEN
+    scheme, slashes, rest = text.partition("://") if "://" in text else ("", "", text)
+    return scheme + slashes + re.split("[?#]", rest.rpartition("@")[2])[0]
 
 
 def _strategy(name: str) -> str:

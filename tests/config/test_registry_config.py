@@ -10,6 +10,7 @@ import traceback
 import pytest
 
 from spark_kafka_sink.config import option
+from spark_kafka_sink.config.option import PASSWORD
 from spark_kafka_sink.config.registry_config import (
     ALLOWED_REGISTRY_URLS,
     REGISTRY_KEYS,
@@ -71,7 +72,8 @@ def test_a_list_of_addresses_is_read_too() -> None:
         ("https://", "is not a URL"),
         ("https://host:99999", "is not a URL"),
         ("https://host name", "is not a URL"),
-        ("https://host/?a=b", "has a query or a fragment"),
+        (f"https://host/?a={CANARY}", "https://host/ has a query or a fragment"),
+        (f"user=me password = {CANARY}", r"\[hidden\] is not a URL"),
         (f"https://me:{CANARY}/x@host", "https://host is not a URL.*write / as %2F"),
         (f"https://me:{CANARY}#x@host", "https://host is not a URL"),
         (f"https://{CANARY}@host", "https://host needs user and password"),
@@ -217,6 +219,12 @@ def test_the_environment_may_say_where_tokens_come_from(monkeypatch: pytest.Monk
 
 
 # SECRETS
+
+
+@pytest.mark.parametrize("value", [f"-----BEGIN PRIVATE KEY-----\n{CANARY}", f"password={CANARY}", f"first line\n{CANARY}"])
+@pytest.mark.parametrize("key", sorted(key for key, row in REGISTRY_KEYS.items() if row.kind is not PASSWORD))
+def test_a_secret_under_the_key_of_another_option_does_not_show(key: str, value: str) -> None:
+    assert "[hidden]" in (found := problem_of(URL | {key: value})) or "looks like a secret" in found
 
 
 def test_what_is_picked_hides_every_secret() -> None:

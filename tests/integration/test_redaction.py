@@ -20,6 +20,7 @@ from spark_kafka_sink.sink.datasource import KafkaDataSource
 from tests.conftest import ROOT
 from tests.fakes.fake_broker import FakeBroker
 from tests.integration.writing import FORMAT
+from tests.schemas.fake_registry import FakeRegistry
 
 SETTING = "spark.sql.redaction.options.regex"
 TABLE = "a_topic"
@@ -103,8 +104,8 @@ def plans_of_the_sql_tab(session: SparkSession, of: list[Any]) -> str:
     return "\n".join(texts)
 
 
-def explained_insert(session: SparkSession, broker: FakeBroker) -> str:
-    given = ", ".join(f"'{name}' = '{value}'" for name, value in options(broker).items())
+def explained_insert(session: SparkSession, options: dict[str, str]) -> str:
+    given = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
     session.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} (value STRING) USING `{FORMAT}`")
     text: str = session.sql(f"EXPLAIN EXTENDED INSERT INTO {TABLE} WITH ({given}) SELECT 'a'").collect()[0][0]
     return text
@@ -124,7 +125,7 @@ def test_the_sample_settings_leave_no_secret_in_any_plan(session: SparkSession, 
         assert query.awaitTermination(120)
         assert query.exception() is None
         java: Any = query._jsq
-        explained = java.explainInternal(True) + explained_insert(session, broker) + str(query.lastProgress)
+        explained = java.explainInternal(True) + explained_insert(session, options(broker)) + str(query.lastProgress)
         session.range(1).selectExpr("'b' AS value").writeTo(TABLE).options(**options(broker)).append()
         assert sorted(broker.values("orders")) == [b"0", b"1", b"a", b"b"]
     events = log.read()
@@ -137,7 +138,7 @@ def test_the_sample_settings_leave_no_secret_in_any_plan(session: SparkSession, 
 
 def test_what_the_sample_settings_add_is_what_sparks_own_do_not_catch(session: SparkSession) -> None:
     with FakeBroker(topics={"orders": 1}) as broker:
-        assert shown(explained_insert(session, broker)) == NOT_SPARKS
+        assert shown(explained_insert(session, options(broker))) == NOT_SPARKS
 
 
 def test_an_option_that_is_a_secret_is_redacted_by_spark_or_by_the_sample_settings() -> None:
@@ -145,3 +146,20 @@ def test_an_option_that_is_a_secret_is_redacted_by_spark_or_by_the_sample_settin
     left = {key for key in SECRETS if not re.search(sparks_own, key)}
     assert left == NOT_SPARKS
     assert {key for key in left if not re.search(sample_regex(), key)} == set()
+
+
+@pytest.mark.parametrize("place", ["basic.auth.user.info", "schema.registry.url"])
+def test_the_sample_settings_hide_the_login_of_a_schema_registry(session: SparkSession, place: str) -> None:
+    login = "me:canary99x"
+    with FakeBroker(topics={"orders": 1}) as broker, FakeRegistry(login=login) as registry:
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders", "valueFormat": "avro"}
+        given["schema.registry.url"] = registry.url.replace("://", f"://{login}@" if place == "schema.registry.url" else "://")
+        if place == "basic.auth.user.info":
+            given[place] = login
+            assert "canary99x" in explained_insert(session, given)
+        session.conf.set(SETTING, sample_regex())
+        explained = explained_insert(session, given)
+        session.range(1).selectExpr("'b' AS value").write.format(FORMAT).mode("append").options(**given).save()
+        assert broker.values("orders") == [b"\0\0\0\0\1\2b"]
+    assert "redacted" in explained
+    assert "canary99x" not in explained
