@@ -37,7 +37,7 @@ def derive_schema(
     """
     problems.extend(_wrong_names(name, namespace))
     derivation = _Derivation(problems)
-    return json.dumps(derivation.of(type, nullable, _Place(name, namespace or "", at)), separators=(",", ":"))
+    return json.dumps(derivation.of(type, nullable, _NamedPlace(name, namespace or "", at)), separators=(",", ":"))
 
 
 def _wrong_names(name: str, namespace: str | None) -> list[str]:
@@ -50,7 +50,7 @@ def _wrong_names(name: str, namespace: str | None) -> list[str]:
 _RULE = "names have letters of ASCII, digits and _, and do not begin with a digit"
 
 
-class _Place:
+class _NamedPlace:
     """Where in the column a type stands, and which name a record, or the fixed type of a decimal, gets there."""
 
     def __init__(self, name: str, namespace: str, path: str) -> None:
@@ -62,11 +62,11 @@ class _Place:
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
-    def of_field(self, name: str) -> _Place:
-        return _Place(name, self.full_name, f"{self.path}.{name}")
+    def of_field(self, name: str) -> _NamedPlace:
+        return _NamedPlace(name, self.full_name, f"{self.path}.{name}")
 
-    def of_items(self) -> _Place:
-        return _Place(self.name, self.namespace, f"{self.path}[*]")
+    def of_items(self) -> _NamedPlace:
+        return _NamedPlace(self.name, self.namespace, f"{self.path}[*]")
 
 
 class _Derivation:
@@ -75,11 +75,11 @@ class _Derivation:
     def __init__(self, problems: list[str]) -> None:
         self._problems = problems
 
-    def of(self, type: pa.DataType, nullable: bool, place: _Place) -> Json:
+    def of(self, type: pa.DataType, nullable: bool, place: _NamedPlace) -> Json:
         schema = self._not_null(type, place)
         return ["null", schema] if nullable else schema
 
-    def _not_null(self, type: pa.DataType, place: _Place) -> Json:
+    def _not_null(self, type: pa.DataType, place: _NamedPlace) -> Json:
         type = plain_type(type)
         if pa.types.is_struct(type):
             return self._record(type, place)
@@ -92,7 +92,7 @@ class _Derivation:
             return self._decimal(type, place)
         return self._scalar(type, place)
 
-    def _record(self, type: pa.StructType, place: _Place) -> Json:
+    def _record(self, type: pa.StructType, place: _NamedPlace) -> Json:
         fields = [type.field(number) for number in range(type.num_fields)]
         self._check_names([field.name for field in fields], place)
         schema: dict[str, Any] = {"type": "record", "name": place.name}
@@ -100,7 +100,7 @@ class _Derivation:
             schema["namespace"] = place.namespace
         return schema | {"fields": [self._field(field, place.of_field(field.name)) for field in fields]}
 
-    def _field(self, field: pa.Field, place: _Place) -> Json:
+    def _field(self, field: pa.Field, place: _NamedPlace) -> Json:
         metadata: Mapping[bytes, bytes] = field.metadata or {}
         described: dict[str, Any] = {"name": field.name}
         if is_variant(field):
@@ -113,7 +113,7 @@ class _Derivation:
             described["doc"] = metadata[b"comment"].decode("utf-8", "replace")
         return described
 
-    def _check_names(self, names: list[str], place: _Place) -> None:
+    def _check_names(self, names: list[str], place: _NamedPlace) -> None:
         for name in names:
             if not _NAME.fullmatch(name):
                 self._problems.append(
@@ -123,7 +123,7 @@ class _Derivation:
         for name in sorted({name for name in names if names.count(name) > 1}):
             self._problems.append(f"{place.path} has more than one field {name!r}: rename all but one")
 
-    def _map(self, type: pa.MapType, place: _Place) -> Json:
+    def _map(self, type: pa.MapType, place: _NamedPlace) -> Json:
         key = plain_type(type.key_type)
         if not _is_string(key):
             self._problems.append(
@@ -132,7 +132,7 @@ class _Derivation:
             )
         return {"type": "map", "values": self.of(type.item_type, type.item_field.nullable, place.of_items())}
 
-    def _decimal(self, type: pa.DataType, place: _Place) -> Json:
+    def _decimal(self, type: pa.DataType, place: _NamedPlace) -> Json:
         """A fixed type of the smallest size that takes the precision, named as in Spark."""
         if not 0 <= type.scale <= type.precision:
             self._problems.append(
@@ -143,7 +143,7 @@ class _Derivation:
         decimal = {"logicalType": "decimal", "precision": type.precision, "scale": type.scale}
         return {"type": "fixed", "name": "fixed", "namespace": place.full_name, "size": size} | decimal
 
-    def _scalar(self, type: pa.DataType, place: _Place) -> Json:
+    def _scalar(self, type: pa.DataType, place: _NamedPlace) -> Json:
         for is_of, schema in _SCALARS:
             if is_of(type):
                 return schema

@@ -7,6 +7,7 @@ followed to MAX_REFERENCES. A schema with a rule that applies to writing says so
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -104,15 +105,28 @@ class SchemaRegistry:
         try:
             return self._schema(self._ask(request), what)
         except RegistryError as error:
-            if error.condition in NOT_FOUND:
-                return None
-            raise
+            if error.condition not in NOT_FOUND:
+                raise
+            is_subject_missing = error.condition == SUBJECT_NOT_FOUND
+        return None if is_subject_missing else self._latest_if_equal(subject, text)
+
+    def _latest_if_equal(self, subject: str, text: str) -> RegisteredSchema | None:
+        """For registries that compare texts with their blanks, as Apicurio's does unless normalize.schemas is set."""
+        latest = self.latest(subject)
+        try:
+            return latest if json.loads(latest.text) == json.loads(text) else None
+        except (ValueError, RecursionError):
+            return None
 
     def compatibility(self, subject: str) -> str:
         """The compatibility mode that applies to the subject, such as BACKWARD."""
         what = f"get the compatibility mode of subject {printable(subject)}"
-        body = self._ask(RegistryRequest(what, "GET", ("config", subject), {"defaultToGlobal": "true"}))
-        return _mode(body)
+        try:
+            return _mode(self._ask(RegistryRequest(what, "GET", ("config", subject), {"defaultToGlobal": "true"})))
+        except RegistryError as error:
+            if error.condition not in NOT_FOUND:
+                raise
+        return self.default_compatibility()  # Apicurio's says that the subject does not exist
 
     def default_compatibility(self) -> str:
         """The mode of subjects without one of their own."""

@@ -57,7 +57,7 @@ class RegistryRequest(NamedTuple):
         return f"{address}/{path}" + (f"?{urlencode(self.query)}" if self.query else "")
 
 
-class _FailedAttempt(NamedTuple):
+class _NoAnswer(NamedTuple):
     """No answer, or one that a repetition may change."""
 
     url: str
@@ -124,9 +124,9 @@ class RegistryClient:
             logger.warning("! cannot %s: %s; retrying in %d ms", request.what, "; ".join(map(str, found)), wait_ms)
             sleep(self._clock, wait_ms)
 
-    def _ask_each(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer | list[_FailedAttempt]:
+    def _ask_each(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer | list[_NoAnswer]:
         """The first address that answers; each of those that are left gets its part of the time that is left."""
-        failures: list[_FailedAttempt] = []
+        failures: list[_NoAnswer] = []
         addresses = self._addresses
         for number, address in enumerate(addresses):
             left_ms = (end_ms - self._clock.now_ms()) // (len(addresses) - number)
@@ -139,9 +139,7 @@ class RegistryClient:
 
     # ONE ATTEMPT
 
-    def _ask_within_time(
-        self, address: RegistryAddress, request: RegistryRequest, left_ms: int
-    ) -> RegistryAnswer | _FailedAttempt:
+    def _ask_within_time(self, address: RegistryAddress, request: RegistryRequest, left_ms: int) -> RegistryAnswer | _NoAnswer:
         config = self._config
         limit_ms = config.schema_registry_http_connect_timeout_ms + config.schema_registry_http_read_timeout_ms
         limit_ms = min(limit_ms, left_ms)
@@ -149,15 +147,13 @@ class RegistryClient:
         outcome = outcome_within(partial(self._ask, address, request, attempt), limit_ms)
         if outcome is None:
             attempt.abandon()
-            return _FailedAttempt(address.url, f"no complete answer within {limit_ms:,} ms", may_retry=True)
+            return _NoAnswer(address.url, f"no complete answer within {limit_ms:,} ms", may_retry=True)
         if outcome.error is not None:
             raise outcome.error
-        found: RegistryAnswer | _FailedAttempt = outcome.result
+        found: RegistryAnswer | _NoAnswer = outcome.result
         return found
 
-    def _ask(
-        self, address: RegistryAddress, request: RegistryRequest, attempt: RegistryAttempt
-    ) -> RegistryAnswer | _FailedAttempt:
+    def _ask(self, address: RegistryAddress, request: RegistryRequest, attempt: RegistryAttempt) -> RegistryAnswer | _NoAnswer:
         """On a thread of its own."""
         urllib3 = self._urllib3
         headers = HiddenHeaders({"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE})
@@ -183,7 +179,7 @@ class RegistryClient:
 # ANSWERS AND FAILURES
 
 
-def _read(url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse) -> RegistryAnswer | _FailedAttempt:
+def _read(url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse) -> RegistryAnswer | _NoAnswer:
     status, content_type = response.status, response.headers.get("Content-Type", "")
     if 300 <= status < 400:
         raise RegistryError(
@@ -198,7 +194,7 @@ def _read(url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse
         )
     answer = RegistryAnswer(url, status, _json(content), content_type)
     if status in _RETRIABLE_STATUS:
-        return _FailedAttempt(url, f"HTTP status {status} {_message(answer)}".rstrip(), may_retry=True)
+        return _NoAnswer(url, f"HTTP status {status} {_message(answer)}".rstrip(), may_retry=True)
     return answer
 
 
@@ -225,7 +221,7 @@ def _message(answer: RegistryAnswer) -> str:
     return printable(message) if isinstance(message, str) else ""
 
 
-def _failure(url: str, error: Exception) -> _FailedAttempt:
+def _failure(url: str, error: Exception) -> _NoAnswer:
     """In words; urllib3 wraps the cause, and names objects of its own in its texts."""
     import ssl
 
@@ -237,13 +233,13 @@ def _failure(url: str, error: Exception) -> _FailedAttempt:
     text = f"{type(reason).__name__}: {printable(reason).rpartition('>: ')[2]}"
     if isinstance(reason, ssl.SSLCertVerificationError):
         text += " (schema.registry.ssl.truststore.location names the authorities that are trusted)"
-        return _FailedAttempt(url, text, may_retry=False)
+        return _NoAnswer(url, text, may_retry=False)
     if isinstance(reason, ssl.SSLError):
         text += " (does the registry speak https on this port?)"
-    return _FailedAttempt(url, text, may_retry=True)
+    return _NoAnswer(url, text, may_retry=True)
 
 
-def _unreachable(request: RegistryRequest, failures: list[_FailedAttempt], attempts: int) -> RegistryError:
+def _unreachable(request: RegistryRequest, failures: list[_NoAnswer], attempts: int) -> RegistryError:
     return RegistryError(
         f"cannot {request.what}, after {attempts} attempt(s): {'; '.join(map(str, failures))}; check schema.registry.url, and"
         " whether the registry runs and can be reached from here",

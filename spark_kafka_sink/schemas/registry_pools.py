@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -84,7 +84,7 @@ def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
 
 def _through_proxy(urllib3: Any, proxy: str, given: dict[str, Any]) -> Any:
     login = urllib3.util.parse_url(proxy).auth
-    headers = HiddenHeaders(urllib3.util.make_headers(proxy_basic_auth=login)) if login else None
+    headers = HiddenHeaders(urllib3.util.make_headers(proxy_basic_auth=unquote(login))) if login else None
     return urllib3.ProxyManager(proxy, proxy_headers=headers, **given)
 
 

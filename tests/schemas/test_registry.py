@@ -161,3 +161,19 @@ def test_compatibility_is_asked_without_registering(fake: FakeRegistry) -> None:
     with pytest.raises(RegistryError, match="READER_FIELD_MISSING_DEFAULT_VALUE"):
         registry.require_compatible("s", INCOMPATIBLE)
     assert fake.texts("s") == [FIRST]
+
+
+def test_the_latest_schema_is_found_by_its_content_where_blanks_matter(fake: FakeRegistry) -> None:
+    """Apicurio's registry compares texts. Without this, a schema that was registered with line breaks would be another one."""
+    pretty = json.dumps(json.loads(FIRST), indent=2)
+    fake.register("s", pretty)
+
+    def knows_no_such_text(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command != "POST":
+            return False
+        send(handler, 404, b'{"error_code": 40403, "message": "Schema not found"}')
+        return True
+
+    with fake.fail_with(knows_no_such_text):
+        found = client(fake, auto__register__schemas="false").for_writing("s", FIRST)
+    assert (found.id, found.version) == (1, 1)
