@@ -81,7 +81,7 @@ ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(Aft
         under SPLITTING
 BuiltInPartitionerTest → plugins/test_partitioner.py  all; rack and leaderless partitions in test_built_in_partitioner.py
 FutureRecordMetadataTest → test_record_bundle.py, test_delivery.py
-KafkaProducerTest → test_kafka_producer.py
+KafkaProducerTest → test_kafka_producer.py, test_single_records.py, test_user_partitioners.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
         negative
     partitions, size checks, authorization, callbacks, client ids → ported
@@ -106,7 +106,7 @@ KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_fo
     txn-…-time-ns-total → test_transactional_producer.py: test_the_time_that_callers_spend_in_each_call_is_counted
     shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
 SampledStat, Rate, Avg, Max (MetricsTest, RateTest …) → tests/test_metrics.py
-AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → tests/legacy/test_producer.py
+AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → tests/legacy
     testProducerQueueSize, testAsyncSendCanCorrectlyFailWithTimeout → THE QUEUE; testProduceAfterClosed → SYNC
     testBatchSize, testQueueTimeExpired → THE QUEUE, ASYNC; testInvalidConfiguration → OPTIONS
     testPartitionAndCollateEvents, testInvalidPartition, testRandomPartitioner → PARTITIONS

@@ -1,0 +1,16 @@
+"""A fake broker for the old producer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.fake_broker import FakeBroker
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeBroker]:
+    with FakeBroker(nodes=2, topics={"orders": 4, "single": 1}) as cluster:
+        yield cluster
+        assert cluster.violations == []
