@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any, TypeVar
 
 from spark_kafka_sink.admin.call import Call
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.operation import Ask, Broker, BrokerGoneError, ItemT, Operation, ResultT
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, printable_list
+from spark_kafka_sink.admin.question import Question, Reply, results_of
+from spark_kafka_sink.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +71,15 @@ class RequestClient:
         If asks failed only because time ran out, one KafkaTimeoutError names them.
         """
         outcomes = self.ask(asks, timeout_ms)
-        return _results(asks, outcomes, timeout_ms)
+        return results_of(asks, outcomes, timeout_ms)
+
+    def ask_together(self, questions: Sequence[Question[Any]], timeout_ms: int) -> list[Reply[Any]]:
+        """Send the asks of several questions side by side, and wait until each ask has its outcome. Blocks at most `timeout_ms`.
+
+        Nothing is raised: each reply raises what its own asks have failed with.
+        """
+        outcomes = iter(self.ask([ask for question in questions for ask in question.asks], timeout_ms))
+        return [Reply(question, list(islice(outcomes, len(question.asks))), timeout_ms) for question in questions]
 
     def ask_every_broker(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
         """Ask each broker of the cluster, after fetching the list of brokers. Blocks at most `timeout_ms`.
@@ -92,7 +102,7 @@ class RequestClient:
             outcomes = self.ask(asks, max(deadline_ms - self.clock.now_ms(), 0))
             is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self._known_brokers()
             if is_same or self.clock.now_ms() >= deadline_ms:
-                return dict(zip(nodes, _results(asks, outcomes, timeout_ms), strict=True))
+                return dict(zip(nodes, results_of(asks, outcomes, timeout_ms), strict=True))
             logger.debug("= the brokers of the cluster have changed: asking all of them again")
 
     def ask_known_brokers(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
@@ -103,7 +113,7 @@ class RequestClient:
         asks = _asks(nodes, operation, item)
         outcomes: list[ResultT | KafkaError] = self.ask(asks, timeout_ms)
         there = [number for number, outcome in enumerate(outcomes) if not isinstance(outcome, BrokerGoneError)]
-        results = _results([asks[number] for number in there], [outcomes[number] for number in there], timeout_ms)
+        results = results_of([asks[number] for number in there], [outcomes[number] for number in there], timeout_ms)
         return dict(zip([nodes[number] for number in there], results, strict=True))
 
     def back_off(self, failures: int, at_most_ms: int) -> None:
@@ -115,6 +125,10 @@ class RequestClient:
         until_ms = self.clock.now_ms() + min(self._access.backoff_ms(failures), at_most_ms)
         while (left_ms := until_ms - self.clock.now_ms()) > 0:
             self._access.network.poll(left_ms, self.clock.now_ms())
+
+    def known_brokers(self) -> list[int]:
+        """Node ids, by the latest metadata; empty before the first."""
+        return [] if self._access.cluster().is_bootstrap else self._known_brokers()
 
     def _known_brokers(self) -> list[int]:
         return sorted(node.id for node in self._access.cluster().nodes)
@@ -133,23 +147,3 @@ class RequestClient:
 
 def _asks(nodes: Iterable[int], operation: Operation[ItemT, ResultT], item: ItemT) -> list[Ask[ItemT, ResultT]]:
     return [Ask(Broker(node_id), operation, item) for node_id in nodes]
-
-
-def _results(asks: Sequence[Ask[Any, T]], outcomes: Sequence[T | KafkaError], timeout_ms: int) -> list[T]:
-    results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
-    if len(results) == len(outcomes):
-        return results
-    late = [
-        (ask.operation.describe(ask.item), outcome)
-        for ask, outcome in zip(asks, outcomes, strict=True)
-        if isinstance(outcome, KafkaTimeoutError)
-    ]
-    others = [outcome for outcome in outcomes if isinstance(outcome, KafkaError) and not isinstance(outcome, KafkaTimeoutError)]
-    if others or len(late) == 1:
-        raise (others or [late[0][1]])[0]
-    names = printable_list(what for what, _ in late)
-    raise KafkaTimeoutError(
-        f"{len(late):,} of {len(outcomes):,} requests were not answered within {timeout_ms} ms: {names}; the first of them:"
-        f" {late[0][1].message}",
-        condition=late[0][1].condition,
-    )

@@ -24,12 +24,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
 from spark_kafka_sink.admin.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
+from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transaction_operations import (
     BeginFenced,
@@ -45,7 +47,7 @@ from spark_kafka_sink.admin.transaction_operations import (
 )
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthorizationError, BrokerError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FIRST_VERSION_WITH_KEYS, KeyType
@@ -55,10 +57,24 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; see FenceProducer
 DEFAULT_LONGEST_TRANSACTION_MS = 15 * 60 * 1000  # transaction.max.timeout.ms of brokers
 TRANSACTION_VERSION_2 = 2
-# Suffixes of ids, which need not exist, so that the ids are in as many partitions of __transaction_state as possible. The
-# partition is Java's hashCode of the id modulo transaction.state.log.num.partitions: these reach each of 50, the default, and
-# most of 100.
+COORDINATED_BY_LEADERS_OF = "__transaction_state"  # each partition's leader coordinates the transactional ids in it
+# Where that topic's leaders cannot be seen: suffixes of ids, which need not exist, so that the ids are in as many of its
+# partitions as possible. The partition is Java's hashCode of the id modulo transaction.state.log.num.partitions: these reach each
+# of 50, the default, and most of 100.
 PROBES = range(100, 200)
+
+T = TypeVar("T")
+
+
+class QuickListing(NamedTuple):
+    """A list of transactional ids that is asked for beside something else. Ask for `found` first, for `is_whole` afterwards.
+
+    `found` asks the brokers that are known. It misses no id if the answer to `is_whole` is true; otherwise, or after an error of
+    either, list again with `list_transactions`.
+    """
+
+    found: Question[list[ListedTransaction]]
+    is_whole: Question[bool]
 
 
 class TransactionClient:
@@ -83,6 +99,8 @@ class TransactionClient:
         self._longest_transaction_ms: int | None = None
         self._found_topics: set[str] = set()
         self._found_keepers: tuple[str | None, list[int] | None] = (None, None)  # by _keepers: for which ids, and what
+        self._may_see_leaders = True
+        self._leaders: list[int] | None = None  # the latter, where they are leaders: then they are those of all ids
 
     def __enter__(self) -> TransactionClient:
         return self
@@ -96,6 +114,16 @@ class TransactionClient:
 
     def _within(self, timeout_ms: int | None) -> int:
         return self._default_timeout_ms if timeout_ms is None else timeout_ms
+
+    def ask(self, question: Question[T], *, timeout_ms: int | None = None) -> T:
+        """The answer to a question that a method of this client has made. Raises what that method says."""
+        (reply,) = self.ask_together(question, timeout_ms=timeout_ms)
+        answer: T = reply.answer()
+        return answer
+
+    def ask_together(self, *questions: Question[Any], timeout_ms: int | None = None) -> list[Reply[Any]]:
+        """Ask several questions side by side: in no order. Each reply has its own answer, or raises its own error."""
+        return self._requests.ask_together(questions, self._within(timeout_ms))
 
     # TRANSACTIONS
 
@@ -226,7 +254,7 @@ class TransactionClient:
         Returns:
             Each id once, sorted.
         """
-        operation = ListTransactions(tuple(sorted(set(map(str, states)))))
+        operation = _listing(states)
         within_ms = self._within(timeout_ms)
         if at_once:
             return _sorted(self._requests.ask_known_brokers(operation, prefix, within_ms))
@@ -245,14 +273,40 @@ class TransactionClient:
             attempts += 1
             self._requests.back_off(attempts, self._until(deadline_ms))
 
+    def listing_at_once(self, prefix: str, states: Collection[str] = ()) -> Question[list[ListedTransaction]]:
+        """What `list_transactions` with `at_once` asks. Raises BrokerGoneError, too, for a broker that has left meanwhile."""
+        nodes = self._requests.known_brokers()
+        if not nodes:
+            return Question((), lambda _: self.list_transactions(prefix, states, at_once=True))
+        operation = _listing(states)
+        asks = [Ask(Broker(node_id), operation, prefix) for node_id in nodes]
+        return Question(asks, lambda answers: _sorted(dict(zip(nodes, answers, strict=True))))
+
+    def quick_listing(self, prefix: str, states: Collection[str] = ()) -> QuickListing | None:
+        """None where it cannot be told quickly which brokers coordinate ids: before the first `list_transactions`, or always."""
+        before, asked = self._leaders, set(self._requests.known_brokers())
+        if before is None or not asked:
+            return None
+
+        def are_same(answers: list[dict[int, int]]) -> bool:
+            self._leaders = _in_order(answers[0])
+            return self._leaders == before and asked.issuperset(before)
+
+        ask = Ask(ANY_BROKER, FindLeaders(), COORDINATED_BY_LEADERS_OF)
+        return QuickListing(self.listing_at_once(prefix, states), Question([ask], are_same))
+
     def _until(self, deadline_ms: int) -> int:
         return max(deadline_ms - self._requests.clock.now_ms(), 0)
 
     def _keepers(self, prefix: str, timeout_ms: int) -> list[int] | None:
         """The coordinators of ids with this prefix, as far as PROBES show them; None if the user may not look them up.
 
-        Waits for coordinators that are not available: ListTransactions does not show that ids have no coordinator.
+        Where the user may see them, the leaders of COORDINATED_BY_LEADERS_OF: all coordinators, in one small answer. Waits for
+        coordinators that are not available: ListTransactions does not show that ids have no coordinator.
         """
+        self._leaders = self._find_leaders(timeout_ms)
+        if self._leaders is not None:
+            return self._leaders
         probes = [_transaction(f"{prefix}{each}") for each in PROBES]
         operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
         found = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], timeout_ms)
@@ -263,6 +317,20 @@ class TransactionClient:
             raise errors[0]  # one stands for all: they are probes
         return [node.id for node in found if isinstance(node, Node)]
 
+    def _find_leaders(self, timeout_ms: int) -> list[int] | None:
+        """In the order of their partitions; None if one is missing, or they cannot be seen."""
+        if not self._may_see_leaders:
+            return None
+        try:
+            (found,) = self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(), COORDINATED_BY_LEADERS_OF)], timeout_ms)
+        except AuthorizationError:
+            self._may_see_leaders = False  # it takes DESCRIBE on the topic: only administrators have that
+            return None
+        except BrokerError:
+            return None  # there is no such topic, or not yet
+        leaders = _in_order(found)
+        return None if min(leaders, default=-1) < 0 else leaders
+
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription | None]:
@@ -271,9 +339,13 @@ class TransactionClient:
         Returns:
             The description of each transactional id; None if its coordinator does not know it: never used, or expired.
         """
+        return self.ask(self.descriptions(transactional_ids), timeout_ms=timeout_ms)
+
+    def descriptions(self, transactional_ids: Iterable[str]) -> Question[dict[str, TransactionDescription | None]]:
+        """What `describe_transactions` asks."""
         ids = list(dict.fromkeys(transactional_ids))
         asks = [Ask(_transaction(each), DescribeTransactions(), each) for each in ids]
-        return dict(zip(ids, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
+        return Question(asks, lambda found: dict(zip(ids, found, strict=True)))
 
     # PRODUCERS
 
@@ -373,10 +445,16 @@ class TransactionClient:
                 on a topic, WRITE does too. If partitions are not named, brokers leave out topics that the user has no permission
                 to describe, without an error.
         """
+        return self.ask(self.offsets(groups, require_stable), timeout_ms=timeout_ms)
+
+    def offsets(
+        self, groups: Mapping[str, Collection[TopicPartition] | None], require_stable: bool
+    ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
+        """What `fetch_offsets` asks."""
         operation = FetchOffsets(require_stable)
         questions = [OffsetQuestion(group, None if named is None else tuple(named)) for group, named in groups.items()]
         asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in questions]
-        return dict(zip(groups, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
+        return Question(asks, lambda found: dict(zip(groups, found, strict=True)))
 
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]], *, timeout_ms: int | None = None
@@ -396,10 +474,13 @@ class TransactionClient:
                 KAFKA_UNKNOWN_MEMBER_ID for a group that consumers use. The other offsets are committed.
             KafkaError: see the head of this file. The user needs READ on the group and on the topics; WRITE is not enough.
         """
-        if not offsets:
-            return
+        if offsets:
+            self.ask(self.offset_commit(group_id, offsets), timeout_ms=timeout_ms)
+
+    def offset_commit(self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
+        """What `commit_offsets` asks."""
         item = OffsetsToCommit(group_id, {partition: CommittedOffset(*offset) for partition, offset in offsets.items()})
-        self._requests.ask_all([Ask(CoordinatorKey(KeyType.GROUP, group_id), CommitOffsets(), item)], self._within(timeout_ms))
+        return Question([Ask(CoordinatorKey(KeyType.GROUP, group_id), CommitOffsets(), item)], lambda _: None)
 
     # SETTINGS
 
@@ -427,6 +508,14 @@ class TransactionClient:
 
 def _transaction(transactional_id: str) -> CoordinatorKey:
     return CoordinatorKey(KeyType.TRANSACTION, transactional_id)
+
+
+def _listing(states: Collection[str]) -> ListTransactions:
+    return ListTransactions(tuple(sorted(set(map(str, states)))))
+
+
+def _in_order(leaders: Mapping[int, int]) -> list[int]:
+    return [leaders[partition] for partition in sorted(leaders)]
 
 
 def _sorted(answers: Mapping[int, list[ListedTransaction]]) -> list[ListedTransaction]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import NamedTuple
 
+from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transaction_operations import TransactionState
+from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 
@@ -36,6 +38,28 @@ def listed(client: TransactionClient, names: Names, *, at_once: bool = False) ->
     except UnsupportedVersionError as error:
         logger.warning("! transactions that earlier runs have left open cannot be looked for: %s", error)
         return None
+    return _of(names, found)
+
+
+def listing_at_once(client: TransactionClient, names: Names) -> Question[list[Found]]:
+    """What `listed` asks with `at_once`, to be asked beside something else."""
+    return client.listing_at_once(names.id_prefix, UNFINISHED).then(partial(_of, names))
+
+
+class QuickList(NamedTuple):
+    """See QuickListing of the client."""
+
+    found: Question[list[Found]]
+    is_whole: Question[bool]
+
+
+def quick_list(client: TransactionClient, names: Names) -> QuickList | None:
+    """What `listed` asks, if it can be asked beside something else."""
+    quick = client.quick_listing(names.id_prefix, UNFINISHED)
+    return None if quick is None else QuickList(quick.found.then(partial(_of, names)), quick.is_whole)
+
+
+def _of(names: Names, found: Iterable[ListedTransaction]) -> list[Found]:
     tasks = ((names.parse(each.transactional_id), each.state) for each in found)
     return [Found(task, state) for task, state in tasks if task is not None]
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.names import Names
@@ -177,9 +178,13 @@ class Ledger:
         A decision whose chunks are gone counts as TAKEN_OUT: nobody can carry it out any more, and markers say what is in Kafka.
         A later version has overwritten the chunks, or they have expired.
         """
+        return self.client.ask(self.asked_decision())
+
+    def asked_decision(self) -> Question[Decision | None]:
+        """What `decision` asks."""
         group = self.names.decision_group(self.owner)
-        record = self._read([group]).get(group)
-        return None if record is None else self.decision_in(record)
+        found = self._asked([group])
+        return found.then(lambda records: self.decision_in(records[group]) if group in records else None)
 
     def decision_in(self, record: CommittedOffset) -> Decision:
         """What an offset says that was read already. Raises as `decision` does."""
@@ -202,7 +207,7 @@ class Ledger:
             )
         packed = _packed(decision.entries)
         text = _decision_text(decision)
-        if len(text) + len(packed) <= METADATA_BYTES - 50:
+        if _is_short(text, packed):
             self._write(self.names.decision_group(self.owner), decision.version, f"{text} entries={packed}")
             return
         chunks = [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
@@ -211,14 +216,30 @@ class Ledger:
         where = f"chunks={len(chunks)} digest={_digest(packed)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
+    def asked_record(self, decision: Decision) -> Question[None]:
+        """What `write_decision` asks, of a decision without entries."""
+        packed = _packed(decision.entries)
+        text = _decision_text(decision)
+        if not _is_short(text, packed):
+            return Question((), lambda _: self.write_decision(decision))
+        record = (decision.version, f"{text} entries={packed}")
+        return self.client.offset_commit(self.names.decision_group(self.owner), {self.place: record})
+
     def all_markers(self, partitions: int) -> tuple[dict[int, Marker], int]:
         """The markers of so many partitions, and of all others that a version of this owner has had; how many are on record."""
+        return self.client.ask(self.asked_markers(partitions))
+
+    def asked_markers(self, partitions: int) -> Question[tuple[dict[int, Marker], int]]:
+        """What `all_markers` asks."""
         groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
         markers = {self.marker_group(partition): partition for partition in range(partitions)}
-        found = self._read([*groups, *markers])
-        recorded = max((width for group, width in groups.items() if group in found), default=0)
-        first = {markers[group]: _marker(each, group) for group, each in found.items() if group in markers}
-        return first | self.markers(range(partitions, recorded)), recorded
+
+        def read(found: dict[str, CommittedOffset]) -> tuple[dict[int, Marker], int]:
+            recorded = max((width for group, width in groups.items() if group in found), default=0)
+            first = {markers[group]: _marker(each, group) for group, each in found.items() if group in markers}
+            return first | self.markers(range(partitions, recorded)), recorded
+
+        return self._asked([*groups, *markers]).then(read)
 
     def record_width(self, partitions: int) -> None:
         """No fewer are on record from here on: a smaller number, which another driver records later, has another group."""
@@ -232,9 +253,12 @@ class Ledger:
     # GROUPS
 
     def _read(self, groups: Iterable[str]) -> dict[str, CommittedOffset]:
-        asked = {group: [self.place] for group in groups}
-        found = self.client.fetch_offsets(asked, require_stable=False) if asked else {}
-        return {group: offsets[self.place] for group, offsets in found.items() if self.place in offsets}
+        groups = list(groups)
+        return self.client.ask(self._asked(groups)) if groups else {}
+
+    def _asked(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
+        found = self.client.offsets({group: [self.place] for group in groups}, require_stable=False)
+        return found.then(lambda answers: {group: each[self.place] for group, each in answers.items() if self.place in each})
 
     def _write(self, group: str, version: int, metadata: str) -> None:
         self.client.commit_offsets(group, {self.place: (version, metadata)})
@@ -268,6 +292,11 @@ _WORDS = frozenset(  # of a decision
         *("earlier", "earlier_schemas", "entries", "chunks", "digest"),
     )
 )
+
+
+def _is_short(text: str, packed: str) -> bool:
+    """Whether a decision and its entries fit into one offset's metadata."""
+    return len(text) + len(packed) <= METADATA_BYTES - 50
 
 
 def marker_text(content: Content) -> str:

@@ -13,6 +13,9 @@
                h  note in the decision what has become of it; fence those who came too late. All is visible then: if one of
                   these fails, a warning is logged, and the write succeeds
 
+Side by side go: a and the list of c, where the client has listed before; d and e; the two requests of h. Whether that list
+misses an id is asked beside d and e; if so, c to e are done again. The list of c comes before d: between the two, others commit.
+
 There is no step b. What carries out a decision, and abort(), are in decisions.py, as others do that as well.
 A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers
 a transactional id later meets the decision, or is fenced. So at most one decision of a version is carried out, by whomever.
@@ -23,10 +26,12 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from spark_kafka_sink.admin.operation import BrokerGoneError
+from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionDescription, TransactionState
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable_list
@@ -39,7 +44,7 @@ from spark_kafka_sink.exactly_once.decisions import (
     decided_of,
     take_out,
 )
-from spark_kafka_sink.exactly_once.fencing import ENDING, Found, fence_all, guessed, listed
+from spark_kafka_sink.exactly_once.fencing import ENDING, Found, fence_all, guessed, listed, listing_at_once, quick_list
 from spark_kafka_sink.exactly_once.ledger import (
     EARLIER_VERSIONS,
     Decision,
@@ -92,6 +97,23 @@ class Committed:
     other_rows: int = 0
 
 
+class _Listed(NamedTuple):
+    """What step c has to fence, as it was listed beside step a. `is_whole`: to be asked when it is fenced."""
+
+    found: Reply[list[Found]]
+    is_whole: Question[bool]
+
+    def unfinished(self) -> list[Found]:
+        try:
+            return self.found.answer()
+        except KafkaError as error:
+            raise _NotWholeError(str(error)) from error
+
+
+class _NotWholeError(Exception):
+    """An unfinished id may be missing in the list: coordinators have moved meanwhile, or a broker has not answered."""
+
+
 class VersionCommit:
     """One commit(), on the driver. Blocks for max.block.ms at most in each of its steps.
 
@@ -123,6 +145,7 @@ class VersionCommit:
         self._empty = {each.task_id: each.entry for each in reports if each.result is Result.EMPTY}
         self._content = total(each.content for each in reports)
         self._fenced = 0
+        self._listed: _Listed | None = None  # beside step a
 
     def run(self) -> Committed:
         """
@@ -132,7 +155,7 @@ class VersionCommit:
             KafkaError: a request failed for good. The next run finds out what was decided.
         """
         self._check_writes()
-        decision = self._ledger.decision()
+        decision = self._read_decision()
         if decision is None or not decision.reaches(self._write.version):
             return self._commit_own(decision)
         how = How.FOUND if decision.version == self._write.version else How.SUPERSEDED
@@ -153,8 +176,8 @@ class VersionCommit:
         if before is not None and before.version < self._write.version:
             before = self._settle_earlier(before)
         decision = self._decide(before)
-        self._carry_out(decision)
-        self._fence_late(decision)
+        self._commit_all(decision)
+        self._record_and_fence_late(decision.now(State.CARRIED_OUT))
         skipped = sum(each.result in (Result.SKIPPED, Result.DECIDED) for each in self._reports)
         return Committed(How.COMMITTED, skipped, self._fenced)
 
@@ -195,12 +218,20 @@ class VersionCommit:
                 " committed"
             )
 
-    # c-f: DECIDE
+    # a-f: DECIDE
+
+    def _read_decision(self) -> Decision | None:
+        """Step a, and beside it the list of step c, if that can be had so."""
+        quick = quick_list(self._client, self._names)
+        if quick is None:
+            return self._ledger.decision()
+        decision, found = self._client.ask_together(self._ledger.asked_decision(), quick.found)
+        self._listed = _Listed(found, quick.is_whole)
+        read: Decision | None = decision.answer()
+        return read
 
     def _decide(self, before: Decision | None) -> Decision:
-        self._fence_others(before)
-        recorded = self._check_markers(before)
-        self._check_untouched()
+        recorded = self._fence_and_check(before)
         decision = self._new_decision(before, self._content, recorded)
         if self._open:
             if recorded < len(self._reports):
@@ -218,6 +249,38 @@ class VersionCommit:
             entries=tuple(self._open.values()),
             earlier=() if before is None else before.before(self._write.version),
         )
+
+    def _fence_and_check(self, before: Decision | None) -> int:
+        """Steps c to e. Returns how many partitions are on record."""
+        listed_before, self._listed = self._listed, None
+        if listed_before is not None:
+            try:
+                self._fence(listed_before.unfinished(), set(self._open | self._empty))
+                return self._check(before, listed_before.is_whole)
+            except _NotWholeError as error:
+                logger.debug("= listing again: %s", error)
+        self._fence_others(before)
+        return self._check(before)
+
+    def _check(self, before: Decision | None, list_is_whole: Question[bool] | None = None) -> int:
+        """Steps d and e, side by side, when all others are fenced. Returns how many partitions are on record.
+
+        Raises _NotWholeError if `list_is_whole` is answered in the negative.
+        """
+        others = () if list_is_whole is None else (list_is_whole,)
+        ids = map(self._names.transactional_id, self._open | self._empty)
+        markers, described, *is_whole = self._client.ask_together(
+            self._ledger.asked_markers(self._partitions(before)), self._client.descriptions(ids), *others
+        )
+        if not all(_is_so(reply) for reply in is_whole):
+            raise _NotWholeError("coordinators have moved")
+        found: dict[int, Marker]
+        recorded: int
+        found, recorded = markers.answer()
+        self._check_schemas(before, [each for each in found.values() if each.version == self._write.version])
+        self._check_markers(found)
+        self._check_untouched(described)
+        return recorded
 
     def _fence(self, found: Iterable[Found], kept: Collection[TaskId]) -> None:
         """Other owners under the prefix are dead, as it belongs to one query or job at a time; what they have decided is kept."""
@@ -240,10 +303,7 @@ class VersionCommit:
     def _partitions(self, before: Decision | None) -> int:
         return max(len(self._reports), 0 if before is None else before.partitions)
 
-    def _check_markers(self, before: Decision | None) -> int:
-        """Returns how many partitions are on record."""
-        markers, recorded = self._ledger.all_markers(self._partitions(before))
-        self._check_schemas(before, [each for each in markers.values() if each.version == self._write.version])
+    def _check_markers(self, markers: Mapping[int, Marker]) -> None:
         reports = {each.entry.partition: each for each in self._reports}
         missing = [each.entry.partition for each in self._reports if self._is_missing(each, markers.get(each.entry.partition))]
         unseen = {
@@ -280,7 +340,6 @@ class VersionCommit:
                 " one wrote. End that one: a prefix is for"
                 " one query or job at a time. Nothing of this run is committed; the write can be run again, and finds them"
             )
-        return recorded
 
     def _check_schemas(self, before: Decision | None, markers: Sequence[Marker]) -> None:
         """`markers`: of this version."""
@@ -310,14 +369,14 @@ class VersionCommit:
             return bool(report.content.rows)
         return marker.version > self._write.version
 
-    def _check_untouched(self) -> None:
+    def _check_untouched(self, described: Reply[dict[str, TransactionDescription | None]]) -> None:
         """So that a time-out is found out before anything is visible. The coordinator is asked, as it ends transactions.
 
         Raises AuthorizationError where DESCRIBE is missing: without it nobody finds the coordinator that ends them.
         """
         entries = {self._names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
         try:
-            found = self._client.describe_transactions(entries)
+            found = described.answer()
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
@@ -337,11 +396,15 @@ class VersionCommit:
     # g-h: CARRY OUT
 
     def _carry_out(self, decision: Decision) -> None:
-        if lost := self._end_decided(decision):
-            self._take_out(decision, lost)
+        self._commit_all(decision)
         self._record_outcome(decision.now(State.CARRIED_OUT))
 
+    def _commit_all(self, decision: Decision) -> None:
+        if lost := self._end_decided(decision):
+            self._take_out(decision, lost)
+
     def _end_decided(self, decision: Decision) -> list[Entry]:
+        self._listed = None  # as these transactions are
         return commit_decided(self._ledger, decision, rest=self._rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE))
 
     def _take_out(self, decision: Decision, lost: Sequence[Entry]) -> NoReturn:
@@ -356,20 +419,36 @@ class VersionCommit:
         return of_named if self._has_name else of_unnamed + _NOT_NAMED
 
     def _record_outcome(self, decision: Decision) -> None:
+        (recorded,) = self._ask_record(decision)
+        self._warn_of_record(decision, recorded)
+
+    def _ask_record(self, decision: Decision, *others: Question[Any]) -> list[Reply[Any]]:
+        """Record what has become of a version, and ask others beside it."""
+        return self._client.ask_together(self._ledger.asked_record(decision), *others)
+
+    def _warn_of_record(self, decision: Decision, recorded: Reply[None]) -> None:
         try:
-            self._ledger.write_decision(decision)
+            recorded.answer()
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
-    def _fence_late(self, decision: Decision, kept: Collection[TaskId] | None = None) -> None:
+    def _record_and_fence_late(self, decision: Decision) -> None:
+        """Step h after the own commit: its two requests side by side."""
+        recorded, late = self._ask_record(decision, listing_at_once(self._client, self._names))
+        self._warn_of_record(decision, recorded)
+        self._fence_late(decision, late=late)
+
+    def _fence_late(
+        self, decision: Decision, kept: Collection[TaskId] | None = None, late: Reply[list[Found]] | None = None
+    ) -> None:
         """Fence every id that is open now, except those in `kept` and those that brokers are ending.
 
         `kept` is None after the own commit. An own id that is open again belongs to another run then; an empty task's id at its
-        own epoch does not.
+        own epoch does not. `late`: what is open, if that was asked for.
         """
         own = set(self._open | self._empty)
         try:
-            found = listed(self._client, self._names, at_once=kept is None)
+            found = self._listed_late(late, at_once=kept is None)
             if found is None:
                 found = [*self._guessed(decision), *(Found(task, TransactionState.ONGOING) for task in own)]
                 kept = own if kept is None else kept
@@ -385,6 +464,14 @@ class VersionCommit:
                 error,
                 TIMEOUT_OPTION,
             )
+
+    def _listed_late(self, late: Reply[list[Found]] | None, *, at_once: bool) -> list[Found] | None:
+        if late is not None:
+            try:
+                return late.answer()
+            except (BrokerGoneError, UnsupportedVersionError) as error:
+                logger.debug("= listing again: %s", error)
+        return listed(self._client, self._names, at_once=at_once)
 
     def _still_empty(self) -> set[TaskId]:
         ids = {self._names.transactional_id(task): task for task in self._empty}
@@ -443,6 +530,13 @@ _LEFT_TO_THE_NEXT_WRITE = (
     "They are decided: the next unnamed write with this transactionalIdPrefix commits them, if it comes before"
     f" {TIMEOUT_OPTION} has passed."
 )
+
+
+def _is_so(reply: Reply[bool]) -> bool:
+    try:
+        return reply.answer()
+    except KafkaError:
+        return False
 
 
 def _has_seen(report: TaskReport | None, marker: Marker) -> bool:

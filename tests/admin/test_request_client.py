@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
+from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_operations import EndTransaction, ListedTransaction, ListTransactions
 from spark_kafka_sink.errors import (
     AuthenticationError,
@@ -317,6 +318,23 @@ def test_all_are_answered_before_the_first_error_is_raised(net: ScriptedNetwork)
     with pytest.raises(BrokerError, match="KAFKA_INVALID_TXN_STATE"):
         net.client.ask_all(asks("a", "b", "c", target=KEPT), TIMEOUT_MS)
     assert [name for name, _ in ended(net)] == ["a", "b", "c", "b"]
+
+
+def test_questions_that_are_asked_together_have_an_answer_or_an_error_each(net: ScriptedNetwork) -> None:
+    error = Errors.INVALID_TXN_STATE.number
+    net.script[ApiKey.END_TXN] = lambda request: EndTxnResponse(error_code=error if id_of(request) == "b" else 0)
+    first, second, nothing = net.client.ask_together(
+        [
+            Question(asks("a", "c", target=KEPT), ", ".join).then(str.upper),
+            Question(asks("b", "d", target=KEPT), ", ".join),
+            Question((), len),
+        ],
+        TIMEOUT_MS,
+    )
+    assert (first.answer(), nothing.answer()) == ("A, C", 0)
+    with pytest.raises(BrokerError, match="KAFKA_INVALID_TXN_STATE"):
+        second.answer()
+    assert len(net.sent(ApiKey.END_TXN)) == 4
 
 
 def test_what_was_not_answered_in_time_is_named_together(net: ScriptedNetwork) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
-from spark_kafka_sink.admin.transaction_client import PROBES, TransactionClient
+from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF, PROBES, TransactionClient
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionEnd, TransactionState, prefix_pattern
 from spark_kafka_sink.errors import (
     AuthorizationError,
@@ -567,6 +567,91 @@ def test_brokers_are_asked_again_when_coordinators_have_moved_meanwhile(cluster:
     ):
         assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
     assert count(broker, ApiKey.LIST_TRANSACTIONS) == 6
+
+
+WITH_LEADERS = {TOPIC: 6, COORDINATED_BY_LEADERS_OF: 50}
+
+
+def test_coordinators_are_compared_by_leaders_where_those_can_be_seen(cluster: Cluster) -> None:
+    """One request has them all. Brokers answer a hundred look-ups four times as slowly, most of a micro-batch's commit."""
+    broker = cluster(topics=WITH_LEADERS)
+    Writer(broker, "P-x")
+    with client_of(broker) as client:
+        for _ in range(2):
+            assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
+    assert count(broker, ApiKey.FIND_COORDINATOR) == 0
+
+
+def test_brokers_are_asked_again_when_leaders_have_moved_meanwhile(cluster: Cluster) -> None:
+    """One broker answered before it took the id over, the other after it gave the id away: nobody listed it."""
+    broker = cluster(topics=WITH_LEADERS)
+    Writer(broker, "P-x")
+    place = internal_partition("P-x")
+    broker.move_coordinator(KeyType.TRANSACTION, "P-x", 2)
+    broker.move_leader(COORDINATED_BY_LEADERS_OF, place, 2)
+
+    def move(response: Any) -> Any:
+        broker.move_coordinator(KeyType.TRANSACTION, "P-x", 0)
+        broker.move_leader(COORDINATED_BY_LEADERS_OF, place, 0)
+        return response
+
+    broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=0, reply=move))
+    release = broker.hold_next(ApiKey.LIST_TRANSACTIONS, node_id=2)
+    with (
+        client_of(broker) as client,
+        when(broker, lambda: broker.coordinators.node_of(KeyType.TRANSACTION, "P-x") == 0, release.set),
+    ):
+        assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
+    assert count(broker, ApiKey.LIST_TRANSACTIONS) == 6
+
+
+@pytest.mark.parametrize("error", [Errors.TOPIC_AUTHORIZATION_FAILED, Errors.UNKNOWN_TOPIC_OR_PARTITION])
+def test_where_leaders_cannot_be_seen_coordinators_are_looked_up(cluster: Cluster, error: ErrorCode) -> None:
+    """Only administrators may DESCRIBE the topic."""
+    broker = cluster(topics=WITH_LEADERS)
+    broker.topics[COORDINATED_BY_LEADERS_OF].error = error
+    Writer(broker, "P-x")
+    with client_of(broker) as client:
+        assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
+        assert client.quick_listing("P-") is None
+    assert count(broker, ApiKey.FIND_COORDINATOR) == 2
+
+
+def test_a_coordinator_without_a_leader_is_waited_for(cluster: Cluster) -> None:
+    broker = cluster(topics=WITH_LEADERS)
+    Writer(broker, "P-x")
+    broker.move_leader(COORDINATED_BY_LEADERS_OF, 3, -1)
+    with client_of(broker) as client:
+        assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
+        assert client.quick_listing("P-") is None
+    assert count(broker, ApiKey.FIND_COORDINATOR) == 2
+
+
+def test_a_quick_listing_is_whole_as_long_as_no_leader_moves(cluster: Cluster) -> None:
+    broker = cluster(topics=WITH_LEADERS)
+    Writer(broker, "P-x")
+    with client_of(broker) as client:
+        assert client.quick_listing("P-") is None, "who coordinates is not known yet"
+        client.list_transactions("P-")
+        for node_id, is_whole in ((0, True), (1, False), (1, True)):
+            quick = client.quick_listing("P-", [TransactionState.EMPTY])
+            assert quick is not None
+            found, nothing = client.ask_together(quick.found, client.offsets({}, require_stable=False))
+            broker.move_leader(COORDINATED_BY_LEADERS_OF, 0, node_id)
+            assert [each.transactional_id for each in found.answer()] == ["P-x"]
+            assert nothing.answer() == {}
+            assert client.ask(quick.is_whole) is is_whole
+
+
+def test_a_quick_listing_is_not_whole_when_a_broker_that_was_not_asked_coordinates(cluster: Cluster) -> None:
+    broker = cluster(topics=WITH_LEADERS)
+    with client_of(broker) as client:
+        client.list_transactions("P-")
+        known_brokers = client._requests.known_brokers
+        client._requests.known_brokers = lambda: known_brokers()[:-1]  # type: ignore[method-assign]
+        quick = client.quick_listing("P-")
+        assert quick is not None
+        assert client.ask(quick.is_whole) is False
 
 
 def test_a_second_listing_does_not_wait_because_metadata_has_just_been_fetched(cluster: Cluster) -> None:

@@ -42,7 +42,7 @@ PARTITIONS = 3
 GUARANTEES = ("at-least-once", "exactly-once")
 NAMED = "… with txnAppId"  # exactly-once for a write that can be repeated, so that its rows are fingerprinted
 WRITES = (*GUARANTEES, NAMED)
-STEPS = ("_fence_others", "_check_markers", "_check_untouched", "_decide", "_carry_out", "_fence_late")
+STEPS = ("_read_decision", "_fence_and_check", "_check", "_decide", "_commit_all", "_record_and_fence_late")
 
 
 class Bench:

@@ -44,6 +44,7 @@ class Part(NamedTuple):
 
 
 _CLIENT = "spark_kafka_sink.admin.transaction_client", "TransactionClient"
+_COMMIT = "spark_kafka_sink.exactly_once.version_commit", "VersionCommit"
 _LEDGER = "spark_kafka_sink.exactly_once.ledger", "Ledger"
 _PRODUCER = "spark_kafka_sink.producer.producer", "KafkaProducer"
 _SENDER = "spark_kafka_sink.sink.rows.row_sender", "RowSender"
@@ -57,13 +58,13 @@ PARTS = (
     Part(TASK, "5 marker", *_PRODUCER, "send_offsets_to_transaction"),
     Part(TASK, "5 prepare", *_PRODUCER, "prepare_transaction"),
     Part(TASK, "close", *_PRODUCER, "close"),
-    Part(COMMIT, "a decision", *_LEDGER, "decision"),
-    Part(COMMIT, "c, h list", *_CLIENT, "list_transactions"),
+    Part(COMMIT, "a decision, c list", *_COMMIT, "_read_decision"),
+    Part(COMMIT, "c list again", *_CLIENT, "list_transactions"),
     Part(COMMIT, "c, h fence", *_CLIENT, "fence"),
-    Part(COMMIT, "d markers", *_LEDGER, "all_markers"),
-    Part(COMMIT, "e open?", *_CLIENT, "describe_transactions"),
-    Part(COMMIT, "f, h record", *_LEDGER, "write_decision"),
+    Part(COMMIT, "d markers, e open?", *_COMMIT, "_check"),
+    Part(COMMIT, "f decide", *_LEDGER, "write_decision"),
     Part(COMMIT, "g commit", *_CLIENT, "end_transactions"),
+    Part(COMMIT, "h record, list", *_COMMIT, "_ask_record"),
 )
 
 

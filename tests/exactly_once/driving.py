@@ -91,6 +91,7 @@ class Run:
         owner: stays the same over the runs of a query.
         keeps_first: see VersionCommit.
         schemas: that its plans have.
+        has_listed: the client knows the coordinators from an earlier commit, so that requests of this one go side by side.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Run:
         prefix: str = "P",
         keeps_first: bool = False,
         schemas: SchemaIds = NO_SCHEMAS,
+        has_listed: bool = False,
         **options: object,
     ) -> None:
         self.schemas = schemas
@@ -115,6 +117,8 @@ class Run:
         self._keeps_first = keeps_first
         self._planned: dict[int, Planned] = {}  # by version
         self._tasks: list[Task] = []
+        if has_listed:
+            self.client.list_transactions(self.names.id_prefix)
 
     def __enter__(self) -> Run:
         return self

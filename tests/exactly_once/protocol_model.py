@@ -29,6 +29,9 @@ The driver
     6h  record the version, and its schema, as carried out, or as taken out if a transaction was gone; fence the losers
     7   abort(): record when, which stops every write that was planned before; then fence what is not decided
 
+Side by side, in any order: 6a and the list of 6c, which is of no use if a decision is found; 6d and 6e; after the own commit the
+record and the list of 6h. Not 6d and the list of 6c.
+
 A transactional id names a partition and an attempt, and no run: the next run has the same ids. What protects a decided
 transaction is that every task looks before it takes its id; what keeps two runs apart is the epoch in the message.
 

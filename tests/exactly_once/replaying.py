@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 from unittest import mock
 
+from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
@@ -60,7 +61,6 @@ OF_A_DRIVER = {
     "6c list": "6c list",
     "6c fence": "6c fence",
     "6d": "6d read markers",
-    "6e": "6e describe",
     "6f width": "6f widen",
     "6f": "6f decide",
     "6g": "6g end",
@@ -232,18 +232,16 @@ class DriverProcess(Process):
     def model_step(self, call: str, first: Any) -> str | None:
         line = {"aborting": "7", "closing": "6h"}.get(self.phase, "6c")
         call = {"6c list": f"{line} list", "6c fence": f"{line} fence"}.get(call, call)
-        if call == "6f" and first.state is not State.DECIDED:
-            if first.version == self._version and first.state is State.CARRIED_OUT:
-                self.phase = "closing"
-            if first.state is State.TAKEN_OUT:
-                return "6d record schema" if self.phase == "checks markers" else "6h mark taken out"
-            return OF_A_DRIVER["6h mark"]
         if call == "6d":
             self.phase = "checks markers"
-        elif self.phase == "checks markers":
+        elif call == "6h mark" and first.version == self._version:
+            self.phase = "closing"
+        if call == "6f" and first.state is not State.DECIDED:
+            if first.state is State.CARRIED_OUT:
+                return None  # a long record of what was carried out is a part of 6h
+            return "6d record schema" if self.phase == "checks markers" else "6h mark taken out"
+        if call != "6d" and self.phase == "checks markers":
             self.phase = ""
-        if self.phase and call == "6a":
-            return None  # read by abort()
         return OF_A_DRIVER.get(call)
 
 
@@ -252,7 +250,7 @@ class DriverProcess(Process):
 # One for each method.
 CALLS = (
     *("1", "2", "3", "3 marker", "5 begin", "5 marker"),
-    *("6a", "6c list", "6c fence", "6d", "6e", "6f width", "6f", "6g", "7 record"),
+    *("6a", "6c list", "6c fence", "6d", "6f width", "6f", "6g", "6h mark", "7 record"),
 )
 
 
@@ -276,7 +274,12 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
         if call not in ONE_BY_ONE:
             step = process.model_step(call, args[0] if args else None)
             plain = functools.partial(original, self, *args, **named)
-            return plain() if step is None else process.step(step, lambda _: plain())
+            try:
+                return plain() if step is None else process.step(step, lambda _: plain())
+            except KafkaTimeoutError as error:
+                if call != "6h mark":
+                    raise
+                return _unanswered(error, self, *args[1:])
         left = list(args[0])
         found: dict[str, Any] = {}
 
@@ -292,6 +295,15 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
         return found
 
     return hooked
+
+
+def _unanswered(error: KafkaTimeoutError, commit: Any, *others: Question[Any]) -> list[Reply[Any]]:
+    """A record is not answered in time; what was asked beside it is."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    return [Reply(Question((), fail), (), 0), *commit._client.ask_together(*others)]
 
 
 def _aborted(step: Step, now: Planned) -> Planned:

@@ -78,10 +78,6 @@ def _says_decided(decision: Decision, begun: set[str]) -> bool:  # noqa: ARG001
     return decision.state is State.DECIDED
 
 
-def _says_what_became_of_it(decision: Decision, begun: set[str]) -> bool:  # noqa: ARG001
-    return decision.state is not State.DECIDED
-
-
 TASK_STEPS: Mapping[str, Call] = {
     "0": Call(Ledger, "look", _before_its_id),
     "1": Call(KafkaProducer, "init_transactions"),
@@ -94,17 +90,15 @@ TASK_STEPS: Mapping[str, Call] = {
     "5 wait": Call(KafkaProducer, "prepare_transaction"),
 }
 COMMIT_STEPS: Mapping[str, Call] = {
-    "6a": Call(Ledger, "decision"),
+    "6a": Call(VersionCommit, "_read_decision"),  # 6c is listed beside it, where the client has listed before
     "6c list": Call(TransactionClient, "list_transactions", _until_the_decision),
     "6c fence": Call(TransactionClient, "fence", _until_the_decision),
     "6c complete": Call(TransactionClient, "abort_fenced", _until_the_decision),
-    "6d": Call(Ledger, "all_markers"),
-    "6e": Call(VersionCommit, "_check_untouched"),
+    "6d": Call(VersionCommit, "_check"),  # and 6e beside it
     "6f width": Call(Ledger, "record_width"),
     "6f": Call(Ledger, "write_decision", _says_decided),
     "6g": Call(TransactionClient, "end_transactions"),
-    "6h mark": Call(Ledger, "write_decision", _says_what_became_of_it),
-    "6h list": Call(TransactionClient, "list_transactions", _after_the_commits),
+    "6h mark": Call(VersionCommit, "_ask_record"),  # and the list of 6h beside it
     "6h fence": Call(TransactionClient, "fence", _after_the_commits),
     "6h complete": Call(TransactionClient, "abort_fenced", _after_the_commits),
 }
@@ -149,18 +143,17 @@ def arm(step: str, when: str, is_due: Callable[[], bool], strike: Callable[[], N
     original = getattr(owner, method)
 
     @functools.wraps(original)
-    def hooked(self: object, first: Any = None, *args: Any, **named: Any) -> Any:
+    def hooked(self: object, *args: Any, **named: Any) -> Any:
         call = functools.partial(original, self)
-        given = () if first is None else (first,)
-        if not applies(first, begun) or not is_due():
-            return call(*given, *args, **named)
+        if not applies(args[0] if args else None, begun) or not is_due():
+            return call(*args, **named)
         if when == AMID:
-            several = list(first)
-            call(several[:1], *args, **named)
-            given = (several,)
+            several = list(args[0])
+            call(several[:1], *args[1:], **named)
+            args = (several, *args[1:])
         if when != AFTER:
             strike()
-        result = call(*given, *args, **named)
+        result = call(*args, **named)
         if when == AFTER:
             strike()
         return result
@@ -361,9 +354,11 @@ class Processes:
         """Its outcome: TaskReport."""
         return self._start(self._life(run, stop), _write, version, partition, rows, attempt, timeout_ms)
 
-    def commit(self, run: str, reports: Sequence[TaskReport], stop: Where = None, *, chunked: bool = False) -> Process:
-        """A driver's commit(). Its outcome: Committed."""
-        return self._start(self._life(run, stop, chunked), _commit, list(reports))
+    def commit(
+        self, run: str, reports: Sequence[TaskReport], stop: Where = None, *, chunked: bool = False, has_listed: bool = False
+    ) -> Process:
+        """A driver's commit(). Its outcome: Committed. `has_listed`: see Run."""
+        return self._start(self._life(run, stop, chunked, has_listed=has_listed), _commit, list(reports))
 
     def abort(self, run: str, stop: Where = None) -> Process:
         """A driver's abort(). Its outcome: how many transactional ids were fenced."""
@@ -373,8 +368,8 @@ class Processes:
         """A version from its first task to the end of commit(), in one process. Its outcome: Committed."""
         return self._start(self._life(run, stop), _write_all, version, partitions)
 
-    def _life(self, run: str, stop: Where, chunked: bool = False) -> _Life:
-        return _Life(self.address, self.topic, run, self.how, stop, chunked)
+    def _life(self, run: str, stop: Where, chunked: bool = False, **how: Any) -> _Life:
+        return _Life(self.address, self.topic, run, {**self.how, **how}, stop, chunked)
 
     def _start(self, life: _Life, work: Callable[..., object], *arguments: Any) -> Process:
         process = Process(life, work, *arguments)

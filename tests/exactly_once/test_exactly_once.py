@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF
 from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once.ledger import EARLIER_VERSIONS, Decision, Earlier, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import TaskId
@@ -39,7 +40,7 @@ Runs = Callable[..., Run]
 
 @pytest.fixture(params=[2, 1], ids=["TV2", "TV1"])
 def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={TOPIC: 1}) as broker:
+    with FakeBroker(nodes=2, topics={TOPIC: 1, COORDINATED_BY_LEADERS_OF: 50}) as broker:
         broker.set_transaction_version(request.param)
         yield broker
 
@@ -113,6 +114,48 @@ def test_what_is_complete_is_neither_listed_nor_described(broker: FakeBroker, ru
     assert first.write_version(1, ["e"], ["f"]).fenced == 0
     described = broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS)[before:]
     assert {each for request in described for each in request.message.transactional_ids} == {"P-q-0-0", "P-q-1-0"}  # type: ignore[attr-defined]
+
+
+def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: FakeBroker, run: Runs) -> None:
+    """And ends what it finds, as the first one does."""
+    first = run("r1")
+    first.write_version(0, ["a"])
+    run("r2").task(2, 5, "left open").begin().send()
+    before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
+    assert first.write_version(1, ["b"]).fenced == 1
+    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2 * 2  # steps c and h, of two brokers
+    assert visible(broker) == ["a", "b"]
+    assert open_transactions(broker) == []
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["coordinators move", "the list is refused"])
+def test_a_list_that_may_lack_an_id_is_made_again(broker: FakeBroker, run: Runs, is_refused: bool) -> None:
+    first = run("r1")
+    first.write_version(0, ["a"])
+    run("r2").task(2, 5, "left open").begin().send()
+    if is_refused:
+        broker.fail_next(ApiKey.LIST_TRANSACTIONS, Errors.UNKNOWN_SERVER_ERROR)
+    else:
+        broker.move_leader(COORDINATED_BY_LEADERS_OF, 0, 1)
+    before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
+    assert first.write_version(1, ["b"]).how is How.COMMITTED
+    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) >= before + 3 * 2
+    assert visible(broker) == ["a", "b"]
+    assert open_transactions(broker) == []
+
+
+def test_what_is_listed_beside_an_earlier_decision_is_listed_again(broker: FakeBroker, run: Runs) -> None:
+    """Its transactions were open then."""
+    first = run("r1")
+    first.write_version(0, ["a"])
+    first.committing(first.reports(1, ["b"], ["c"]))._decide(first_decision(first))  # and that driver dies
+    assert first.write_version(2, ["d"]).fenced == 0
+    assert visible(broker) == ["a", "b", "c", "d"]
+    assert open_transactions(broker) == []
+
+
+def first_decision(run: Run) -> Decision | None:
+    return Ledger(run.client, run.names, "q", TOPIC).decision()
 
 
 def test_what_a_dead_run_left_open_is_ended_and_its_rows_are_never_seen(broker: FakeBroker, run: Runs) -> None:
@@ -314,7 +357,7 @@ def test_rows_that_another_run_commits_meanwhile_are_no_other_rows(run: Runs) ->
     reports = zombie.reports(0, ["a"])
     second.write_version(0, ["a"])
     with pytest.raises(CommitFailedError, match=r"Spark partitions 0, with the same rows: another run .*can be run again"):
-        zombie.committing(reports)._check_markers(None)
+        zombie.committing(reports)._check(None)
     assert run("r3").write_version(0, ["a"]).how is How.FOUND
 
 

@@ -9,13 +9,14 @@ import zlib
 from base64 import b85encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once import ledger as module
 from spark_kafka_sink.exactly_once.ledger import (
@@ -43,27 +44,39 @@ PLACE = TopicPartition("t", 0)
 LARGEST = 2**64 - 1  # of a fingerprint
 
 
+T = TypeVar("T")
+
+
 class Groups:
     """Takes the place of a TransactionClient: the offsets of partition 0 of t, by group. Remembers what was asked together."""
 
     def __init__(self) -> None:
-        self.offsets: dict[str, CommittedOffset] = {}
+        self.kept: dict[str, CommittedOffset] = {}
         self.fetches: list[set[str]] = []
 
-    def fetch_offsets(
+    def ask(self, question: Question[T]) -> T:
+        return question.read([])
+
+    def offsets(
         self, asked: Mapping[str, Iterable[TopicPartition]], *, require_stable: bool
-    ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+    ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
         assert not require_stable
         assert all(list(places) == [PLACE] for places in asked.values())
+        return Question((), lambda _: self._fetch(asked))
+
+    def _fetch(self, asked: Iterable[str]) -> dict[str, dict[TopicPartition, CommittedOffset]]:
         self.fetches.append(set(asked))
-        return {group: {PLACE: self.offsets[group]} if group in self.offsets else {} for group in asked}
+        return {group: {PLACE: self.kept[group]} if group in self.kept else {} for group in asked}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         assert list(offsets) == [PLACE]
-        self.offsets[group] = CommittedOffset(*offsets[PLACE])
+        self.kept[group] = CommittedOffset(*offsets[PLACE])
+
+    def offset_commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
+        return Question((), lambda _: self.commit_offsets(group, offsets))
 
     def put(self, group: str, offset: int, metadata: str) -> None:
-        self.offsets[group] = CommittedOffset(offset, metadata)
+        self.kept[group] = CommittedOffset(offset, metadata)
 
 
 @pytest.fixture
@@ -102,15 +115,15 @@ def test_a_decision_is_one_record_which_brokers_keep_under_these_names(ledger: L
     """Another release reads it. How entries are compressed is zlib's."""
     text = "tasks=2 partitions=4 rows=3 fingerprint=0000000000c0ffee earlier=1poj5000000ssI2000000RR9100000"
     ledger.write_decision(DECIDED.now(State.CARRIED_OUT))
-    assert list(groups.offsets) == ["P-q-decision"]
-    offset, metadata = groups.offsets["P-q-decision"]
+    assert list(groups.kept) == ["P-q-decision"]
+    offset, metadata = groups.kept["P-q-decision"]
     assert (offset, metadata.partition(" entries=")[0]) == (7, f"carried-out {text}")
     ledger.write_decision(DECIDED)
-    assert list(groups.offsets) == ["P-q-decision"]
-    assert groups.offsets["P-q-decision"].metadata.startswith(f"decided {text} entries=")
+    assert list(groups.kept) == ["P-q-decision"]
+    assert groups.kept["P-q-decision"].metadata.startswith(f"decided {text} entries=")
     assert ledger.decision() == DECIDED
     ledger.write_decision(replace(DECIDED, earlier=()))
-    assert "earlier" not in groups.offsets["P-q-decision"].metadata
+    assert "earlier" not in groups.kept["P-q-decision"].metadata
 
 
 def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Ledger, groups: Groups) -> None:
@@ -204,27 +217,27 @@ def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger,
         decision = Decision(version, State.DECIDED, 1000, 1024, Content(5, 6), many(1000 - version))
         ledger.write_decision(decision)
         assert ledger.decision() == decision
-        chunks = {group: each for group, each in groups.offsets.items() if group.endswith("-chunk") and each.offset == version}
+        chunks = {group: each for group, each in groups.kept.items() if group.endswith("-chunk") and each.offset == version}
         assert len(chunks) > 2
         assert list(chunks) == [f"P-q-{number}-chunk" for number in range(version % 2, 2 * len(chunks), 2)]
         *full, last = (len(each.metadata) for each in chunks.values())
         assert set(full) == {METADATA_BYTES}
         assert 0 < last <= METADATA_BYTES
-        assert re.search(rf" chunks={len(chunks)} digest=[0-9a-f]{{16}}$", groups.offsets["P-q-decision"].metadata)
-    assert {each.offset for each in groups.offsets.values()} == {5, 6}
+        assert re.search(rf" chunks={len(chunks)} digest=[0-9a-f]{{16}}$", groups.kept["P-q-decision"].metadata)
+    assert {each.offset for each in groups.kept.values()} == {5, 6}
 
 
 def test_no_record_is_longer_than_brokers_take_and_chunks_come_as_late_as_they_can(ledger: Ledger, groups: Groups) -> None:
     most = 0
     for number in range(100, 400, 4):
-        groups.offsets.clear()
+        groups.kept.clear()
         decision = Decision(MAX_NUMBER, State.DECIDED, number, number, Content(5, 6), many(number))
         ledger.write_decision(decision)
-        assert all(len(each.metadata) <= METADATA_BYTES for each in groups.offsets.values())
-        if len(groups.offsets) == 1:
-            most = max(most, len(groups.offsets["P-q-decision"].metadata))
+        assert all(len(each.metadata) <= METADATA_BYTES for each in groups.kept.values())
+        if len(groups.kept) == 1:
+            most = max(most, len(groups.kept["P-q-decision"].metadata))
         assert ledger.decision() == decision
-    assert len(groups.offsets) > 1
+    assert len(groups.kept) > 1
     assert METADATA_BYTES - 100 < most <= METADATA_BYTES
 
 
@@ -233,7 +246,7 @@ def test_a_decision_without_its_chunks_is_taken_out_and_warned_of(
 ) -> None:
     decision = Decision(4, State.DECIDED, 1000, 1024, Content(5, 6), many(1000), DECIDED.earlier)
     ledger.write_decision(decision)
-    del groups.offsets["P-q-2-chunk"]
+    del groups.kept["P-q-2-chunk"]
     with caplog.at_level(logging.WARNING):
         assert ledger.decision() == decision.now(State.TAKEN_OUT)
     assert "the transactions that version 4 decided to commit are not listed any more" in caplog.text
@@ -241,7 +254,7 @@ def test_a_decision_without_its_chunks_is_taken_out_and_warned_of(
 
 def test_the_chunks_are_those_of_the_decision_or_none(ledger: Ledger, groups: Groups) -> None:
     ledger.write_decision(Decision(4, State.DECIDED, 1000, 1024, Content(5, 6), many(1000)))
-    first = groups.offsets["P-q-0-chunk"]
+    first = groups.kept["P-q-0-chunk"]
     groups.put("P-q-0-chunk", 4, ("a" if first.metadata[0] != "a" else "b") + first.metadata[1:])
     found = ledger.decision()
     assert found is not None
@@ -285,10 +298,10 @@ def test_a_write_may_have_as_many_tasks_and_no_more(ledger: Ledger, groups: Grou
     most = replace(DECIDED, tasks=MAX_TASKS)
     ledger.write_decision(most)
     assert ledger.decision() == most
-    groups.offsets.clear()
+    groups.kept.clear()
     with pytest.raises(CommitFailedError, match=r"at most 1,000,000 Spark partitions, and this one has 1,000,001\. Nothing was"):
         ledger.write_decision(replace(DECIDED, tasks=MAX_TASKS + 1))
-    assert groups.offsets == {}
+    assert groups.kept == {}
 
 
 def test_a_decision_lists_as_many_transactions_as_it_has_tasks_and_no_more(ledger: Ledger) -> None:
@@ -347,7 +360,7 @@ def test_entries_that_are_not_what_was_written_are_an_error(
 def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CHUNKS", 2)
     ledger.write_decision(DECIDED)
-    text, _, packed = groups.offsets["P-q-decision"].metadata.partition(" entries=")
+    text, _, packed = groups.kept["P-q-decision"].metadata.partition(" entries=")
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, ' ')}")
     assert ledger.decision() == DECIDED  # what stands behind a blank is another word
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, '0')}")
@@ -430,7 +443,7 @@ def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: L
         groups.put(f"P-q-{partition}-marker", 7, marker_text(Content(partition, 0)))
     assert ledger.all_markers(2)[1] == 0
     ledger.record_width(5)
-    assert groups.offsets["P-q-3-width"] == (8, "")
+    assert groups.kept["P-q-3-width"] == (8, "")
     groups.fetches.clear()
     markers, recorded = ledger.all_markers(2)
     assert ({partition: each.content.rows for partition, each in markers.items()}, recorded) == (
@@ -446,8 +459,8 @@ def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: L
 def test_widths_are_powers_of_two_each_in_a_group_of_its_own(ledger: Ledger, groups: Groups, partitions: int, width: int) -> None:
     ledger.record_width(partitions)
     ledger.record_width(1)
-    assert {offset for offset, _ in groups.offsets.values()} == {1, width}
-    assert set(groups.offsets) == {"P-q-0-width", f"P-q-{width.bit_length() - 1}-width"}
+    assert {offset for offset, _ in groups.kept.values()} == {1, width}
+    assert set(groups.kept) == {"P-q-0-width", f"P-q-{width.bit_length() - 1}-width"}
 
 
 # WHAT A TASK SEES
@@ -460,7 +473,7 @@ def test_a_task_asks_once_for_all_that_it_has_to_know(ledger: Ledger, groups: Gr
     groups.put("P-q-1-marker", 7, marker_text(Content(3, 4)))
     groups.put("P-q-0-marker", 9, marker_text(Content(9, 9)))
     ledger.record_abort(Planned("host", 101))
-    assert groups.offsets["P-aborted"] == (101, "host")
+    assert groups.kept["P-aborted"] == (101, "host")
     assert ledger.look(Planned("host", 100), 1) == Seen(DECIDED, True, Marker(7, Content(3, 4)))
 
 

@@ -138,10 +138,11 @@ def reports_of(run: Run) -> list[TaskReport]:
     return reports
 
 
-def outcome_of_commit(world: World, name: str, stop: Stop) -> object:
+def outcome_of_commit(world: World, name: str, stop: Stop, *, has_listed: bool = False) -> object:
     """Of a driver that is to be killed at this step. A copy of a task takes its id and writes after step 6c: 6h has to end it."""
     run = world.run(name)
-    process = world.processes.commit(name, reports_of(run), [Stop("6c complete", AFTER, PAUSE), stop])
+    stops = [Stop("6c complete", AFTER, PAUSE), stop]
+    process = world.processes.commit(name, reports_of(run), stops, has_listed=has_listed)
     if process.pauses():
         run.task(0, 0, *FIRST[0], attempt=2).run()
         process.resume()
@@ -157,6 +158,17 @@ def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: World
     if times == 2:
         outcome = outcome_of_commit(world, "r1", stop)
         assert outcome is KILLED or isinstance(outcome, Committed)
+    world.check()
+
+
+SIDE_BY_SIDE = [stop for stop in stops(COMMIT_STEPS) if stop.step in ("6a", "6c fence", "6c complete", "6d", "6h mark")]
+
+
+@pytest.mark.parametrize("stop", SIDE_BY_SIDE, ids=str)
+def test_a_driver_killed_in_a_later_commit_is_followed_by_one_that_finishes(world: World, stop: Stop) -> None:
+    """Then the list of step 6c is asked for beside 6a."""
+    leave_open(world)
+    assert outcome_of_commit(world, "r0", stop, has_listed=True) is KILLED
     world.check()
 
 

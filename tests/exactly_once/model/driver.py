@@ -61,8 +61,9 @@ FENCE_UNDECIDED = "7 fence"
 
 def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6a: read the decision again. Carried out → nothing is left to do. Decided → carry that one out, whose run it ever was;
-    one of an earlier version before the own.
+    one of an earlier version before the own. The list of 6c is asked for beside it, and is of use if there is no decision.
     """
+    yield from _list_others_beside(setting, world, driver)
     plan, found = setting.plan, world.broker.decision
     results = [message.result for message in driver.messages if message is not None]
     if not plan.reads_decision_again and "DECIDED" not in results:
@@ -72,7 +73,7 @@ def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Ite
     earlier = () if found is None or found.version >= driver.version else found.after(keeps_schema=keeps_schema)
     driver_now = {"earlier": earlier if found is None or found.version != driver.version else found.earlier}
     if found is not None and (found.version > driver.version or (found.version == driver.version and found.state == CARRIED_OUT)):
-        change = {"step": LIST_LOSERS, "found": found}
+        change = {"step": LIST_LOSERS, "found": found, **NOT_LISTED}
         yield Move(_more(event, ": the version was carried out already"), world.with_driver(driver, **change))
     elif found is not None and found.state == DECIDED and found.version == driver.version:
         yield Move(_more(event, ": carries out what is decided"), _carry_out(world, driver, found, **driver_now))
@@ -80,7 +81,10 @@ def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Ite
         event = _more(event, ": first carries out the decision of version {version}", version=found.version)
         yield Move(event, _carry_out(world, driver, found, **driver_now))
     else:
-        yield Move(_more(event, ": there is no decision"), world.with_driver(driver, step=LIST_OTHERS, **driver_now))
+        if not plan.reads_markers_after_fencing:
+            driver_now["markers"] = world.broker.markers
+        change = _after_step_beside_list(setting, driver, LIST_OTHERS, FENCE_OTHERS, READ_MARKERS) | driver_now
+        yield Move(_more(event, ": there is no decision"), world.with_driver(driver, **change))
 
 
 def step_6a_read_chunks(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -101,9 +105,7 @@ def step_6a_read_chunks(setting: Setting, world: World, driver: Driver) -> Itera
 
 def step_6c_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6c: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
-    reported = driver.reported(setting.plan)
-    found = listed(setting, world.broker, driver, reported) if setting.plan.fences_all_others else ()
-    yield _listed(setting, world, driver, found, FENCE_OTHERS, READ_MARKERS)
+    yield _listed(setting, world, driver, _others(setting, world, driver), FENCE_OTHERS, READ_MARKERS)
 
 
 def step_6c_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -116,14 +118,16 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
     SKIPPED, or DECIDED with the same rows. If it was neither and has the same rows, then another run was committed meanwhile, and
     this one is to be run again. What is said to be DECIDED must be there. Where a later version is there and no decision reaches
     this one, what was committed as this version is not known. Tasks that have read different decisions or markers may have
-    encoded their rows with different schemas: then the write is to be run again, with the one that a marker has.
+    encoded their rows with different schemas: then the write is to be run again, with the one that a marker has. The descriptions
+    of 6e are asked for beside the markers.
     """
+    yield from _describe_beside(setting, world, driver)
     plan, reached, missing, differs = setting.plan, [], [], False
     if plan.checks_schemas and len(driver.schemas) > 1:
         yield _refuse_schemas(world, driver)
         return
     width = max(world.broker.width, len(driver.messages))
-    for partition, marker in enumerate(world.broker.markers[:width]):
+    for partition, marker in enumerate((driver.markers or world.broker.markers)[:width]):
         message = driver.messages[partition] if partition < len(driver.messages) else None
         if not plan.reads_markers or (message is None and not plan.reads_all_markers):
             continue
@@ -149,7 +153,8 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
         yield Move(event, _fail(world, driver, "committed meanwhile"))
     else:
         event = happened(driver, "no partition but those that say so has reached the version")
-        yield Move(event, world.with_driver(driver, step=DESCRIBE))
+        change = {"step": DESCRIBE} if driver.is_untouched is None else _after_6e(setting, world, driver, driver.is_untouched)
+        yield Move(event, world.with_driver(driver, **change))
 
 
 def step_6d_record_schema(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -170,19 +175,14 @@ def step_6e_describe(setting: Setting, world: World, driver: Driver) -> Iterator
     """Step 6e: is each own transaction open, at its epoch? And does nobody else have the id of an empty task? Otherwise fail,
     before anything is visible.
     """
-    plan, entries = setting.plan, driver.entries
-    expected = [(entry.id, entry.epoch, ONGOING) for entry in entries] if plan.checks_transactions else []
-    if plan.checks_empty_tasks:
-        expected += [(message.id, message.epoch, EMPTY) for message in driver.empty]
-    if not all(_is(world, *each) for each in expected):
-        yield Move(happened(driver, "a transaction is not open any more: fails"), _fail(world, driver, "transaction gone"))
-        return
-    if not entries:
-        yield Move(happened(driver, "nothing is to be committed"), world.with_driver(driver, step=MARK))
-        return
-    first = WIDEN if plan.records_width and len(driver.messages) > world.broker.width else _after_width(setting)
-    step = first if plan.decides_before_it_ends else END
-    yield Move(happened(driver, "all transactions are open"), world.with_driver(driver, step=step, to_end=entries))
+    is_untouched = _is_untouched(setting, world, driver)
+    if not is_untouched:
+        event = happened(driver, "a transaction is not open any more: fails")
+    elif driver.entries:
+        event = happened(driver, "all transactions are open")
+    else:
+        event = happened(driver, "nothing is to be committed")
+    yield Move(event, world.with_driver(driver, **_after_6e(setting, world, driver, is_untouched)))
 
 
 def step_6f_widen(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -238,13 +238,19 @@ def step_6g_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move
 
 
 def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: all is visible: record the version as carried out. A failure to do so is logged, and nothing else."""
+    """Step 6h: all is visible: record the version as carried out. A failure to do so is logged, and nothing else. After the own
+    commit, the losers are listed beside it.
+    """
     plan, found = setting.plan, driver.found
+    if found is None and driver.asked < setting.case.coordinators:
+        event = Event(driver, LIST_LOSERS, "lists the losers beside that", {})
+        losers = _losers(setting, world, driver)
+        yield Move(event, world.with_driver(driver, asked=driver.asked + 1, to_fence=losers))
     schema = min(driver.schemas) if plan.decision_has_schema else None
     decision = Decision(driver.version, CARRIED_OUT, driver.content, earlier=driver.earlier, schema=schema)
     if found is not None:
         decision = found._replace(state=CARRIED_OUT, entries=(), slot=None)
-    change: dict[str, Any] = {"step": LIST_LOSERS}
+    change = _after_step_beside_list(setting, driver, LIST_LOSERS, FENCE_LOSERS, REPORT)
     if driver.carries_earlier:
         change = {"step": LIST_OTHERS, "found": None}
     yield from _record(world, driver, decision, change)
@@ -277,14 +283,7 @@ def step_6h_list(setting: Setting, world: World, driver: Driver) -> Iterator[Mov
     """Step 6h: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
     An own id that is listed is another's by now, but for those of empty tasks at their epoch.
     """
-    plan, found = setting.plan, driver.found
-    spared = driver.reported(plan)
-    if plan.spares_only_exact:
-        spared = tuple(each.id for each in driver.empty if _is(world, each.id, each.epoch, EMPTY))
-    if found is not None:
-        spared = tuple(entry.id for entry in found.entries) if plan.spares_later_decision else ()
-    losers = listed(setting, world.broker, driver, spared, ends=True) if plan.fences_losers else ()
-    yield _listed(setting, world, driver, losers, FENCE_LOSERS, REPORT)
+    yield _listed(setting, world, driver, _losers(setting, world, driver), FENCE_LOSERS, REPORT)
 
 
 def step_6h_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -386,7 +385,67 @@ def _schemas_in_kafka(world: World, driver: Driver) -> set[int]:
 
 def _carry_out(world: World, driver: Driver, found: Decision, **change: Any) -> World:
     step = END if found.slot is None else READ_CHUNKS
-    return world.with_driver(driver, step=step, found=found, to_end=found.entries, **change)
+    return world.with_driver(driver, step=step, found=found, to_end=found.entries, **NOT_LISTED, **change)
+
+
+# WHAT IS ASKED FOR SIDE BY SIDE
+
+NOT_LISTED: dict[str, Any] = {"asked": 0, "to_fence": ()}
+
+
+def _list_others_beside(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Before the decision is read, one coordinator has answered."""
+    if driver.asked < setting.case.coordinators:
+        event = Event(driver, LIST_OTHERS, "lists what is to be fenced beside that", {})
+        yield Move(event, world.with_driver(driver, asked=driver.asked + 1, to_fence=_others(setting, world, driver)))
+
+
+def _describe_beside(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Before the markers are read, the own transactions are described."""
+    if driver.is_untouched is None:
+        event = Event(driver, DESCRIBE, "describes its transactions beside that", {})
+        yield Move(event, world.with_driver(driver, is_untouched=_is_untouched(setting, world, driver)))
+
+
+def _after_step_beside_list(setting: Setting, driver: Driver, list_: str, fence: str, after: str) -> dict[str, Any]:
+    """Where a driver goes on after the step beside which it lists: to the rest of the list, if it is not whole."""
+    if driver.asked < setting.case.coordinators:
+        return {"step": list_}
+    return {"step": fence if driver.to_fence else after, "asked": 0}
+
+
+def _others(setting: Setting, world: World, driver: Driver) -> tuple[TransactionalId, ...]:
+    reported = driver.reported(setting.plan)
+    return listed(setting, world.broker, driver, reported) if setting.plan.fences_all_others else ()
+
+
+def _losers(setting: Setting, world: World, driver: Driver) -> tuple[TransactionalId, ...]:
+    plan, found = setting.plan, driver.found
+    spared = driver.reported(plan)
+    if plan.spares_only_exact:
+        spared = tuple(each.id for each in driver.empty if _is(world, each.id, each.epoch, EMPTY))
+    if found is not None:
+        spared = tuple(entry.id for entry in found.entries) if plan.spares_later_decision else ()
+    return listed(setting, world.broker, driver, spared, ends=True) if plan.fences_losers else ()
+
+
+def _is_untouched(setting: Setting, world: World, driver: Driver) -> bool:
+    """Whether the own transactions are open, and the ids of empty tasks still theirs."""
+    expected = [(entry.id, entry.epoch, ONGOING) for entry in driver.entries] if setting.plan.checks_transactions else []
+    if setting.plan.checks_empty_tasks:
+        expected += [(message.id, message.epoch, EMPTY) for message in driver.empty]
+    return all(_is(world, *each) for each in expected)
+
+
+def _after_6e(setting: Setting, world: World, driver: Driver, is_untouched: bool) -> dict[str, Any]:
+    """When the markers are known, and what the descriptions say."""
+    plan, known = setting.plan, {"is_untouched": None, "markers": None}  # of no use from here on
+    if not is_untouched:
+        return known | {"step": ABORT, "reason": "transaction gone", "to_end": (), **NOT_LISTED}
+    if not driver.entries:
+        return known | {"step": MARK}
+    first = WIDEN if plan.records_width and len(driver.messages) > world.broker.width else _after_width(setting)
+    return known | {"step": first if plan.decides_before_it_ends else END, "to_end": driver.entries}
 
 
 def _more(event: Event, sentence: str, **arguments: Any) -> Event:
@@ -455,7 +514,7 @@ def _fence(setting: Setting, world: World, driver: Driver, after: str) -> Iterat
 
 
 def _fail(world: World, driver: Driver, reason: str) -> World:
-    return world.with_driver(driver, step=ABORT, reason=reason, to_end=(), to_fence=())
+    return world.with_driver(driver, step=ABORT, reason=reason, to_end=(), is_untouched=None, markers=None, **NOT_LISTED)
 
 
 def _failed(driver: Driver) -> str:

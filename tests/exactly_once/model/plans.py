@@ -140,6 +140,14 @@ LEFT_OUT: Final = (
     ),
     _left_out(
         "6d",
+        "the markers are read beside the list of 6c",
+        "reads_markers_after_fencing",
+        "zombie, one partition, retry",
+        Violation.DOUBLED,
+        is_quick=False,
+    ),
+    _left_out(
+        "6d",
         "what a task says to be decided is not looked for",
         "checks_decided_tasks",
         "zombie, one partition, two versions, time-out",

@@ -58,6 +58,7 @@ class Plan:
     parks_fenced_ids: bool = True  # 6c, 6h, 7: an id that was fenced, and not used since, is not listed again
     spares_empty_tasks: bool = True  # 6c: the ids in the messages of tasks that had no rows
     reads_markers: bool = True  # 6d
+    reads_markers_after_fencing: bool = True  # 6d: not beside 6a and 6c
     reads_all_markers: bool = True  # 6d: those of partitions that this run does not have, too
     refuses_later_markers: bool = True  # 6d: of a task that was SKIPPED by one, when no decision reaches it
     checks_decided_tasks: bool = True  # 6d: that what they have not written is in Kafka, and the same
@@ -227,6 +228,8 @@ class Driver(NamedTuple):
     fenced_at: int | None = None  # the epoch of the first of these; it is to be parked
     to_end: tuple[Entry, ...] = ()
     lost: tuple[Entry, ...] = ()
+    markers: tuple[Marker | None, ...] | None = None  # by partition, where they were read before 6c
+    is_untouched: bool | None = None  # what 6e has found beside 6d
     found: Decision | None = None  # of another driver: it is carried out first, or instead
     earlier: tuple[Earlier, ...] = ()  # the contents of versions before this one
     reason: str = ""

@@ -1,0 +1,66 @@
+"""Questions: asks whose results make one answer. Several can be asked side by side, and each has its own answer or error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from spark_kafka_sink.admin.operation import Ask
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, printable_list
+
+AnswerT = TypeVar("AnswerT")
+NextT = TypeVar("NextT")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[AnswerT]):
+    """
+    Args:
+        read: makes the answer of the results of the asks, in their order. It may raise, and ask for more.
+    """
+
+    asks: Sequence[Ask[Any, Any]]
+    read: Callable[[list[Any]], AnswerT]
+
+    def then(self, read: Callable[[AnswerT], NextT]) -> Question[NextT]:
+        """The same asks; `read` makes another answer of this one."""
+        return Question(self.asks, lambda results: read(self.read(results)))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[AnswerT]):
+    """The outcomes of a question's asks."""
+
+    question: Question[AnswerT]
+    outcomes: Sequence[Any]  # a result or a KafkaError for each ask
+    timeout_ms: int
+
+    def answer(self) -> AnswerT:
+        """Raises as `results_of`, and as the question's `read`."""
+        return self.question.read(results_of(self.question.asks, self.outcomes, self.timeout_ms))
+
+
+def results_of(asks: Sequence[Ask[Any, T]], outcomes: Sequence[T | KafkaError], timeout_ms: int) -> list[T]:
+    """The results of all asks. Raises the first error if some have failed.
+
+    If asks failed only because time ran out, one KafkaTimeoutError names them.
+    """
+    results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
+    if len(results) == len(outcomes):
+        return results
+    late = [
+        (ask.operation.describe(ask.item), outcome)
+        for ask, outcome in zip(asks, outcomes, strict=True)
+        if isinstance(outcome, KafkaTimeoutError)
+    ]
+    others = [outcome for outcome in outcomes if isinstance(outcome, KafkaError) and not isinstance(outcome, KafkaTimeoutError)]
+    if others or len(late) == 1:
+        raise (others or [late[0][1]])[0]
+    names = printable_list(what for what, _ in late)
+    raise KafkaTimeoutError(
+        f"{len(late):,} of {len(outcomes):,} requests were not answered within {timeout_ms} ms: {names}; the first of them:"
+        f" {late[0][1].message}",
+        condition=late[0][1].condition,
+    )
