@@ -121,7 +121,8 @@ class Samples:
     @staticmethod
     def _largest_so_far(stat: Stat) -> Mark:
         """The mark of the open window, with the maximum so far."""
-        return replace(stat.marks[-1], largest=max(stat.marks[-1].largest, stat.window_largest))
+        mark = stat.marks[-1]
+        return mark if mark.largest >= stat.window_largest else replace(mark, largest=stat.window_largest)
 
     def read(self, stat: Stat, now_ms: int, *, since_start: bool) -> Reading:
         count, total, largest = stat.count, stat.total, stat.window_largest

@@ -29,6 +29,7 @@ import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
@@ -346,7 +347,8 @@ def _version(record: CommittedOffset) -> int:
     return record.offset
 
 
-def _decision(record: CommittedOffset, group: str) -> tuple[Decision, dict[str, str]]:
+@lru_cache(maxsize=4)  # a task looks twice
+def _decision(record: CommittedOffset, group: str) -> tuple[Decision, Mapping[str, str]]:
     """Without its entries; with the words that lead to them."""
     state, _, rest = record.metadata.partition(" ")
     values = _values(rest)

@@ -51,7 +51,7 @@ class TaskAttempt:
     """
     Args:
         client: for what is not the producer's.
-        producer: with the transactional id of this attempt; the caller closes it after finish().
+        producer: which takes the transactional id of this attempt; the caller closes it after finish().
         write: which write it is.
         planned: when and where.
         partition, attempt: Spark's numbers.
@@ -98,7 +98,7 @@ class TaskAttempt:
             KafkaError: from the producer or the client.
         """
         if not self._finds_decided(schemas):  # step 0
-            self.producer.init_transactions()
+            self.producer.init_transactions(self._names.transactional_id(self._task))
             self._finds_decided(schemas)
         self._content = Content(schemas=self.schemas)
 

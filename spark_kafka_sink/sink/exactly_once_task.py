@@ -14,7 +14,6 @@ from spark_kafka_sink.config.sink_options import DEAD_LETTER
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once.fingerprint import content_of
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
-from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.writes import Content, SchemaIds, WriteId, total
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -72,8 +71,6 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
 
 
 def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClient, producer: KafkaProducer) -> TaskAttempt:
-    task_id = TaskId(write.owner, task.partition, task.attempt)
-    producer.use_transactional_id(plan.names.transactional_id(task_id))
     await_brokers(producer, plan.options.producer)
     which = (task.partition, task.attempt, plan.marker_topic)
     attempt = TaskAttempt(client, producer, plan.names, write, plan.planned, *which)

@@ -250,7 +250,7 @@ class WorkerClient(TransactionClient):
 
 
 def _transactional(options: Mapping[str, object]) -> KafkaProducer:
-    """Each task calls use_transactional_id with its own id first."""
+    """Each task calls init_transactions with its own id first."""
     return KafkaProducer({**options, "transactional.id": "none"})
 
 

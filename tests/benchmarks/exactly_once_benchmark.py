@@ -25,7 +25,6 @@ import pyarrow as pa
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.exactly_once.writes import TaskReport
@@ -205,7 +204,6 @@ def commit_of(tasks: int, broker: LocalKafka) -> dict[str, float]:
 
 def _write_row(run: Run, producer: KafkaProducer, partition: int) -> TaskReport:
     write = run.write(0)
-    producer.use_transactional_id(run.names.transactional_id(TaskId(write.owner, partition, 0)))
     attempt = TaskAttempt(run.client, producer, run.names, write, run.planned(0), partition, 0, run.topic)
     attempt.begin()
     attempt.takes(content_of(["row"]))

@@ -50,9 +50,10 @@ _PRODUCER = "spark_kafka_sink.producer.producer", "KafkaProducer"
 _SENDER = "spark_kafka_sink.sink.rows.row_sender", "RowSender"
 PARTS = (
     Part(TASK, "producer", *_PRODUCER, "__init__"),
-    Part(TASK, "another id", *_PRODUCER, "use_transactional_id"),
     Part(TASK, "1 own id", *_PRODUCER, "init_transactions"),
     Part(TASK, "0, 2 look", *_LEDGER, "look"),
+    Part(TASK, "fingerprint", "spark_kafka_sink.sink.exactly_once_task", "", "content_to_compare"),
+    Part(TASK, "begin", *_PRODUCER, "begin_transaction"),
     Part(TASK, "5 rows", *_SENDER, "send"),
     Part(TASK, "5 flush", *_SENDER, "finish"),
     Part(TASK, "5 marker", *_PRODUCER, "send_offsets_to_transaction"),

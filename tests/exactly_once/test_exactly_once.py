@@ -302,9 +302,9 @@ def test_a_task_that_takes_its_id_while_the_driver_aborts_writes_nothing(broker:
     late = first.task(0, 0, "a")
     take_id = late.producer.init_transactions
 
-    def aborted_meanwhile() -> None:
+    def aborted_meanwhile(transactional_id: str | None = None) -> None:
         first.abort()
-        take_id()
+        take_id(transactional_id)
 
     late.producer.init_transactions = aborted_meanwhile  # type: ignore[method-assign]
     with pytest.raises(WriteAbortedError):

@@ -37,7 +37,7 @@ class TransactionalCall:
     clock: Clock  # for the caller's bounded wait
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)  # of send_offsets_to_transaction
     group: ConsumerGroupMetadata = NO_GROUP  # of the same
-    transactional_id: str = ""  # of use_transactional_id
+    transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
     is_taken: bool = False  # by the Sender: posted once more, it is not taken again
     is_reported: bool = False  # its caller has received the outcome
     is_done: bool = False
@@ -46,6 +46,11 @@ class TransactionalCall:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards is_done and error
         self._waiters = Waiters(self._lock)  # woken when the call is settled
+
+    @property
+    def possible_as(self) -> Method:
+        """The method that is possible in the same states."""
+        return Method.USE_ID if self.transactional_id else self.method
 
     def settle(self, error: KafkaError | None = None) -> None:
         """Success, or this error. The first outcome counts."""

@@ -85,13 +85,16 @@ class TransactionalMethods:
         """
         self._calls().use_id(transactional_id)
 
-    def init_transactions(self) -> None:
+    def init_transactions(self, transactional_id: str | None = None) -> None:
         """Take over the transactional.id: fence earlier producers with it, and wait until their open transactions are aborted.
 
         Must be called once for each transactional.id, before any other method. After an AuthorizationError it can be called
         again, when the permission has been granted.
+
+        Args:
+            transactional_id: go on under this one, as after use_transactional_id(), which is spared.
         """
-        self._calls().init()
+        self._calls().init(transactional_id)
 
     def begin_transaction(self) -> None:
         """Begin a transaction: from now on rows can be sent. Sends no request.
@@ -225,12 +228,13 @@ class TransactionCalls:
                 self._waiters.wake_all_locked()
 
     def use_id(self, transactional_id: str) -> None:
-        if not checked_text(transactional_id, "transactional.id"):
-            raise ValueError("transactional.id must not be empty")
-        self._call(TransactionalCall(Method.USE_ID, self.clock, transactional_id=transactional_id), self._deadline_ms())
+        call = TransactionalCall(Method.USE_ID, self.clock, transactional_id=_checked_id(transactional_id))
+        self._call(call, self._deadline_ms())
 
-    def init(self) -> None:
-        self._call(TransactionalCall(Method.INIT, self.clock), self._deadline_ms()).is_reported = True
+    def init(self, transactional_id: str | None = None) -> None:
+        another = "" if transactional_id is None else _checked_id(transactional_id)
+        call = TransactionalCall(Method.INIT, self.clock, transactional_id=another)
+        self._call(call, self._deadline_ms()).is_reported = True
 
     def begin(self) -> None:
         deadline_ms = self._deadline_ms()
@@ -319,15 +323,20 @@ class TransactionCalls:
 
     def _posted(self, new: TransactionalCall) -> TransactionalCall:
         with self._lock:
-            call = self._unfinished_locked(new.method)
+            call = self._unfinished_locked(new.method, new.possible_as)
             if call is None:
                 call = new
                 if new.method not in (Method.SEND_OFFSETS, Method.USE_ID):  # these are made anew, with what they say then
                     self._pending = call
+            if call.transactional_id != new.transactional_id:
+                raise IllegalStateError(
+                    f"{new.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
+                    " progress; call it with that one again to wait for its end"
+                )
             self.transactions.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
-    def _unfinished_locked(self, method: Method) -> TransactionalCall | None:
+    def _unfinished_locked(self, method: Method, possible_as: Method | None = None) -> TransactionalCall | None:
         """The same call that timed out before, if there was one. Raises why this call is not possible now."""
         pending = self._pending
         if pending is not None and pending.is_reported:
@@ -339,7 +348,7 @@ class TransactionCalls:
                     f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a commit that failed after its caller had gone
-        error = self.transactions.why_not(method) if pending is None else None
+        error = self.transactions.why_not(possible_as or method) if pending is None else None
         if error is not None:
             raise error
         return pending
@@ -349,3 +358,9 @@ class TransactionCalls:
         if method is Method.SEND_OFFSETS:
             remedy = "Send them again, or abort the transaction"
         return TransactionTimeoutError(f"{method.value}() has not ended within max.block.ms={self.max_block_ms}: {why}. {remedy}")
+
+
+def _checked_id(transactional_id: str) -> str:
+    if not checked_text(transactional_id, "transactional.id"):
+        raise ValueError("transactional.id must not be empty")
+    return transactional_id

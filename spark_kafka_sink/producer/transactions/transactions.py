@@ -160,22 +160,27 @@ class Transactions(IdempotentManager):
             if posted.is_taken:
                 continue  # posted twice: its caller was interrupted in between
             posted.is_taken = True
-            error = self.why_not(posted.method)
+            error = self.why_not(posted.possible_as)
             if error is not None:
                 posted.settle(error)
             else:
                 self._carry_out[posted.method](posted)
 
     def _use_id(self, call: TransactionalCall) -> None:
+        self._take_id(call.transactional_id)
+        call.settle()
+
+    def _take_id(self, transactional_id: str) -> None:
         """Nothing is under way: what was written under the id before is somebody else's to end."""
         if self.state is not TxnState.UNINITIALIZED:
             self.transition_to(TxnState.UNINITIALIZED)
         self._adopt(NO_PRODUCER)
         self._open, self._begin_error = OpenTransaction(), None
-        self.transactional_id = call.transactional_id
-        call.settle()
+        self.transactional_id = transactional_id
 
     def _initialize(self, call: TransactionalCall) -> None:
+        if call.transactional_id:
+            self._take_id(call.transactional_id)
         self._begin_error = None
         self.transition_to(TxnState.INITIALIZING)
         self._ask_for_identity(call)

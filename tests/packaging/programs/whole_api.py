@@ -157,6 +157,7 @@ def transact(producer: KafkaProducer) -> PreparedTransaction:
     producer.begin_transaction()
     producer.abort_transaction()
     producer.use_transactional_id("orders-2")
+    producer.init_transactions("orders-3")
     return producer.prepare_transaction()
 
 

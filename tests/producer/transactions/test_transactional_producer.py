@@ -620,12 +620,20 @@ def test_a_prepared_transaction_can_be_committed_by_its_own_producer(broker: Fak
 # ANOTHER TRANSACTIONAL ID
 
 
-def test_a_producer_goes_on_under_another_id_and_leaves_what_it_has_prepared_open(broker: FakeBroker) -> None:
+def in_two_calls(producer: KafkaProducer, transactional_id: str) -> None:
+    producer.use_transactional_id(transactional_id)
+    producer.init_transactions()
+
+
+TAKING_AN_ID = pytest.mark.parametrize("take", [in_two_calls, KafkaProducer.init_transactions], ids=["two calls", "one call"])
+
+
+@TAKING_AN_ID
+def test_a_producer_goes_on_under_another_id_and_leaves_what_it_has_prepared_open(broker: FakeBroker, take: Any) -> None:
     with producer_of(broker) as producer:
         prepared = []
         for number in range(3):
-            producer.use_transactional_id(f"copies-{number}")
-            producer.init_transactions()
+            take(producer, f"copies-{number}")
             producer.begin_transaction()
             write(producer, b"%d" % number)
             producer.send_offsets_to_transaction({TopicPartition("single", 0): OffsetAndMetadata(number)}, GROUP)
@@ -638,8 +646,7 @@ def test_a_producer_goes_on_under_another_id_and_leaves_what_it_has_prepared_ope
         assert broker.requests_of(ApiKey.END_TXN) == []
         assert broker.values("single") == [b"0", b"1", b"2"]
         # It goes back to an id that it had before, whose open transaction is aborted, as by any new producer.
-        producer.use_transactional_id("copies-1")
-        producer.init_transactions()
+        take(producer, "copies-1")
         with producer.transaction():
             write(producer, b"3")
     settle_markers(broker)
@@ -651,24 +658,34 @@ def test_a_producer_goes_on_under_another_id_and_leaves_what_it_has_prepared_ope
     }
 
 
-def test_within_a_transaction_of_its_own_a_producer_keeps_its_id(producer: KafkaProducer) -> None:
+@TAKING_AN_ID
+def test_within_a_transaction_of_its_own_a_producer_keeps_its_id(producer: KafkaProducer, take: Any) -> None:
     producer.begin_transaction()
     write(producer, b"a")
     assert not producer.is_at_rest()
     with pytest.raises(IllegalStateError, match="within a transaction"):
-        producer.use_transactional_id("other")
+        take(producer, "other")
     producer.commit_transaction()
     assert producer.is_at_rest()
 
 
-def test_after_a_fatal_error_there_is_no_other_id(broker: FakeBroker, producer: KafkaProducer) -> None:
+@TAKING_AN_ID
+def test_after_a_fatal_error_there_is_no_other_id(broker: FakeBroker, producer: KafkaProducer, take: Any) -> None:
     with producer_of(broker) as other:
         other.init_transactions()
         with pytest.raises(ProducerFencedError), producer.transaction():  # and the abort finds out that it is fenced
             write(producer, b"a")
     assert not producer.is_at_rest()
     with pytest.raises(ProducerFencedError):
-        producer.use_transactional_id("other")
+        take(producer, "other")
+
+
+@pytest.mark.parametrize("wrong", ["", 1, "x" * 40_000])
+def test_an_id_that_no_request_can_carry_is_not_taken(producer: KafkaProducer, wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"transactional\.id"):
+        producer.init_transactions(wrong)
+    with producer.transaction():
+        write(producer, b"a")
 
 
 @pytest.mark.parametrize("wrong", ["", None, 1, "x" * 40_000])

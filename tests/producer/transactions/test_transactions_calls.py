@@ -108,6 +108,8 @@ def test_init_that_ran_out_of_time_is_waited_for_by_the_same_call(broker: FakeBr
         for refused in ("begin", "commit", "abort"):
             with pytest.raises(IllegalStateError, match=r"init_transactions\(\) timed out before"):
                 ALL_CALLS[refused](producer)
+        with pytest.raises(IllegalStateError, match=r"init_transactions\(\) timed out before for transactional\.id ''"):
+            producer.init_transactions("another")
         held.set()
         settled(producer)
         with pytest.raises(IllegalStateError, match=r"init_transactions\(\) again"):
