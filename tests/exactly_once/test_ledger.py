@@ -132,7 +132,7 @@ def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Led
     earlier = (Earlier(5, Content(2, 1, SchemaIds(1, MAX_SCHEMA_ID))), Earlier(6, Content(2, 1)))
     ledger.write_decision(replace(DECIDED.now(State.CARRIED_OUT), content=content, earlier=earlier))
     packed = b85encode(struct.pack("<iiii", 1, MAX_SCHEMA_ID, -1, -1)).decode()
-    metadata = groups.offsets["P-q-decision"].metadata
+    metadata = groups.kept["P-q-decision"].metadata
     assert " rows=3 fingerprint=0000000000c0ffee value_schema=12 earlier=" in metadata
     assert metadata.partition(" entries=")[0].endswith(f" earlier_schemas={packed}")
     found = ledger.decision()
@@ -145,8 +145,8 @@ def test_the_schemas_of_ten_versions_fit_beside_their_contents(ledger: Ledger, g
     most = Content(MAX_NUMBER, LARGEST, SchemaIds(MAX_SCHEMA_ID, MAX_SCHEMA_ID))
     earlier = tuple(Earlier(MAX_NUMBER - 1 - number, most) for number in range(EARLIER_VERSIONS))
     ledger.write_decision(Decision(MAX_NUMBER, State.DECIDED, MAX_TASKS, 2**20, most, many(100), earlier))
-    assert list(groups.offsets) == ["P-q-decision"]
-    assert len(groups.offsets["P-q-decision"].metadata) <= METADATA_BYTES
+    assert list(groups.kept) == ["P-q-decision"]
+    assert len(groups.kept["P-q-decision"].metadata) <= METADATA_BYTES
 
 
 @pytest.mark.parametrize(
