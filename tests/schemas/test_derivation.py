@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.schemas.avro_schema import parse_schema
 from spark_kafka_sink.schemas.derivation import derive_schema
+from spark_kafka_sink.schemas.resolution import resolve
 
 
 def derived(type: pa.DataType, nullable: bool = False, **names: Any) -> Any:
@@ -73,6 +75,31 @@ DATE = {"type": "int", "logicalType": "date"}
 )
 def test_a_type_has_the_schema_that_to_avro_gives_it(type: pa.DataType, expected: Any) -> None:
     assert only_type(type) == expected
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()),
+        *(pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.string_view()),
+        *(pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(4), pa.dictionary(pa.int32(), pa.string())),
+        *(pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
+        *(pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")),
+        *(pa.decimal128(5, 2), pa.decimal256(70, 3), pa.decimal128(38, 38)),
+        *(pa.list_(pa.int32()), pa.large_list(pa.int32()), pa.list_(pa.int32(), 2), pa.list_(pa.decimal128(4, 1))),
+        *(pa.map_(pa.string(), pa.int32()), pa.map_(pa.large_string(), pa.list_(pa.date32())), pa.struct([])),
+        pa.map_(pa.string(), pa.struct([("a", pa.decimal128(4, 1)), ("b", pa.struct([("a", pa.decimal128(4, 1))]))])),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_field", [False, True])
+def test_a_derived_schema_takes_every_column_of_its_type(type: pa.DataType, is_field: bool) -> None:
+    column = pa.struct([pa.field("f", type)]) if is_field else type
+    problems: list[str] = []
+    schema = parse_schema(derive_schema(column, False, at="value", problems=problems))
+    encoder = resolve(column, schema, at="value", truncates_timestamps=False, problems=problems)
+    assert problems == []
+    assert encoder.encode(pa.nulls(2, column)).values.null_count == 2
 
 
 def test_null_comes_first_in_a_union_and_is_the_default() -> None:
