@@ -69,8 +69,9 @@ def refusal(answer: RegistryAnswer, what: str) -> RegistryError:
     condition = _BY_CODE.get(code or 0) or _BY_STATUS.get(answer.status)
     if condition is None and (code is None or answer.status < 400):
         condition = NOT_A_REGISTRY
-    said = f"HTTP status {answer.status}" + (f", {message}" if message else "") + _kind_of_page(answer)
     remedy = _REMEDIES.get(condition or "", "")
+    message = message.removesuffix(".") if remedy else message
+    said = f"HTTP status {answer.status}" + (f", {message}" if message else "") + _kind_of_page(answer)
     return RegistryError(f"cannot {what} at {answer.url}: {said}{remedy}", condition=condition, error_code=code)
 
 

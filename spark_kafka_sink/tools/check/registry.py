@@ -173,8 +173,8 @@ def judge_part(asked: AskedPart, config: RegistryConfig) -> CheckResult:
         return (yellow if is_derived else red)(SUBJECT, subject, found, "write with a client that does", ms)
     if not is_derived:
         return green(SUBJECT, subject, f"{_found(schema)} is what rows are written with", ms)
-    how = "a schema that differs is registered" if config.auto_register_schemas else "a schema that differs is refused"
-    return green(SUBJECT, subject, f"{_found(schema)}; compatibility {_mode(asked.mode)}; {how}", ms)
+    how = "becomes the next version, if that allows it" if config.auto_register_schemas else "is refused"
+    return green(SUBJECT, subject, f"{_found(schema)}; compatibility {_mode(asked.mode)}; a schema that differs {how}", ms)
 
 
 def _missing(asked: AskedPart, error: KafkaError, config: RegistryConfig, subject: str, ms: int) -> CheckResult:

@@ -68,12 +68,12 @@ def test_what_is_registered_is_told_with_its_mode(check: Any, fake: FakeRegistry
     assert key[1:] == (
         "orders-key",
         "green",
-        "version 1, id 2, AVRO; compatibility BACKWARD; a schema that differs is registered",
+        "version 1, id 2, AVRO; compatibility BACKWARD; a schema that differs becomes the next version, if that allows it",
     )
     assert value[1:] == (
         "orders-value",
         "green",
-        "version 1, id 1, AVRO; compatibility FULL; a schema that differs is registered",
+        "version 1, id 1, AVRO; compatibility FULL; a schema that differs becomes the next version, if that allows it",
     )
 
 
