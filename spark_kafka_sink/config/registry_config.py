@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -365,7 +365,9 @@ def _unknown(given: Mapping[str, object]) -> Iterator[str]:
 
 
 def _needs_url(config: RegistryConfig) -> Iterator[str]:
-    if config.given and not config.is_set:
+    if config.given and not config.is_set and URL_KEY in config.given:
+        yield f"{URL_KEY} is empty: set it, as in https://registry:8081"
+    elif config.given and not config.is_set:
         yield f"{sorted(config.given)[0]} is set, but {URL_KEY} is not: set it, as in https://registry:8081"
 
 
@@ -424,14 +426,14 @@ def _token_url_is_allowed(config: RegistryConfig) -> Iterator[str]:
         )
 
 
-def _secrets_in_clear_text(config: RegistryConfig) -> Iterator[str]:
+def _secrets_in_clear_text(config: RegistryConfig) -> Iterable[str]:
     """A warning only: registries inside of a network often have no TLS."""
     for address in config.schema_registry_url:
         parts = urlsplit(address.url)
         has_secret = config.login_of(address) is not None or config.token_source is not None
         if has_secret and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             warn_once("%s=%s: the login is sent in clear text; use https", URL_KEY, address.url)
-    yield from ()
+    return ()
 
 
 def _latest(config: RegistryConfig) -> Iterator[str]:
@@ -443,7 +445,7 @@ def _latest(config: RegistryConfig) -> Iterator[str]:
 
 
 # (the keys that must be valid for the rule to be applied, the rule)
-_RULES = (
+_RULES: tuple[tuple[tuple[str, ...], Callable[[RegistryConfig], Iterable[str]]], ...] = (
     ((URL_KEY,), _needs_url),
     ((URL_KEY,), _url_is_allowed),
     ((URL_KEY, "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source"), _basic),

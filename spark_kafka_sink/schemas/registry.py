@@ -30,7 +30,7 @@ from spark_kafka_sink.schemas.registry_errors import (
 
 AVRO = "AVRO"
 MAX_REFERENCES = 200
-_WRITE_MODES = ("WRITE", "WRITEREAD")
+_OTHER_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")  # a mode that is not known may be for writing
 
 
 class RegisteredSchema(NamedTuple):
@@ -91,19 +91,19 @@ class SchemaRegistry:
     def _of_subject(self, subject: str, version: str) -> RegisteredSchema:
         what = f"get version {version} of subject {printable(subject)}"
         request = RegistryRequest(what, "GET", ("subjects", subject, "versions", version))
-        return self._schema(self._ask(request), what)
+        return self._schema(self._ask(request), subject, what)
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
         what = f"get schema {schema_id}"
         body = self._ask(RegistryRequest(what, "GET", ("schemas", "ids", str(schema_id))))
-        return self._schema({**body, "id": schema_id, "version": None, "subject": None}, what)
+        return self._schema({**body, "id": schema_id, "version": None}, None, what)
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
         """The registered schema that is equal to `text`; None if the subject has none such, or does not exist."""
         what = f"look up a schema in subject {printable(subject)}"
         request = RegistryRequest(what, "POST", ("subjects", subject), self._normalize(), {"schema": text})
         try:
-            return self._schema(self._ask(request), what)
+            return self._schema(self._ask(request), subject, what)
         except RegistryError as error:
             if error.condition not in NOT_FOUND:
                 raise
@@ -112,11 +112,15 @@ class SchemaRegistry:
 
     def _latest_if_equal(self, subject: str, text: str) -> RegisteredSchema | None:
         """For registries that compare texts with their blanks, as Apicurio's does unless normalize.schemas is set."""
-        latest = self.latest(subject)
         try:
+            latest = self.latest(subject)
             return latest if json.loads(latest.text) == json.loads(text) else None
-        except (ValueError, RecursionError):
-            return None
+        except RegistryError as error:
+            if error.condition not in NOT_FOUND and error.condition != NOT_ALLOWED:
+                raise
+        except (ValueError, RecursionError):  # it is no Avro
+            pass
+        return None
 
     def compatibility(self, subject: str) -> str:
         """The compatibility mode that applies to the subject, such as BACKWARD."""
@@ -157,16 +161,20 @@ class SchemaRegistry:
             return found
         reasons = self._refusal_of(subject, text)
         if not reasons:
-            what = f"register a schema in subject {printable(subject)}"
-            request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize(), {"schema": text})
             try:
-                schema_id = _number(self._ask(request).get("id"), what)
-                return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO, text, {}, None)
+                return self._post(subject, text)
             except RegistryError as error:
                 if error.condition != INCOMPATIBLE:
                     raise
                 reasons = [error.message]
         raise self._incompatible(subject, text, reasons)
+
+    def _post(self, subject: str, text: str) -> RegisteredSchema:
+        """Not every registry's answer has the version, so the schema is looked up again."""
+        what = f"register a schema in subject {printable(subject)}"
+        request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize(), {"schema": text})
+        schema_id = _number(self._ask(request).get("id"), what)
+        return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO, text, {}, None)
 
     def require_compatible(self, subject: str, text: str) -> None:
         """Changes nothing. Raises RegistryError if the registry would refuse `text`; a user who may not ask learns nothing."""
@@ -214,7 +222,9 @@ class SchemaRegistry:
         except RegistryError as error:
             return " The subject does not exist." if error.condition == SUBJECT_NOT_FOUND else ""
         found = differences(text, latest.text)
-        return f" Against its latest version, {latest.version}: {printable_list(found, 10)}." if found else ""
+        if not found:
+            return f" Its latest version, {latest.version}, has the same fields, with other defaults, docs or order in unions."
+        return f" Against its latest version, {latest.version}: {printable_list(found, 10)}."
 
     # ANSWERS
 
@@ -224,15 +234,15 @@ class SchemaRegistry:
             raise _malformed(request.what, f"a JSON object is expected, not {type(body).__name__}")
         return body
 
-    def _schema(self, body: Mapping[str, Any], what: str) -> RegisteredSchema:
+    def _schema(self, body: Mapping[str, Any], subject: str | None, what: str) -> RegisteredSchema:
         text, schema_type = body.get("schema"), body.get("schemaType") or AVRO
         if not isinstance(text, str) or not isinstance(schema_type, str) or not _is_unicode(text):
             raise _malformed(what, "there is no schema in it")
-        version, subject = body.get("version"), body.get("subject")
+        version = body.get("version")
         return RegisteredSchema(
             _number(body.get("id"), what),
             version if isinstance(version, int) else None,
-            subject if isinstance(subject, str) else None,
+            subject,
             schema_type,
             text,
             self._references(body.get("references"), what),
@@ -255,7 +265,7 @@ class SchemaRegistry:
             body = self._ask(
                 RegistryRequest(f"{what}: its reference {printable(name)}", "GET", path, {"deleted": "true"}), end_ms
             )
-            if not isinstance(body.get("schema"), str):
+            if not isinstance(body.get("schema"), str) or not _is_unicode(body["schema"]):
                 raise _malformed(what, f"its reference {printable(name)} has no schema")
             texts[name] = body["schema"]
             waiting += _listed(body.get("references"), what)
@@ -270,23 +280,32 @@ def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
     if not isinstance(references, list):
         return []
     try:
-        return [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
-    except (TypeError, KeyError, ValueError):
-        pass
+        found = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
+    except (TypeError, KeyError, ValueError, OverflowError):
+        found = None
+    if found is not None and all(_is_unicode(name + subject) for name, subject, _ in found):
+        return found
     raise _malformed(what, "its references cannot be read")
 
 
 def _write_rules(rule_set: object) -> str | None:
-    """The names of the rules that apply to writing."""
-    if not isinstance(rule_set, dict):
+    """The names of the rules that apply to writing. What cannot be read may be such a rule."""
+    if rule_set is None:
         return None
-    rules = [rule for kind in ("domainRules", "encodingRules") for rule in rule_set.get(kind) or [] if isinstance(rule, dict)]
-    names = [
-        f"{rule.get('name')} ({rule.get('kind')}, {rule.get('type')})"
-        for rule in rules
-        if rule.get("mode") in _WRITE_MODES and rule.get("disabled") is not True
-    ]
+    lists = [rule_set.get(kind) or [] for kind in ("domainRules", "encodingRules")] if isinstance(rule_set, dict) else [rule_set]
+    rules = [rule for each in lists for rule in (each if isinstance(each, list) else [each])]
+    names = [_rule_in_words(rule) for rule in rules if not isinstance(rule, dict) or _applies_to_writing(rule)]
     return printable_list(names) if names else None
+
+
+def _applies_to_writing(rule: Mapping[str, Any]) -> bool:
+    return rule.get("mode") not in _OTHER_MODES and rule.get("disabled") is not True
+
+
+def _rule_in_words(rule: object) -> str:
+    if not isinstance(rule, dict):
+        return "a rule that cannot be read"
+    return f"{rule.get('name')} ({rule.get('kind')}, {rule.get('type')})"
 
 
 def _mode(body: Mapping[str, Any]) -> str:

@@ -152,6 +152,7 @@ OAUTH = {
     ("options", "expected"),
     [
         ({"basic.auth.user.info": f"me:{CANARY}"}, "basic.auth.user.info is set, but schema.registry.url is not"),
+        ({"schema.registry.url": " "}, "schema.registry.url is empty"),
         (URL | {"basic.auth.user.info": CANARY}, "basic.auth.user.info must be user:password"),
         (URL | {"basic.auth.credentials.source": "USER_INFO"}, "needs basic.auth.user.info=user:password"),
         (URL | {"basic.auth.credentials.source": "URL"}, "needs a login in schema.registry.url"),

@@ -61,6 +61,14 @@ def test_without_registering_a_missing_schema_is_told_by_its_difference(fake: Fa
     assert fake.texts("s") == [FIRST]
 
 
+def test_a_schema_of_to_avro_is_told_apart_by_more_than_its_fields(fake: FakeRegistry) -> None:
+    """to_avro writes null last in unions, and no defaults."""
+    fake.register("s", record(ID, {"name": "name", "type": ["string", "null"]}))
+    with pytest.raises(RegistryError, match="has the same fields, with other defaults, docs or order in unions"):
+        client(fake, auto__register__schemas="false").for_writing("s", SECOND)
+    assert client(fake).for_writing("s", SECOND).version == 2
+
+
 def test_a_user_who_may_not_ask_for_compatibility_may_still_register(fake: FakeRegistry) -> None:
     def no_compatibility(handler: BaseHTTPRequestHandler) -> bool:
         if "/compatibility/" not in handler.path:
@@ -87,13 +95,13 @@ def test_a_subject_that_is_read_only_is_told(fake: FakeRegistry) -> None:
 # RULES AND REFERENCES
 
 
-def rule(mode: str, **more: object) -> dict[str, object]:
+def rule(mode: str | None, **more: object) -> dict[str, object]:
     return {"name": "encryptPII", "kind": "TRANSFORM", "type": "ENCRYPT", "mode": mode, **more}
 
 
 @pytest.mark.parametrize("kind", ["domainRules", "encodingRules"])
-@pytest.mark.parametrize("mode", ["WRITE", "WRITEREAD"])
-def test_a_rule_for_writing_is_refused_by_its_name(fake: FakeRegistry, mode: str, kind: str) -> None:
+@pytest.mark.parametrize("mode", ["WRITE", "WRITEREAD", None, "SOMETIMES"])
+def test_a_rule_for_writing_is_refused_by_its_name(fake: FakeRegistry, mode: str | None, kind: str) -> None:
     fake.register("s", FIRST, ruleSet={kind: [rule(mode)]})
     for found in (client(fake).latest("s"), client(fake).by_id(1), client(fake).register("s", FIRST)):
         assert found.has_write_rules == "encryptPII (TRANSFORM, ENCRYPT)"
@@ -106,6 +114,19 @@ def test_a_rule_for_writing_is_refused_by_its_name(fake: FakeRegistry, mode: str
 
 def test_rules_for_reading_and_switched_off_ones_do_not_matter(fake: FakeRegistry) -> None:
     rules = {"domainRules": [rule("READ"), rule("WRITE", disabled=True)], "migrationRules": [rule("UPGRADE")]}
+    fake.register("s", FIRST, ruleSet=rules)
+    client(fake).latest("s").require_writable()
+
+
+@pytest.mark.parametrize("rules", [5, "WRITE", {"domainRules": 5}, {"domainRules": ["x"]}, {"encodingRules": {"a": 1}}])
+def test_rules_that_cannot_be_read_may_be_for_writing(fake: FakeRegistry, rules: object) -> None:
+    fake.register("s", FIRST, ruleSet=rules)
+    with pytest.raises(RegistryError, match="has rules that apply to writing"):
+        client(fake).latest("s").require_writable()
+
+
+@pytest.mark.parametrize("rules", [None, {}, {"domainRules": None, "migrationRules": []}, {"domainRules": []}])
+def test_a_schema_without_rules_is_written_with(fake: FakeRegistry, rules: object) -> None:
     fake.register("s", FIRST, ruleSet=rules)
     client(fake).latest("s").require_writable()
 

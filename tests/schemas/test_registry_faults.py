@@ -81,6 +81,10 @@ def refusal(registry: SchemaRegistry) -> KafkaError:
         (answers(200, b'{"id": 99999999999, "schema": "x"}'), "99999999999 is not the id"),
         (answers(200, b'{"id": 1, "schema": "\\ud800"}'), "there is no schema in it"),
         (answers(200, b'{"id": 1, "schema": "x", "references": [{"name": "a"}]}'), "its references cannot be read"),
+        (
+            answers(200, b'{"id": 1, "schema": "x", "references": [{"name": "a", "subject": "\\ud800", "version": 1}]}'),
+            "its references cannot be read",
+        ),
         (answers(404, b"not here", "text/plain"), "HTTP status 404, with no JSON but text/plain; is schema.registry.url"),
         (answers(404, b'{"detail": "Not Found"}'), "HTTP status 404; is schema.registry.url the address"),
         (
@@ -214,6 +218,13 @@ def test_the_whole_call_has_a_limit(fake: FakeRegistry) -> None:
     with fake.fail_with(answers(503, b"{}")):
         error = refusal(client(fake.url, schema__registry__default__api__timeout__ms="5000", **waits))
     assert "after 1 attempt(s)" in str(error)
+
+
+def test_an_address_that_says_nothing_leaves_time_for_the_next(fake: FakeRegistry) -> None:
+    server = Dripping(b"", b"")
+    registry = client(f"{server.url},{fake.url}", schema__registry__default__api__timeout__ms="2000")
+    assert registry.latest("s").id == 1
+    assert server.ended.wait(30)
 
 
 # LOGINS
