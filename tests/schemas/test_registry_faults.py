@@ -24,7 +24,7 @@ from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from spark_kafka_sink.schemas.registry_pools import pool_for
 from tests.fakes.certificates import Authority
-from tests.network.sasl.test_tokens import TokenServer
+from tests.network.sasl.test_token_endpoint import TokenServer
 from tests.schemas.fake_registry import FakeRegistry, Fault, answers, hangs_up, stops_halfway
 from tests.schemas.test_registry_contract import FIRST, condition
 
