@@ -24,9 +24,9 @@ from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import SizeLimits
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
-from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionCalls
 from spark_kafka_sink.producer.transactions.transactions import Transactions, manager_of
@@ -88,10 +88,11 @@ class ProducerParts:
         self.gatherer = RecordGatherer(
             config, clock, self.accumulator, self._hand_overs, self.columns.send_gathered, may_wait, self.plugins.interceptors
         )
-        outcomes = BatchOutcomes(
-            config, self.metadata, self.accumulator, self.transactions, self.metrics, SenderFailures(config, self._hand_overs)
+        failures = SenderFailures(config, self._hand_overs)
+        parts = SenderParts(
+            config, self._client, self.metadata, self.accumulator, self.transactions, self.metrics, failures, clock
         )
-        self.sender = Sender(self._client, self.gatherer, outcomes, clock)
+        self.sender = Sender(parts, self.gatherer)
         self.transaction_calls = self._make_transaction_calls()
 
     def rows_failed(self, topic: str, rows: int, error: KafkaError) -> None:

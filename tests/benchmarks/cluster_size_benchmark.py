@@ -114,7 +114,7 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
     )
     stage.client.update_metadata(metadata_response({TOPIC: leaders}, nodes=range(nodes)))
     brokers = InstantBrokers()
-    sender = Sender(brokers, stage.gatherer, stage.outcomes, stage.clock)
+    sender = Sender(stage.parts._replace(client=brokers), stage.gatherer)
     columns = _columns(arguments)
     size = columns.rows
     random = np.random.default_rng(7)

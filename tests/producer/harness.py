@@ -31,9 +31,9 @@ from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails
 from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
-from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, rows_of
 from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager, TransactionManager
 from spark_kafka_sink.producer.transactions.transactions import manager_of
@@ -355,15 +355,11 @@ class Stage(Accumulation):
         self.client.update_metadata(metadata_response(self.leaders))
         self.metrics = ProducerMetrics(self.config, self.clock)
         self.gatherer = self.make_gatherer()
-        self.outcomes = BatchOutcomes(
-            given,
-            self.metadata,
-            self.accumulator,
-            self.transactions,
-            self.metrics,
-            SenderFailures(given, self.hand_overs),
+        failures = SenderFailures(given, self.hand_overs)
+        self.parts = SenderParts(
+            given, self.client, self.metadata, self.accumulator, self.transactions, self.metrics, failures, clock
         )
-        self.sender = Sender(self.client, self.gatherer, self.outcomes, clock)
+        self.sender = Sender(self.parts, self.gatherer)
         if given.enable_idempotence and has_producer_id:
             self.receive_producer_id()
 

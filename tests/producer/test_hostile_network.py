@@ -16,9 +16,9 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS, Sender
+from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.transactions.transactions import manager_of
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -73,8 +73,8 @@ class Network(Accumulation):
         self.transactions = manager_of(given, self.client, clock, Random(0))
         super().__init__(sequencer=self.transactions, clock=clock, **options)
         metrics, failures = ProducerMetrics(given, clock), SenderFailures(given, self.hand_overs)
-        outcomes = BatchOutcomes(given, self.metadata, self.accumulator, self.transactions, metrics, failures)
-        self.sender = Sender(self.client, self.make_gatherer(), outcomes, clock)
+        parts = SenderParts(given, self.client, self.metadata, self.accumulator, self.transactions, metrics, failures, clock)
+        self.sender = Sender(parts, self.make_gatherer())
 
     @property
     def has_ended(self) -> bool:

@@ -10,21 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.config.option import LONG_MAX
-from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, printable
-from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
-from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.retry import Attempt, NextStep, decide
+from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
 from spark_kafka_sink.protocol.permissions import to_grant
@@ -77,18 +71,16 @@ class InFlightBatches:
         return (batch for batches in self._batches.values() for batch in batches if not batch.is_done)
 
 
-@dataclass(eq=False, repr=False)
 class BatchOutcomes:
-    config: ProducerConfig
-    metadata: Metadata
-    accumulator: RecordAccumulator
-    transactions: TransactionManager
-    metrics: ProducerMetrics
-    failures: SenderFailures
-    in_flight: InFlightBatches = field(default_factory=InFlightBatches)
-
-    def __post_init__(self) -> None:
-        self._guarantee_message_order = self.config.max_in_flight_requests_per_connection == 1
+    def __init__(self, parts: SenderParts) -> None:
+        self._metadata = parts.metadata
+        self._accumulator = parts.accumulator
+        self._transactions = parts.transactions
+        self._metrics = parts.metrics
+        self._failures = parts.failures
+        self._config = parts.config
+        self._guarantee_message_order = parts.config.max_in_flight_requests_per_connection == 1
+        self.in_flight = InFlightBatches()
 
     # IN FLIGHT
 
@@ -103,12 +95,12 @@ class BatchOutcomes:
         for batch in batches:
             if batch.in_flight:
                 self.in_flight.remove(batch)
-            self.accumulator.reenqueue(batch, now_ms)
+            self._accumulator.reenqueue(batch, now_ms)
             self._mute(batch, False)
 
     def _mute(self, batch: ProducerBatch, muted: bool) -> None:
         if self._guarantee_message_order:
-            self.accumulator.queues.of_partition(batch.topic_partition).muted = muted
+            self._accumulator.queues.of_partition(batch.topic_partition).muted = muted
 
     # ANSWERS
 
@@ -130,27 +122,27 @@ class BatchOutcomes:
                 self._apply(batch, decision, error, answer, now_ms)
         except Exception as raised:
             if batch.is_done:
-                self.accumulator.deallocate(batch)  # does nothing if that was done before
-            elif not self.accumulator.is_queued(batch):
+                self._accumulator.deallocate(batch)  # does nothing if that was done before
+            elif not self._accumulator.is_queued(batch):
                 failure = _internal_error(batch, f"handled the broker's answer, {error}", raised)
                 self.fail(batch, failure, final_state=FinalState.ABORTED)
             raise
         finally:
             self._mute(batch, False)
         if error.refresh_metadata:
-            self.metadata.request_update(f"{batch.topic_partition}: {error}")
+            self._metadata.request_update(f"{batch.topic_partition}: {error}")
 
     def _attempt(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> Attempt:
-        expired = batch.has_reached_delivery_timeout(self.config.delivery_timeout_ms, now_ms)
-        may_retry = batch.attempts < self.config.retries and not expired and not batch.is_done
-        facts = self.transactions.sequence_facts(batch)
+        expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
+        may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
+        facts = self._transactions.sequence_facts(batch)
         return Attempt(batch.record_count, may_retry, has_failed=batch.is_done, log_start_offset=answer.log_start_offset, **facts)
 
     def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
         if decision is NextStep.COMPLETE:
-            self.transactions.batch_completed(batch)
-        self.accumulator.deallocate(batch)
+            self._transactions.batch_completed(batch)
+        self._accumulator.deallocate(batch)
 
     def _apply(
         self, batch: ProducerBatch, decision: NextStep, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
@@ -159,54 +151,54 @@ class BatchOutcomes:
             self._succeed(batch, answer)
         elif decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH):
             if decision is NextStep.RETRY_IN_NEW_EPOCH:
-                self.transactions.request_epoch_bump(batch.topic_partition)
+                self._transactions.request_epoch_bump(batch.topic_partition)
             self._retry(batch, error, now_ms)
         elif decision is NextStep.SPLIT:
             self._split(batch)
         else:
             failure = self._failure(batch, error, answer)
             if decision is NextStep.FATAL:
-                self.transactions.become_fatal(failure)
+                self._transactions.become_fatal(failure)
             self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
 
     def _retry(self, batch: ProducerBatch, error: ErrorCode, now_ms: int) -> None:
         logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
-        self.metrics.records_retried(batch.topic_partition.topic, batch.record_count)
-        self.accumulator.reenqueue(batch, now_ms, self.transactions.retry_backoff_ms(error))
+        self._metrics.records_retried(batch.topic_partition.topic, batch.record_count)
+        self._accumulator.reenqueue(batch, now_ms, self._transactions.retry_backoff_ms(error))
 
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
-        self.metrics.splits.record(1)
+        self._metrics.splits.record(1)
         # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
-        children = self.accumulator.divide(batch)
+        children = self._accumulator.divide(batch)
         try:
-            self.transactions.replace_in_flight(batch, children)
+            self._transactions.replace_in_flight(batch, children)
             for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
-                self.accumulator.queues.put_back(child)
+                self._accumulator.queues.put_back(child)
         except Exception as raised:
             error = _internal_error(batch, "split the batch", raised)
-            self.transactions.batch_failed(batch, error)
+            self._transactions.batch_failed(batch, error)
             for child in children:
-                if not self.accumulator.is_queued(child):
+                if not self._accumulator.is_queued(child):
                     self.give_up(child, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
-        self.transactions.batch_completed(batch)
+        self._transactions.batch_completed(batch)
         # A duplicate that the broker no longer remembers is a success with an unknown offset; so is one that no log can have.
         is_known = not answer.error_code and 0 <= answer.base_offset <= LONG_MAX - batch.record_count
         base_offset = answer.base_offset if is_known else UNKNOWN_OFFSET
         try:
             batch.complete(base_offset, answer.log_append_time_ms)
         finally:
-            self.accumulator.deallocate(batch)
+            self._accumulator.deallocate(batch)
 
     def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
         where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
         if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
             return idempotent_write_denied(where)
         if error.retriable:
-            where += f", attempt {batch.attempts + 1}, retries={self.config.retries} or delivery.timeout.ms exhausted"
+            where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
         found = error.error(where, answer.error_message)
         found.message += to_grant(error, topic=batch.topic_partition.topic)
         if error == Errors.MESSAGE_TOO_LARGE:
@@ -227,24 +219,24 @@ class BatchOutcomes:
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
         if not batch.is_done:  # counted before the owners get the outcome
-            self.metrics.records_failed(batch.topic_partition.topic, batch.record_count)
+            self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
         try:
             batch.fail(error, record_errors, final_state)
         finally:
-            self.transactions.batch_failed(batch, error)
+            self._transactions.batch_failed(batch, error)
             if batch.in_flight or batch.reservations:
                 # Its memory is still in use, but flush() need not wait for it: its rows have failed.
-                self.accumulator.incomplete.remove(batch)
+                self._accumulator.incomplete.remove(batch)
             else:
-                self.accumulator.deallocate(batch)
+                self._accumulator.deallocate(batch)
 
     def give_up(self, batch: ProducerBatch, error: KafkaError) -> None:
         """Fail a batch by the client's own decision. Never raises, so that the batches after it fail too."""
-        with self.failures.contained(batch):
+        with self._failures.contained(batch):
             self.fail(batch, error, final_state=FinalState.ABORTED)
 
     def give_up_all(self, error: KafkaError) -> None:
-        for batch in self.accumulator.withdraw_batches(error):
+        for batch in self._accumulator.withdraw_batches(error):
             self.give_up(batch, error)
 
 

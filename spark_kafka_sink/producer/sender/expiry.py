@@ -10,17 +10,18 @@ import logging
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
+from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 
 logger = logging.getLogger(__name__)
 
 
 class Expiry:
-    def __init__(self, outcomes: BatchOutcomes) -> None:
-        self._limit_ms = outcomes.config.delivery_timeout_ms
-        self._metadata = outcomes.metadata
-        self._accumulator = outcomes.accumulator
-        self._transactions = outcomes.transactions
-        self._failures = outcomes.failures
+    def __init__(self, parts: SenderParts, outcomes: BatchOutcomes) -> None:
+        self._limit_ms = parts.config.delivery_timeout_ms
+        self._metadata = parts.metadata
+        self._accumulator = parts.accumulator
+        self._transactions = parts.transactions
+        self._failures = parts.failures
         self._outcomes = outcomes
 
     def expire(self, now_ms: int) -> bool:

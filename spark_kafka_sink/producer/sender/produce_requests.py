@@ -9,12 +9,12 @@ import logging
 from functools import partial
 from uuid import UUID
 
-from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.network.cluster import Cluster, Node
-from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, KafkaClient
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import LeaderAndEpoch
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
+from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
@@ -33,16 +33,16 @@ _MOVED = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.numbe
 
 
 class ProduceRequests:
-    def __init__(self, client: KafkaClient, outcomes: BatchOutcomes, clock: Clock) -> None:
-        self._acks = outcomes.config.acks
-        self._timeout_ms = outcomes.config.request_timeout_ms
-        self._client = client
-        self._metadata = outcomes.metadata
+    def __init__(self, parts: SenderParts, outcomes: BatchOutcomes) -> None:
+        self._acks = parts.config.acks
+        self._timeout_ms = parts.config.request_timeout_ms
+        self._client = parts.client
+        self._metadata = parts.metadata
+        self._transactions = parts.transactions
+        self._metrics = parts.metrics
+        self._failures = parts.failures
+        self._clock = parts.clock
         self._outcomes = outcomes
-        self._transactions = outcomes.transactions
-        self._metrics = outcomes.metrics
-        self._failures = outcomes.failures
-        self._clock = clock
 
     # REQUESTS
 

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import logging
 
-from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.drainer import ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.expiry import Expiry
 from spark_kafka_sink.producer.sender.produce_requests import ProduceRequests
+from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 
 logger = logging.getLogger(__name__)
 
@@ -33,20 +32,20 @@ MIN_ROUND_MS = 50  # between rounds that only look again, however small retry.ba
 
 
 class Sender:
-    def __init__(self, client: KafkaClient, gatherer: RecordGatherer, outcomes: BatchOutcomes, clock: Clock) -> None:
-        self._config = outcomes.config
+    def __init__(self, parts: SenderParts, gatherer: RecordGatherer) -> None:
+        self._config = parts.config
         self._look_again_ms = max(self._config.retry_backoff_ms, MIN_ROUND_MS)
-        self._client = client
-        self._metadata = outcomes.metadata
-        self._accumulator = outcomes.accumulator
-        self._transactions = outcomes.transactions
-        self._metrics = outcomes.metrics
-        self.failures = outcomes.failures
-        self._outcomes = outcomes
+        self._client = parts.client
+        self._metadata = parts.metadata
+        self._accumulator = parts.accumulator
+        self._transactions = parts.transactions
+        self._metrics = parts.metrics
+        self.failures = parts.failures
+        self._clock = parts.clock
         self._gatherer = gatherer
-        self._clock = clock
-        self._expiry = Expiry(outcomes)
-        self._produce = ProduceRequests(client, outcomes, clock)
+        self._outcomes = BatchOutcomes(parts)
+        self._expiry = Expiry(parts, self._outcomes)
+        self._produce = ProduceRequests(parts, self._outcomes)
         self._running = True  # written by initiate_close, read by run
         self._must_end = Signal()  # given by force_close
         self.ended = Signal()  # the thread has done all that it had to do; given by whoever runs it

@@ -1,0 +1,25 @@
+"""What the Sender's loop, its requests, the outcomes of batches and their expiry all work with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.network.kafka_client import KafkaClient
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.sender.failures import SenderFailures
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
+
+
+class SenderParts(NamedTuple):
+    config: ProducerConfig
+    client: KafkaClient
+    metadata: Metadata
+    accumulator: RecordAccumulator
+    transactions: TransactionManager
+    metrics: ProducerMetrics
+    failures: SenderFailures
+    clock: Clock
