@@ -26,7 +26,11 @@ from spark_kafka_sink.records.interleave import (
 )
 from spark_kafka_sink.records.varint import Int64Column
 
-BLOCK_ROWS = 16_384  # encoded at once; more are no faster, fewer are slower
+# Encoded at once: more rows are no faster, fewer are slower. Rows with long arrays need scratch for each item, so that many bytes
+# make a smaller block.
+BLOCK_ROWS = 16_384
+BLOCK_BYTES = 8 << 20
+MIN_BLOCK_ROWS = 256
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -54,6 +58,10 @@ class Encoding:
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         """The same, of a column whose nulls write nothing. `valid` is where it has values; None: everywhere."""
         raise NotImplementedError
+
+    def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:  # noqa: ARG002
+        """uint8[rows, bytes of each]: what `pieces` describe, in one step. None if rows may differ in size, or some are null."""
+        return None
 
 
 # REFUSALS
@@ -142,8 +150,19 @@ class EncodedRows(NamedTuple):
 
 def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> EncodedRows:
     """The bytes of each row; nothing in those that are refused."""
-    starts = range(0, len(column), BLOCK_ROWS)
-    return join_encoded([_encode_block(encoding, column.slice(start, BLOCK_ROWS), refusals, start) for start in starts])
+    matrix = encoding.matrix(column)
+    if matrix is not None:
+        return EncodedRows(np.arange(len(matrix) + 1) * matrix.shape[1], pa.py_buffer(matrix))
+    size = _block_rows(column)
+    starts = range(0, len(column), size)
+    return join_encoded([_encode_block(encoding, column.slice(start, size), refusals, start) for start in starts])
+
+
+def _block_rows(column: pa.Array) -> int:
+    if len(column) <= MIN_BLOCK_ROWS:
+        return MIN_BLOCK_ROWS
+    of_usual_bytes: int = BLOCK_BYTES * len(column) // max(1, column.nbytes)
+    return min(BLOCK_ROWS, max(MIN_BLOCK_ROWS, of_usual_bytes))
 
 
 def join_encoded(blocks: list[EncodedRows]) -> EncodedRows:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spark_kafka_sink.records.interleave import Payload, Piece, Word
 from spark_kafka_sink.records.varint import Int64Column, encode_varint
@@ -52,6 +53,13 @@ class BranchEncoding(Encoding):
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         return [*constant(encode_varint(self.branch), valid), *self.value.value_pieces(column, valid, refusals)]
+
+    def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:
+        values = self.value.matrix(column)
+        if values is None:
+            return None
+        branch = np.frombuffer(encode_varint(self.branch), np.uint8)
+        return np.hstack([np.broadcast_to(branch, (len(values), len(branch))), values])
 
 
 @dataclass(frozen=True, slots=True)

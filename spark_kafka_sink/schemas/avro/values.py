@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.columns import binary_column
 from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets, data_buffer
 from spark_kafka_sink.records.varint import Int64Column
-from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, constant, varints
+from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, constant, plain, varints
 
 INT64_MAX = 2**63 - 1
 _FIRST_BEYOND_ASCII = 0x80
@@ -84,6 +84,12 @@ class FloatEncoding(Encoding):
         if valid is None:
             return [Word(octets, self.size, self.size)]
         return [Word(octets * valid, valid * np.int64(self.size), self.size)]
+
+    def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:
+        column = plain(column)
+        if column.null_count or not len(column):
+            return None
+        return self.values(column).view(np.uint8).reshape(len(column), self.size)
 
     def values(self, column: pa.Array) -> NDArray[Any]:
         return fixed_width_values(column).astype(f"<f{self.size}", copy=False)

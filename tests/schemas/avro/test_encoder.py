@@ -95,6 +95,10 @@ VALUES: list[tuple[pa.DataType, Any, list[Any]]] = [
     (pa.decimal128(30, 0), logical("bytes", "decimal", precision=30), [Decimal(2**63), Decimal(-(2**64)), Decimal(1)]),
     (pa.list_(pa.int64()), {"type": "array", "items": "long"}, [[], [1, 2, 3], [-1] * 100]),
     (pa.list_(pa.string()), {"type": "array", "items": ["null", "string"]}, [[None, "a"], []]),
+    (pa.list_(pa.float32()), {"type": "array", "items": "float"}, [[1.5, -2.5], [], [0.25]]),
+    (pa.list_(pa.float32()), {"type": "array", "items": ["null", "double"]}, [[1.5, -2.5], [], [0.25]]),
+    (pa.list_(pa.float64()), {"type": "array", "items": ["double", "null"]}, [[1.5, None], [], [0.25]]),
+    (pa.list_(pa.float64(), 2), {"type": "array", "items": ["double", "string"]}, [[1.5, 2.5], [0.25, -1.0]]),
 ]
 
 
@@ -299,6 +303,7 @@ def test_all_rows_may_be_refused() -> None:
 
 def test_rows_are_where_they_are_over_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(encoding, "MIN_BLOCK_ROWS", 1)
     numbers = [None if row % 7 == 5 else [row] * (row % 4) + [None] * (row % 11 == 10) for row in range(50)]
     whole = pa.array(numbers, pa.list_(pa.int32()))
     column = pa.chunked_array([whole[:10], whole[10:10], whole[10:37], whole[37:]])
@@ -315,3 +320,18 @@ def test_a_result_beyond_2_gib_is_large_binary(monkeypatch: pytest.MonkeyPatch) 
     values = encoder_for(column.type, "string").encode(column, b"\0").values
     assert values.type == pa.large_binary()
     assert values.to_pylist() == [b"\0\x14" + b"x" * 10, None, b"\0\x1e" + b"y" * 15]
+
+
+def test_rows_of_many_bytes_are_encoded_fewer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a block needs meanwhile is bounded by its bytes, but for a few rows."""
+    monkeypatch.setattr(encoding, "BLOCK_BYTES", 1 << 16)
+    blocks: list[int] = []
+    encode_block = encoding._encode_block
+    monkeypatch.setattr(
+        encoding, "_encode_block", lambda each, block, *more: blocks.append(len(block)) or encode_block(each, block, *more)
+    )
+    schema = {"type": "array", "items": "double"}
+    for items in (1, 10, 1000):
+        column = pa.array([[float(item) for item in range(items)]] * 2000, pa.list_(pa.float64()))
+        assert len(encoder_for(column.type, schema).encode(column).values) == 2000
+    assert blocks == [2000, *[780] * 2, 440, *[256] * 7, 208]

@@ -7,6 +7,7 @@ anything in the slots of nulls.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.schemas.avro.rows import encoded, written_by_fastavro
+from spark_kafka_sink.schemas.derivation import derive_schema
+from tests.schemas.avro.rows import encoded, encoder_for, written_by_fastavro
 
 
 @dataclass(frozen=True)
@@ -259,3 +261,18 @@ def test_any_column_is_written_as_fastavro_does(data: st.DataObject, seed: int) 
     cut = data.draw(st.integers(0, len(rows)))
     chunks = pa.chunked_array([column.slice(0, cut), column.slice(cut)], case.type)
     assert encoded(chunks, schema, b"\0prefix") == [row if row is None else b"\0prefix" + row for row in expected]
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_derived_schema_takes_every_row_of_its_type(data: st.DataObject) -> None:
+    case = data.draw(any_case(depth=2))
+    type = pa.struct([("x", case.type)])
+    problems: list[str] = []
+    text = derive_schema(type, False, at="value", problems=problems)
+    assume(problems == [])  # Avro lacks some types
+    rows = data.draw(st.lists(case.values | st.none(), max_size=3))
+    column = pa.array([{"x": row} for row in rows], type)
+    result = encoder_for(type, json.loads(text)).encode(column)
+    assert result.refused == []
+    assert result.values.null_count == 0
