@@ -57,7 +57,7 @@ class InterleavedRows:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A column of bytes: a view for each row, and the buffers that views of more than 12 bytes refer to."""
+    """A column of bytes: a view for each row, or one for all, and the buffers that views of more than 12 bytes refer to."""
 
     views: NDArray[np.void]
     buffers: list[pa.Buffer]

@@ -5,6 +5,7 @@ What is written is what fastavro and Java write for the same values: each array 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.interleave import INT32_MAX, Piece, pieces_of
 from spark_kafka_sink.records.varint import Int64Column
 from spark_kafka_sink.schemas.avro.encoding import (
+    BLOCK_BYTES,
+    BLOCK_ROWS,
     EncodedRows,
     Encoding,
     Mask,
@@ -64,7 +67,7 @@ class AvroEncoder:
         encoded: list[EncodedRows] = []
         is_null = [np.zeros(0, np.bool_)]
         start = 0
-        for piece in map(plain, pieces_of(column)):
+        for piece in _joined_chunks(column):
             of_piece = Refusals()
             encoded.append(encode_rows(framed, piece, of_piece))
             refusals.add_block(of_piece, start)
@@ -84,6 +87,24 @@ class _FramedEncoding(Encoding):
         column = plain(column)
         valid = validity(column)
         return [*constant(self.prefix, valid), *self.value.value_pieces(column, valid, refusals)]
+
+
+def _joined_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
+    """The chunks, neighbors joined while they are small: each costs as much as hundreds of rows."""
+    waiting: list[pa.Array] = []
+    rows = size = 0
+    for chunk in map(plain, pieces_of(column)):
+        rows, size = rows + len(chunk), size + chunk.nbytes
+        if waiting and (rows > BLOCK_ROWS or size > BLOCK_BYTES):
+            yield _in_one(waiting)
+            waiting, rows, size = [], len(chunk), chunk.nbytes
+        waiting.append(chunk)
+    if waiting:
+        yield _in_one(waiting)
+
+
+def _in_one(chunks: list[pa.Array]) -> pa.Array:
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _by_reason(refusals: Refusals) -> list[RefusedRows]:

@@ -46,9 +46,9 @@ class ColumnFormat:
         """
         if self.encoder is None:
             return EncodedColumn(framed(column, self.prefix), [])
-        return self.encoder.encode(self._as_planned(contiguous(column)), self.prefix)
+        return self.encoder.encode(self._as_planned(column), self.prefix)
 
-    def _as_planned(self, column: pa.Array) -> pa.Array:
+    def _as_planned(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """Spark may send another time zone, or larger offsets, than was planned."""
         if column.type == self.type:
             return column

@@ -32,6 +32,8 @@ BLOCK_ROWS = 16_384
 BLOCK_BYTES = 8 << 20
 MIN_BLOCK_ROWS = 256
 
+_WORD_BYTES = 8
+
 Mask: TypeAlias = NDArray[np.bool_]
 
 
@@ -128,14 +130,13 @@ def varints(numbers: Int64Column, valid: Mask | None) -> list[Piece]:
 
 def constant(octets: bytes, present: Mask | None) -> list[Piece]:
     """The same bytes in each row that is present."""
-    if present is None or not octets:
+    if len(octets) > _WORD_BYTES:
+        both = Payload.of(pa.array([b"", octets], pa.large_binary()))
+        return [both.at(np.ones(1, np.int64) if present is None else present.astype(np.int64))]  # one view serves all rows
+    if present is None:
         return [octets]
-    if len(octets) > 8:
-        [whole] = Payload.of(pa.array([octets], pa.binary())).views
-        views = np.zeros(len(present), whole.dtype)
-        views[present] = whole
-        return [Payload(views, Payload.of(pa.array([octets], pa.binary())).buffers)]
-    return [Word(present * np.uint64(int.from_bytes(octets, "little")), present * np.int64(len(octets)), len(octets))]
+    word = np.uint64(int.from_bytes(octets, "little"))
+    return [Word(present * word, present * np.int64(len(octets)), len(octets))]
 
 
 # ROWS

@@ -92,6 +92,8 @@ VALUES: list[tuple[pa.DataType, Any, list[Any]]] = [
         logical("bytes", "decimal", precision=7, scale=2),
         [Decimal("-1.29"), Decimal("327.68"), Decimal("0.00")],
     ),
+    (pa.decimal32(5, 2), logical("bytes", "decimal", precision=7, scale=2), [Decimal("-1.29"), Decimal("999.99")]),
+    (pa.decimal64(15, 2), logical("bytes", "decimal", precision=17, scale=2), [Decimal("-1.29"), Decimal("9999999999999.99")]),
     (pa.decimal128(30, 0), logical("bytes", "decimal", precision=30), [Decimal(2**63), Decimal(-(2**64)), Decimal(1)]),
     (pa.list_(pa.int64()), {"type": "array", "items": "long"}, [[], [1, 2, 3], [-1] * 100]),
     (pa.list_(pa.string()), {"type": "array", "items": ["null", "string"]}, [[None, "a"], []]),
@@ -320,6 +322,30 @@ def test_a_result_beyond_2_gib_is_large_binary(monkeypatch: pytest.MonkeyPatch) 
     values = encoder_for(column.type, "string").encode(column, b"\0").values
     assert values.type == pa.large_binary()
     assert values.to_pylist() == [b"\0\x14" + b"x" * 10, None, b"\0\x1e" + b"y" * 15]
+
+
+def counted_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets the rows of each block that is encoded from now on."""
+    blocks: list[int] = []
+    encode_block = encoding._encode_block
+
+    def counted(each: Any, block: pa.Array, *more: Any) -> Any:
+        blocks.append(len(block))
+        return encode_block(each, block, *more)
+
+    monkeypatch.setattr(encoding, "_encode_block", counted)
+    return blocks
+
+
+def test_small_chunks_are_encoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's batches may have a few rows each, and a block costs as much as hundreds of them."""
+    monkeypatch.setattr(avro_encoder, "BLOCK_ROWS", 100)
+    blocks = counted_blocks(monkeypatch)
+    rows = [str(row) if row % 3 else None for row in range(330)]
+    chunks = [pa.array(rows[start : start + 30], pa.string()).dictionary_encode() for start in range(0, 300, 30)]
+    column = pa.chunked_array([*chunks, pa.array(rows[300:], pa.string()).dictionary_encode()])
+    assert encoded(column, "string") == written_by_fastavro(rows, "string")
+    assert blocks == [90, 90, 90, 60]
 
 
 def test_rows_of_many_bytes_are_encoded_fewer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
