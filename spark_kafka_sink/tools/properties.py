@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from spark_kafka_sink.config.registry_config import is_registry_key
 from spark_kafka_sink.tools.errors import UsageError
 
-# All other producer options of Kafka contain a dot, and no option of the sink does.
+# All other producer options of Kafka contain a dot. No option of the sink does, but for those of a schema registry.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
 # The Spark jobs look these up. The sink accepts them in any case, so they are renamed to one spelling.
 _NAMED = ("kafka.bootstrap.servers", "topic", "deliveryGuarantee", "transactionalIdPrefix", "txnAppId", "txnVersion")
@@ -18,8 +19,11 @@ NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
 
 
 def option_name(key: str) -> str:
-    """The sink's name for a key in a .properties file, where Kafka's own keys need no `kafka.` prefix."""
-    is_kafka_key = "." in key or key in DOTLESS_KAFKA_KEYS
+    """The sink's name for a key in a .properties file, where Kafka's own keys need no `kafka.` prefix.
+
+    Those of a schema registry never have it.
+    """
+    is_kafka_key = ("." in key or key in DOTLESS_KAFKA_KEYS) and not is_registry_key(key.lower())
     name = f"kafka.{key}" if is_kafka_key and not key.lower().startswith("kafka.") else key
     return NAMED_OPTIONS.get(name.lower(), name)
 

@@ -6,6 +6,7 @@ import logging
 import pickle
 import re
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +20,12 @@ from spark_kafka_sink.config.registry_config import (
 )
 from spark_kafka_sink.config.sasl import ALLOWED_URLS
 from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.tools.properties import option_name, parse_properties
 
 CANARY = "canary7Qx2zzWq"
+CONF = Path(__file__).resolve().parents[2] / "conf"
 URL = {"schema.registry.url": "https://registry:8081"}
 
 
@@ -217,6 +221,25 @@ def test_the_environment_may_say_where_tokens_come_from(monkeypatch: pytest.Monk
     assert f"is not in the list of the environment variable {ALLOWED_URLS}" in problem_of(URL | OAUTH)
     monkeypatch.setenv(ALLOWED_URLS, "https://login/token")
     accepted(URL | OAUTH)
+
+
+# SAMPLES
+
+
+def samples() -> list[str]:
+    """conf/schema-registry.properties once for each of its samples: what is active in it, and the sample's lines."""
+    text = (CONF / "schema-registry.properties").read_text(encoding="utf-8")
+    active, *blocks = text.split("\n\n")
+    return [active, *(active + "\n" + re.sub(r"(?m)^#(?=\w)", "", block) for block in blocks)]
+
+
+@pytest.mark.parametrize("sample", samples())
+def test_the_samples_are_valid(sample: str) -> None:
+    problems: list[str] = []
+    options = {"topic": "t", "kafka.bootstrap.servers": "b:1"}
+    options |= {option_name(key): value for key, value in parse_properties(sample).items()}
+    assert SinkOptions.check(options, problems).registry.is_set
+    assert problems == []
 
 
 # SECRETS

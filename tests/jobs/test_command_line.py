@@ -206,7 +206,7 @@ def test_a_stream_is_told_before_spark_starts_that_it_has_its_names_by_itself(ca
     assert "txnAppId and txnVersion: only for df.write" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["producer.properties", "sink.properties", "tls.properties"])
+@pytest.mark.parametrize("name", ["producer.properties", "schema-registry.properties", "sink.properties", "tls.properties"])
 def test_the_sample_files_are_accepted_by_the_sink(name: str) -> None:
     from spark_kafka_sink.config.sink_options import SinkOptions
 

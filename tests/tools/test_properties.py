@@ -57,6 +57,10 @@ def test_a_broken_file_is_named_without_its_values(tmp_path: Path) -> None:
         ("linger.ms", "kafka.linger.ms"),
         ("kafka.linger.ms", "kafka.linger.ms"),
         ("deliveryGuarantee", "deliveryGuarantee"),
+        ("schema.registry.url", "schema.registry.url"),
+        ("auto.register.schemas", "auto.register.schemas"),
+        ("basic.auth.user.info", "basic.auth.user.info"),
+        ("schema.registry.basic.auth.user.info", "schema.registry.basic.auth.user.info"),
         ("topic", "topic"),
         ("Kafka.Linger.ms", "Kafka.Linger.ms"),  # the sink takes it so; kafka.Kafka.Linger.ms had no effect
         ("Bootstrap.Servers", "kafka.bootstrap.servers"),
