@@ -157,7 +157,8 @@ def test_the_compatibility_mode_of_a_subject_is_told(registry_url: str, registry
 
 
 def test_the_mode_of_all_holds_where_a_subject_has_none(registry: SchemaRegistry, subject: str) -> None:
-    assert registry.compatibility(subject) in ("BACKWARD", "NONE")
+    assert registry.default_compatibility() in ("BACKWARD", "NONE")
+    assert registry.compatibility(subject) == registry.default_compatibility()
 
 
 def test_an_incompatible_schema_is_refused_with_reasons(
