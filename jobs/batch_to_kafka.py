@@ -35,6 +35,8 @@ EXAMPLES = """
         --key 'cast(id AS string)' --value 'to_json(struct(id, total))' --config conf/sink.properties --config secrets.properties
     python -m jobs.batch_to_kafka --input orders/2026-11-23.json --topic orders --exactly-once orders --txn-version 20261123 \\
         --bootstrap-servers localhost:9092
+    python -m jobs.batch_to_kafka --input orders.parquet --topic orders --key customer --value-format avro \\
+        --option schema.registry.url=http://localhost:8081 --bootstrap-servers localhost:9092
 """
 
 

@@ -29,7 +29,7 @@ INPUT_DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
 EXIT_CODES = (
     "exit codes: 0 all rows are acknowledged, 1 failed, with one line that says why, 2 wrong usage or options, 130 Ctrl-C"
 )
-DEFAULT_VALUE = "to_json(struct(*))"
+AVRO = "avro"
 RECORD_TYPES = ("string", "binary", "varchar", "char")  # of keys and values
 
 
@@ -52,7 +52,7 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
         metavar="SQL",
         help="the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)",
     )
-    add("--value", metavar="SQL", default=DEFAULT_VALUE, help="the value, a string or binary (default: the row as JSON)")
+    add("--value", metavar="SQL", help="the value, a string or binary (default: the row as JSON; with avro the row as a struct)")
     add("--headers", metavar="SQL", help="the headers, as array<struct<key: string, value: binary>> (default: none)")
     add_sink_arguments(parser)
     add = parser.add_argument_group("output").add_argument
@@ -65,7 +65,7 @@ def check(arguments: argparse.Namespace) -> None:
     """Raises UsageError for everything that can be checked before Spark starts."""
     sink_options(arguments)
     input_format(arguments)
-    if not arguments.value.strip():
+    if arguments.value is not None and not arguments.value.strip():
         raise UsageError("--value is empty: pass an SQL expression, or leave it out to write the row as JSON.")
     _check_types_of_schema(arguments)
     _check_name(checked_options(arguments), is_stream=arguments.is_stream)
@@ -124,18 +124,26 @@ def input_options(arguments: argparse.Namespace, format_name: str) -> dict[str, 
 
 def records(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     """The rows with the sink's columns: key, value and headers."""
-    columns = {"key": arguments.key, "value": arguments.value, "headers": arguments.headers}
+    formats = _formats(arguments)
+    default = "struct(*)" if formats["value"] == AVRO else "to_json(struct(*))"
+    columns = {"key": arguments.key, "value": arguments.value or default, "headers": arguments.headers}
     found = rows.selectExpr(*(f"({expression}) AS {name}" for name, expression in columns.items() if expression))
     for name, type_name in found.dtypes:
-        if name != "headers":
+        if formats.get(name, AVRO) != AVRO:
             _check_type(name, columns[name], type_name)
     return found
+
+
+def _formats(arguments: argparse.Namespace) -> dict[str, str]:
+    """Of key and value. The sink checks the names."""
+    options = sink_options(arguments)
+    return {part: options.get(f"{part}Format", "").strip().lower() for part in ("key", "value")}
 
 
 def _check_types_of_schema(arguments: argparse.Namespace) -> None:
     """What --schema says of a column that is the key or the value is known before Spark starts."""
     for name, expression in (("key", arguments.key), ("value", arguments.value)):
-        if arguments.schema and re.fullmatch(r"\w+", expression or ""):
+        if arguments.schema and _formats(arguments)[name] != AVRO and re.fullmatch(r"\w+", expression or ""):
             found = re.search(rf"(?:^|,)\s*`?{expression}`?\s*:?\s+(\w+)", arguments.schema, re.IGNORECASE)
             if found:
                 _check_type(name, expression, found[1].lower())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.admin.transaction_operations import TransactionDescription as TransactionDescription
     from spark_kafka_sink.admin.transaction_operations import TransactionEnd as TransactionEnd
     from spark_kafka_sink.admin.transaction_operations import TransactionState as TransactionState
+    from spark_kafka_sink.config.format_options import SchemaUse as SchemaUse
     from spark_kafka_sink.config.sink_options import exactly_once_options as exactly_once_options
     from spark_kafka_sink.errors import AbortableTransactionError as AbortableTransactionError
     from spark_kafka_sink.errors import AuthenticationError as AuthenticationError
@@ -124,6 +125,7 @@ __all__ = [
     "ResponseTooLargeError",
     "RowFailure",
     "SchemaError",
+    "SchemaUse",
     "SerializationError",
     "TopicPartition",
     "TransactionAbortedError",
@@ -168,6 +170,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
     "RecordPartitioner": "spark_kafka_sink.producer.plugins.partitioner",
     "RowFailure": "spark_kafka_sink.producer.accumulator.delivery",
+    "SchemaUse": "spark_kafka_sink.config.format_options",
     "SerializationError": "spark_kafka_sink.producer.serializers",
     "TopicPartition": "spark_kafka_sink.protocol.topic_partition",
     "TransactionClient": "spark_kafka_sink.admin.transaction_client",

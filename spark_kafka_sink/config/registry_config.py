@@ -162,6 +162,9 @@ class RegistryConfig:
             "version.")
     use_latest_version: bool = option("use.latest.version", BOOLEAN, default=False,
         doc="true: write with the latest version of the subject, as valueSchema=latest and keySchema=latest do.")
+    latest_cache_ttl_sec: int = option("latest.cache.ttl.sec", INT, default=60, at_least=0, also=-1,
+        doc="How many seconds the sink takes the latest version for the latest, before it asks again between two micro-batches; "
+            "-1: as long as its process lives. KafkaProducer never asks again.")
     normalize_schemas: bool = option("normalize.schemas", BOOLEAN, default=False,
         doc="Have the registry normalize a schema when it is registered or looked up.")
     key_subject_name_strategy: str = option("key.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_strategy,

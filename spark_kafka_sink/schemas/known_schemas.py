@@ -19,7 +19,6 @@ from spark_kafka_sink.schemas.registry_errors import UNREACHABLE, RegistryError
 
 logger = logging.getLogger(__name__)
 
-LATEST_TTL_MS = 60_000
 MAX_ANSWERS = 10_000
 
 _Question = tuple[str, str, int | str]  # what is asked, the subject, and its version, id or text
@@ -82,7 +81,7 @@ class KnownSchemas:
         """The latest version, as of latest.cache.ttl.sec ago at most; older only if the registry cannot be reached."""
         question: _Question = ("latest", subject, "")
         known = self._known(question)
-        if known is not None and self._clock.now_ms() - known.at_ms < LATEST_TTL_MS:
+        if known is not None and self._is_fresh(known):
             return known.schema
         try:
             found = self._registry.latest(subject)
@@ -94,6 +93,10 @@ class KnownSchemas:
         if known is not None and known.schema.id != found.id:
             logger.warning("= rows are written with %s from now on, before with %s", found.label, known.schema.label)
         return self._keep(question, found)
+
+    def _is_fresh(self, known: _Answer) -> bool:
+        seconds = self._config.latest_cache_ttl_sec
+        return seconds < 0 or self._clock.now_ms() - known.at_ms < 1000 * seconds
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
         question: _Question = ("text", subject, text)

@@ -14,7 +14,16 @@ from spark_kafka_sink.tools.errors import UsageError
 # All other producer options of Kafka contain a dot. No option of the sink does, but for those of a schema registry.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
 # The Spark jobs look these up. The sink accepts them in any case, so they are renamed to one spelling.
-_NAMED = ("kafka.bootstrap.servers", "topic", "deliveryGuarantee", "transactionalIdPrefix", "txnAppId", "txnVersion")
+_NAMED = (
+    "kafka.bootstrap.servers",
+    "topic",
+    "deliveryGuarantee",
+    "transactionalIdPrefix",
+    "txnAppId",
+    "txnVersion",
+    "valueFormat",
+    "keyFormat",
+)
 NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
 
 

@@ -20,6 +20,9 @@ def add_sink_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (or `bootstrap.servers` in a --config file)")
     once = "write each row exactly once for readers with isolation.level=read_committed; NAME is of this job or query alone"
     add("--exactly-once", metavar="NAME", help=f"{once} (transactionalIdPrefix)")
+    formats = "binary (default), avro: any SQL type, with a schema of the registry, or framed"
+    add("--value-format", metavar="NAME", help=f"{formats} (valueFormat)")
+    add("--key-format", metavar="NAME", help=f"{formats} (keyFormat)")
     option = "option of the sink, or kafka.<name> for the producer; overrides --config; repeatable"
     add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help=option)
     config = "file with one NAME=VALUE per line, options of the sink and of the producer; put passwords here; repeatable, "
@@ -58,5 +61,7 @@ def _options_of_arguments(arguments: argparse.Namespace) -> dict[str, tuple[str,
         "deliveryGuarantee": ("--exactly-once", None if once is None else "exactly-once"),
         "transactionalIdPrefix": ("--exactly-once", once),
         "txnVersion": ("--txn-version", arguments.txn_version),
+        "valueFormat": ("--value-format", arguments.value_format),
+        "keyFormat": ("--key-format", arguments.key_format),
     }
     return {name: (argument, value) for name, (argument, value) in given.items() if value is not None}

@@ -25,6 +25,7 @@ from jobs.local_kafka import LocalKafka
 from tests.documents import ROOT, Block, code_blocks, name_of
 from tests.integration.clusters import SPARK_HOME, free_port
 from tests.integration.reading import READERS, ReadTopic
+from tests.schemas.fake_registry import FakeRegistry
 from tests.test_documents import NOT_RUN, SHOWN_ELSEWHERE
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ def test_the_python_blocks_of_each_page_run_as_one_program(spark: SparkSession, 
     df = spark.sql("SELECT '1' AS key, 'first' AS value")
     events = spark.readStream.schema("device STRING, level INT").json(str(tmp_path / "in"))
     pages = dict.fromkeys(each.page for each in here("python"))
-    with LocalKafka(tmp_path / "kafka") as cluster:
-        for topic in ("orders", "events"):
+    with LocalKafka(tmp_path / "kafka") as cluster, FakeRegistry() as registry:
+        registry.register("payments-json", '{"type": "object"}', schemaType="JSON")
+        for topic in ("orders", "events", "payments"):
             cluster.create_topic(topic)
         try:
             for page in pages:
@@ -67,6 +69,7 @@ def test_the_python_blocks_of_each_page_run_as_one_program(spark: SparkSession, 
                 for block in here("python"):
                     if block.page == page:
                         code = block.text.replace("localhost:9092", cluster.bootstrap_servers)
+                        code = code.replace("http://localhost:8081", registry.url)
                         exec(compile(code.replace('"/tmp/', f'"{tmp_path}/'), name_of(page), "exec"), names)
             for query in spark.streams.active:
                 query.processAllAvailable()
@@ -85,6 +88,9 @@ def test_the_python_blocks_of_each_page_run_as_one_program(spark: SparkSession, 
     assert [record.value for record in copies] == [(value or b"").upper() for value in values[: len(copies)]]
     assert [record.value for record in echoes] == [(value or b"").lower() for value in values[: len(echoes)]]
     assert len(copies) == len(echoes) >= values.index(b"a value")
+    # of schemas.md: Avro, then JSON
+    first, second = read_topic("payments", bootstrap_servers=cluster.bootstrap_servers)
+    assert (first.key, (first.value or b"")[:1], (second.value or b"")[5:]) == (b"eve", b"\0", b'{"id": 7}')
     # of README.md and exactly-once.md
     assert [(record.key, json.loads(record.value or b"")["level"]) for record in stream] == [(b"d1", 7)] * 2
 

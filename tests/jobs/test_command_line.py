@@ -98,10 +98,47 @@ class Rows:
 
 @pytest.mark.parametrize("argument", ["key", "value"])
 def test_a_key_or_value_that_is_no_string_is_told_before_anything_is_written(argument: str) -> None:
-    arguments = _batch("--input", "a.csv", f"--{argument}", "id")
+    arguments = _batch("--input", "a.csv", f"--{argument}", "id", "--topic", "t", "--bootstrap-servers", "b:1")
     rows: Any = Rows(**({"key": "string", "value": "binary", "headers": "array<int>"} | {argument: "int"}))
     with pytest.raises(UsageError, match=rf"--{argument} id is of type int, .*pass --{argument} 'cast\(id AS string\)'"):
         command_line.records(rows, arguments)
+
+
+class Selected(Rows):
+    """Remembers the expressions."""
+
+    def selectExpr(self, *expressions: str) -> Rows:
+        self.expressions = expressions
+        return self
+
+
+@pytest.mark.parametrize("how", [["--value-format", "avro"], ["--option", "VALUEFORMAT=Avro"]])
+def test_with_avro_the_value_is_the_row_as_a_struct_and_any_type_will_do(how: list[str]) -> None:
+    registry = ["--option", "schema.registry.url=http://localhost:8081"]
+    arguments = _batch("--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", *how, *registry)
+    rows: Any = Selected(value="struct<id:int>")
+    assert command_line.records(rows, arguments).expressions == ("(struct(*)) AS value",)
+    command_line.check(arguments)
+
+
+def test_without_a_format_the_value_is_the_row_as_json() -> None:
+    rows: Any = Selected(value="string")
+    command_line.records(rows, _batch("--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1"))
+    assert rows.expressions == ("(to_json(struct(*))) AS value",)
+
+
+def test_formats_are_arguments_and_must_not_contradict_options() -> None:
+    arguments = ["--topic", "t", "--bootstrap-servers", "b:1", "--key-format", "avro"]
+    assert sink_options(_batch(*arguments))["keyFormat"] == "avro"
+    with pytest.raises(UsageError, match=r"^--key-format sets keyFormat"):
+        sink_options(_batch(*arguments, "--option", "keyFormat=framed"))
+
+
+def test_options_of_a_registry_have_no_prefix_in_a_file_either(tmp_path: Path) -> None:
+    file = tmp_path / "a.properties"
+    file.write_text("schema.registry.url=http://r:1\nbasic.auth.user.info=me:x\nuse.latest.version=true\nlinger.ms=1\n")
+    options = sink_options(_batch("--topic", "t", "--bootstrap-servers", "b:1", "--config", str(file)))
+    assert {"schema.registry.url", "basic.auth.user.info", "use.latest.version", "kafka.linger.ms"} < options.keys()
 
 
 def test_the_sample_file_for_exactly_once_takes_a_name_and_for_a_batch_a_number() -> None:

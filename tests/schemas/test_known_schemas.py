@@ -9,11 +9,12 @@ import pytest
 
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.schemas import known_schemas
-from spark_kafka_sink.schemas.known_schemas import LATEST_TTL_MS, KnownSchemas
+from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.registry_errors import SUBJECT_NOT_FOUND, UNREACHABLE, RegistryError
 from tests.fakes.clock import ManualClock
 from tests.schemas.fake_registry import FakeRegistry
 
+LATEST_TTL_MS = 60_000
 LONG, STRING = '"long"', '"string"'
 
 
@@ -83,6 +84,16 @@ def test_a_new_latest_version_comes_in_after_a_while_and_is_told(
         clock.advance(1)
         assert each.latest("s").version == 2
     assert caplog.messages == ["= rows are written with s version 2 (id 2) from now on, before with s version 1 (id 1)"]
+
+
+@pytest.mark.parametrize(("seconds", "asks"), [("-1", 1), ("0", 3), ("3600", 1)])
+def test_how_long_the_latest_version_is_kept_is_an_option(
+    registry: FakeRegistry, clock: ManualClock, seconds: str, asks: int
+) -> None:
+    for _ in range(3):
+        known(registry, clock, latest__cache__ttl__sec=seconds).latest("s")
+        clock.advance(1_000_000)
+    assert len(registry.requests) == asks
 
 
 def test_while_the_registry_is_gone_the_known_version_goes_on(

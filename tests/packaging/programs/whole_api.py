@@ -54,6 +54,7 @@ from spark_kafka_sink import (
     ResponseTooLargeError,
     RowFailure,
     SchemaError,
+    SchemaUse,
     SerializationError,
     TopicPartition,
     TransactionAbortedError,
@@ -84,10 +85,13 @@ def on_commit(summary: CommitSummary) -> None:
     assert_type(summary.rows, int)
     assert_type(summary.written, tuple[WrittenRange, ...])
     assert_type(summary.exactly_once, VersionSummary | None)
+    assert_type(summary.schemas, tuple[SchemaUse, ...])
     for written in summary.written:
         print(written.topic, written.partition, written.first, written.last, written.rows, written.bytes)
     if summary.exactly_once is not None:
         print(summary.exactly_once.owner, summary.exactly_once.version, summary.exactly_once.how)
+    for use in summary.schemas:
+        print(use.part, use.subject, use.id, use.version)
     print(summary.counters["record-retry-total"], summary.skipped_by_reason, spark_kafka_sink.__version__)
 
 
