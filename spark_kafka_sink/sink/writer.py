@@ -120,7 +120,7 @@ class _KafkaWriter:
         task = Task.current()
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
-            with encoder_of(self.plan, decided_schemas(attempt)) as encoder:
+            with encoder_of(self.plan, decided_schemas(attempt), only_compares=not attempt.writes) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
                 for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
                     if attempt.takes(content_to_compare(chunk, attempt.write)):
@@ -165,8 +165,10 @@ def _found_abort(task: Task) -> KafkaCommitMessage:
 
 
 @contextlib.contextmanager
-def encoder_of(plan: WritePlan, decided: Mapping[str, int] = MappingProxyType({})) -> Iterator[RowEncoder | None]:
-    """What encodes the rows of a task; None if no key or value has a format. `decided`: see RowEncoder."""
+def encoder_of(
+    plan: WritePlan, decided: Mapping[str, int] = MappingProxyType({}), *, only_compares: bool = False
+) -> Iterator[RowEncoder | None]:
+    """What encodes the rows of a task; None if no key or value has a format. `decided` and `only_compares`: see RowEncoder."""
     if not plan.formats:
         yield None
         return
@@ -174,7 +176,8 @@ def encoder_of(plan: WritePlan, decided: Mapping[str, int] = MappingProxyType({}
     from spark_kafka_sink.sink.shipped_files import known_schemas
 
     with known_schemas(plan.options.registry) as known:
-        yield RowEncoder(plan.formats, known, decided, keeps_all=plan.options.on_invalid_record != FAIL)
+        keeps_all = plan.options.on_invalid_record != FAIL
+        yield RowEncoder(plan.formats, known, decided, keeps_all=keeps_all, only_compares=only_compares)
 
 
 def _no_larger_producer() -> NoReturn:

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config.format_options import SchemaUse, all_uses
 from spark_kafka_sink.config.topic_names import is_topic_name
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.exactly_once.writes import ReplayError
 from spark_kafka_sink.records.columns import take_rows, texts
 from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.sink.rows.chunk import Chunk, PerRow, UnencodedRows
@@ -48,6 +50,8 @@ class RowEncoder:
         known: the registry, to be asked for the schemas of topics.
         decided: by part, the id of the schema that an earlier run of this write has used: its rows are encoded with it again. Not
             of a part where each topic has a schema.
+        only_compares: the rows are not written, as those of the earlier run are in Kafka or decided. If the columns do not fit
+            its schema, they are other rows for certain: the plan's schema shows that as well as any.
         keeps_all: all rows that cannot be encoded; False: only the first of each chunk, which fails the task.
     """
 
@@ -58,8 +62,9 @@ class RowEncoder:
         decided: Mapping[str, int] = NOTHING_DECIDED,
         *,
         keeps_all: bool,
+        only_compares: bool = False,
     ) -> None:
-        self._parts = [_PartEncoder(each, known, decided.get(each.part.part)) for each in formats]
+        self._parts = [_PartEncoder(each, known, decided.get(each.part.part), only_compares) for each in formats]
         self._keeps_all = keeps_all
 
     def uses(self) -> tuple[SchemaUse, ...]:
@@ -112,9 +117,10 @@ def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, _Encoded], rows: 
 class _PartEncoder:
     """Encodes the keys or the values."""
 
-    def __init__(self, planned: PlannedFormat, known: KnownSchemas, decided: int | None) -> None:
+    def __init__(self, planned: PlannedFormat, known: KnownSchemas, decided: int | None, only_compares: bool) -> None:
         self._part = planned.part
         self._known = known
+        self._only_compares = only_compares
         self._of_all = None if planned.column is None else self._as_decided(planned.column, decided)
         self._of_topics: dict[str, ColumnFormat] = {}
         self.uses: set[SchemaUse] = set()
@@ -165,7 +171,17 @@ class _PartEncoder:
     def _as_decided(self, column: ColumnFormat, decided: int | None) -> ColumnFormat:
         if decided is None or decided == column.use.id:
             return column
-        return self._part.with_id(self._known, decided, column.use.subject)
+        try:
+            return self._part.with_id(self._known, decided, column.use.subject)
+        except SchemaError as error:
+            if self._only_compares:
+                return column
+            raise ReplayError(
+                f"an earlier run has begun this version with {self.name} schema {decided}, and only a part of it is in Kafka; the"
+                f" repetition cannot complete it, as its columns do not fit that schema: {error.message}. Repeat it with the"
+                " columns that it had, or begin anew with another transactionalIdPrefix and accept that rows of this version are"
+                " there twice"
+            ) from error
 
 
 def _rows_of_topics(topic: pa.Array) -> Iterator[tuple[str | None, PerRow]]:
