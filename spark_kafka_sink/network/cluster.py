@@ -5,9 +5,9 @@ Any thread may read any Cluster without a lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from spark_kafka_sink.errors import printable, printable_list
@@ -56,6 +56,54 @@ class Topic(NamedTuple):
     is_internal: bool = False
 
 
+_UNCHANGED = Topic(None, MappingProxyType({}))  # its identity counts
+
+
+class Topics(Mapping[str, Topic]):
+    """Topics by name; never changes. `changed` makes another one that shares what stays.
+
+    Of thousands of topics, most answers are about a few, and a copy of all each time would take longer than everything else. So
+    changes are kept apart, and merged when they are more than the square root of the whole: neither is long then.
+    """
+
+    __slots__ = ("_changes", "_merged")
+
+    def __init__(self, merged: Mapping[str, Topic] = MappingProxyType({})) -> None:
+        self._merged = dict(merged)
+        self._changes: dict[str, Topic | None] = {}  # since then; None: removed
+
+    def changed(self, topics: dict[str, Topic], removed: Iterable[str] = ()) -> Topics:
+        """With these topics, new ones or others than before, and without those that are `removed`."""
+        changes = self._changes | dict.fromkeys(removed) | topics
+        made = Topics()
+        if len(changes) ** 2 < len(self._merged):
+            made._merged, made._changes = self._merged, changes
+            return made
+        made._merged = self._merged | {name: topic for name, topic in changes.items() if topic is not None}
+        for name in [name for name, topic in changes.items() if topic is None]:
+            made._merged.pop(name, None)
+        return made
+
+    def get(self, name: str, default: Any = None) -> Any:
+        found = self._changes.get(name, _UNCHANGED)
+        if found is _UNCHANGED:
+            return self._merged.get(name, default)
+        return default if found is None else found
+
+    def __getitem__(self, name: str) -> Topic:
+        found: Topic | None = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (name for name in self._merged if name not in self._changes)
+        yield from (name for name, topic in self._changes.items() if topic is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 _NO_PARTITIONS: Mapping[int, PartitionInfo] = MappingProxyType({})
 
 
@@ -76,7 +124,9 @@ class Cluster:
         self.cluster_id = cluster_id
         self.is_bootstrap = is_bootstrap  # the nodes are bootstrap.servers; no broker has answered yet
         self._nodes = {node.id: node for node in self.nodes}
-        self.topics = MappingProxyType(dict(topics))  # every topic that an answer mentioned, even with an error
+        self.topics = (
+            topics if isinstance(topics, Topics) else Topics(topics)
+        )  # every topic that an answer mentioned, even with an error
         self._available: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
 
     def node(self, node_id: int) -> Node | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +19,7 @@ from spark_kafka_sink.clock import LONG_AGO_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error, fresh_copy, printable
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.backoff import ExponentialBackoff
-from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
+from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic, Topics
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.metadata import (
     MetadataRequest,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_REJECTED = (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
 _MAX_QUOTED = 10  # brokers that could not be reached, in one message
 
 
@@ -80,13 +82,15 @@ class Metadata:
         self.last_answer_ms = LONG_AGO_MS  # to any request, partial ones included
         self._failures = 0  # failed updates since the last answer
         self._equivalent_responses = 0  # answers since the last one with something new
-        self._topics: dict[str, int] = {}  # topic -> when it is removed
+        self._topics: OrderedDict[str, int] = OrderedDict()  # topic -> when it is removed; the first to be removed first
         self._new_topics: set[str] = set()  # no answer yet
-        self._epochs: dict[TopicPartition, int] = {}  # the last leader epochs seen
+        self._forgotten: set[str] = set()  # not in _topics any more, and left out of the cluster with the next answer
+        self._epochs: dict[str, dict[int, int]] = {}  # by topic and partition: the last leader epochs seen
         self._cluster_id: str | None = None  # of the first answer; later answers must come from the same cluster
         self._fatal_error: KafkaError | None = None
         self._permanent_error: KafkaError | None = None
-        self._topic_errors: dict[str, ErrorCode] = {}  # unauthorized and invalid topics, until raised to a caller
+        self._rejected: dict[str, ErrorCode] = {}  # the cluster's unauthorized and invalid topics
+        self._topic_errors: dict[str, ErrorCode] = {}  # the same, until raised to a caller
         self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached; latest last
         self._is_closed = False
         self._ended_by: KafkaError | None = None
@@ -105,11 +109,14 @@ class Metadata:
     def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
         """The leader, unless a newer epoch than the leader's has been seen; then only the epoch."""
         with self._lock:
-            epoch = self._epochs.get(topic_partition)
+            epoch = self._epoch_locked(topic_partition)
             info = self._cluster.partition(topic_partition)
             if info is None or (epoch is not None and info.leader_epoch != epoch):
                 return LeaderAndEpoch(None, epoch)
             return LeaderAndEpoch(self._cluster.leader_for(topic_partition), info.leader_epoch)
+
+    def _epoch_locked(self, topic_partition: TopicPartition) -> int | None:
+        return self._epochs.get(topic_partition.topic, {}).get(topic_partition.partition)
 
     def last_known_leader(self, topic_partition: TopicPartition) -> Node | None:
         """The leader, for messages. While only the bootstrap servers are known, the leader before the last bootstrap()."""
@@ -129,12 +136,15 @@ class Metadata:
             if topic not in self._topics:
                 self._new_topics.add(topic)
                 self._request_update_for_new_topics_locked()
+            self._forgotten.discard(topic)
             self._topics[topic] = now_ms + self._max_idle_ms
+            self._topics.move_to_end(topic)
 
     def forget_topic(self, topic: str) -> None:
         """Do not request the topic any more, until it is added again."""
         with self._lock:
-            self._topics.pop(topic, None)
+            if self._topics.pop(topic, None) is not None:
+                self._forgotten.add(topic)
             self._new_topics.discard(topic)
 
     def request_update(self, reason: str, *, at_once: bool = False) -> int:
@@ -356,26 +366,21 @@ class Metadata:
     def _replace_cluster_locked(
         self, response: MetadataResponse, now_ms: int, is_partial_update: bool, has_reliable_leader_epochs: bool
     ) -> None:
-        old = self._cluster
-        topics: dict[str, Topic] = {}
-        mentioned = {topic.name for topic in response.topics}
-        if is_partial_update:
-            kept = (name for name in old.topics if name not in mentioned)
-            topics.update((name, old.topics[name]) for name in kept if self._retain_topic_locked(name, now_ms))
-        for answer in response.topics:
-            if answer.name is not None and self._retain_topic_locked(answer.name, now_ms):
-                topics[answer.name] = self._read_topic_locked(answer, answer.name, has_reliable_leader_epochs)
+        removed = self._take_removed_locked(now_ms)
+        answered = {
+            answer.name: self._read_topic_locked(answer, answer.name, has_reliable_leader_epochs)
+            for answer in response.topics
+            if answer.name is not None and answer.name in self._topics
+        }
+        topics = self._cluster.topics.changed(answered, removed) if is_partial_update else Topics(answered)
         self._cluster = Cluster(
             nodes=[Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers],
             topics=topics,
             cluster_id=response.cluster_id,
         )
-        self._topic_errors = {
-            name: topic.error
-            for name, topic in topics.items()
-            if topic.error in (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
-        }
-        self._epochs = {tp: epoch for tp, epoch in self._epochs.items() if self._retain_topic_locked(tp.topic, now_ms)}
+        errors = {name: self._cluster.topic_error(name) for name in (*self._rejected, *answered)}
+        self._rejected = {name: error for name, error in errors.items() if error in _REJECTED}
+        self._topic_errors = self._rejected.copy()
         addresses = {node.address for node in self._cluster.nodes}
         self._connection_errors = {key: reason for key, reason in self._connection_errors.items() if key in addresses}
         if self._cluster_id is None and response.cluster_id is not None:
@@ -383,15 +388,19 @@ class Metadata:
             logger.info("= metadata: cluster id %s", printable(response.cluster_id))
         logger.debug("< metadata version %d: %r", self._update_version, self._cluster)
 
-    def _retain_topic_locked(self, topic: str, now_ms: int) -> bool:
-        expires_ms = self._topics.get(topic)
-        if expires_ms is None:
-            return False
-        if topic in self._new_topics or expires_ms > now_ms:
-            return True
-        logger.debug("- metadata: topic %s has not been used for %d ms and is removed", topic, self._max_idle_ms)
-        del self._topics[topic]
-        return False
+    def _take_removed_locked(self, now_ms: int) -> set[str]:
+        """The topics to leave out from now on: forgotten, or not used for too long. One without an answer so far stays."""
+        removed, self._forgotten = self._forgotten, set()
+        for topic, expires_ms in self._topics.items():
+            if expires_ms > now_ms:
+                break
+            if topic not in self._new_topics:
+                logger.debug("- metadata: topic %s has not been used for %d ms and is removed", topic, self._max_idle_ms)
+                removed.add(topic)
+        for topic in removed:
+            self._topics.pop(topic, None)
+            self._epochs.pop(topic, None)
+        return removed
 
     def _read_topic_locked(self, answer: MetadataResponseTopic, name: str, has_reliable_leader_epochs: bool) -> Topic:
         topic_id = None if answer.topic_id == ZERO_UUID else answer.topic_id
@@ -423,16 +432,16 @@ class Metadata:
         """The partition as answered, or as known if that is newer than the answer."""
         key = TopicPartition(topic, answer.partition_index)
         if not has_reliable_leader_epochs or answer.leader_epoch < 0:
-            self._epochs.pop(key, None)
+            self._epochs.get(topic, {}).pop(answer.partition_index, None)
             self._equivalent_responses = 0
             return _partition_info(topic, answer, None)
-        known = self._epochs.get(key)
+        known = self._epoch_locked(key)
         if known is not None and not is_recreated and answer.leader_epoch < known:
             logger.debug("! metadata: ignoring epoch %d of %s, %d has been seen", answer.leader_epoch, key, known)
             return self._cluster.partition(key) or _partition_info(topic, answer, None)._replace(leader=None)
         if known is None or is_recreated or answer.leader_epoch > known:
             self._equivalent_responses = 0
-        self._epochs[key] = answer.leader_epoch
+        self._epochs.setdefault(topic, {})[answer.partition_index] = answer.leader_epoch
         return _partition_info(topic, answer, answer.leader_epoch)
 
     # HINTS FROM PRODUCE RESPONSES (KIP-951)
@@ -454,15 +463,17 @@ class Metadata:
             changed = {tp: hint for tp, hint in leaders.items() if self._is_newer_locked(tp, hint, known)}
             if not changed:
                 return set()
-            topics = dict(self._cluster.topics)
+            topics: dict[str, Topic] = {}
             for tp, hint in changed.items():
                 logger.debug("= metadata: %s is led by node %s in epoch %s", tp, hint.leader, hint.epoch)
-                topic = topics[tp.topic]
+                topic = topics.get(tp.topic) or self._cluster.topics[tp.topic]
                 info = topic.partitions[tp.partition]._replace(leader=hint.leader, leader_epoch=hint.epoch)
                 topics[tp.topic] = topic._replace(partitions={**topic.partitions, tp.partition: info})
                 assert hint.epoch is not None
-                self._epochs[tp] = hint.epoch
-            self._cluster = Cluster(nodes=known.values(), topics=topics, cluster_id=self._cluster.cluster_id)
+                self._epochs.setdefault(tp.topic, {})[tp.partition] = hint.epoch
+            self._cluster = Cluster(
+                nodes=known.values(), topics=self._cluster.topics.changed(topics), cluster_id=self._cluster.cluster_id
+            )
             return set(changed)
 
     def _is_newer_locked(self, tp: TopicPartition, hint: LeaderAndEpoch, nodes: Mapping[int, Node]) -> bool:

@@ -94,7 +94,10 @@ def test_executors_write_with_nothing_but_a_packed_environment(
     (tmp_path / "dist").mkdir()
     clusters.wheel(tmp_path / "dist")
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(interpreter)
+    # No symbolic link: an environment would take its directory for Python's home, and one that was moved finds no library there.
+    program = tmp_path / "bin" / "python"
+    program.write_text(f'#!/bin/sh\nexec {interpreter} "$@"\n')
+    program.chmod(0o755)
     script = code_block("# environment.tar.gz").replace("spark://host:7077", standalone[0])
     script = script.replace("spark-submit", " ".join(map(str, [SPARK_HOME / "bin" / "spark-submit", *SUBMIT])))
     script = script.replace("jobs/batch_to_kafka.py", str(ROOT / "jobs" / "batch_to_kafka.py"))

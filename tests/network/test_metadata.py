@@ -19,6 +19,7 @@ from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.network_config import metadata, network_config, topic
+from tests.producer.harness import count_steps
 
 BACKOFF_MS = 100
 MAX_BACKOFF_MS = 1000
@@ -322,6 +323,52 @@ def test_an_unused_topic_is_forgotten(orders: Metadata, clock: ManualClock) -> N
     assert names(orders, clock) == []
     assert orders.cluster().partition_count("orders") is None
     assert orders.leader_and_epoch(TP) == LeaderAndEpoch(None, None)
+
+
+def test_unused_topics_leave_with_any_answer_and_those_used_since_stay(orders: Metadata, clock: ManualClock) -> None:
+    names_of = {f"t{number}" for number in range(100)}
+    for name in sorted(names_of):
+        orders.add_topic(name, clock.now_ms())
+    orders.update(metadata(*(topic(name, [0], epoch=3) for name in sorted(names_of))), clock.now_ms(), is_partial_update=True)
+    clock.advance(MAX_IDLE_MS - 1)
+    orders.add_topic("t50", clock.now_ms())
+    clock.advance(1)
+    orders.add_topic("new", clock.now_ms())
+    orders.update(metadata(topic("new", [0])), clock.now_ms(), is_partial_update=True)
+    assert set(orders.cluster().topics) == {"t50", "new"}
+    assert orders.leader_and_epoch(TopicPartition("t50", 0)) == LeaderAndEpoch(0, 3)
+    assert orders.leader_and_epoch(TopicPartition("t51", 0)) == LeaderAndEpoch(None, None)
+    orders.request_update("test")
+    assert names(orders, clock) == ["new", "t50"]
+
+
+def test_a_forgotten_topic_leaves_with_the_next_answer_unless_it_is_added_again(orders: Metadata, clock: ManualClock) -> None:
+    orders.forget_topic("orders")
+    orders.forget_topic("never added")
+    assert orders.cluster().partition_count("orders") == 2
+    orders.add_topic("orders", clock.now_ms())
+    orders.update(metadata(topic("other", [0])), clock.now_ms(), is_partial_update=True)
+    assert orders.cluster().partition_count("orders") == 2
+    orders.forget_topic("orders")
+    orders.update(metadata(topic("other", [0])), clock.now_ms(), is_partial_update=True)
+    assert orders.cluster().partition_count("orders") is None
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(None, None)
+
+
+def test_an_answer_about_one_topic_takes_no_more_steps_when_thousands_are_known(meta: Metadata, clock: ManualClock) -> None:
+    """All topics were copied and looked at for each answer: send() of 8,000 records to a topic each took the Sender 72 s."""
+
+    def steps_to_learn(first: int, last: int) -> int:
+        def learn() -> None:
+            for number in range(first, last):
+                meta.add_topic(f"t{number}", clock.now_ms())
+                meta.update(metadata(topic(f"t{number}", [0])), clock.now_ms(), is_partial_update=True)
+
+        return count_steps(learn)
+
+    few = steps_to_learn(0, 100)
+    steps_to_learn(100, 2_000)
+    assert steps_to_learn(2_000, 2_100) < 1.5 * few
 
 
 def test_a_used_topic_is_kept(orders: Metadata, clock: ManualClock) -> None:
