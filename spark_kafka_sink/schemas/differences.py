@@ -19,19 +19,20 @@ def differences(derived: str, registered: str) -> list[str]:
 
 
 def _of_types(derived: Any, registered: Any, path: str) -> Iterator[str]:
-    (is_nullable, mine), (was_nullable, theirs) = _without_null(derived), _without_null(registered)
+    (is_nullable, mine), (was_nullable, theirs) = _without_null(_plain(derived)), _without_null(_plain(registered))
     where = path or "the whole"
+    kind = _kind(mine)
     if is_nullable != was_nullable:
         yield f"{where} {'may' if is_nullable else 'may not'} be null, and as registered {'may' if was_nullable else 'may not'}"
-    elif _kind(mine) != _kind(theirs):
-        yield f"{where} is {_in_words(mine)}, registered as {_in_words(theirs)}"
-    elif _kind(mine) == "record":
+    elif kind == _kind(theirs) == "record":
         yield from _of_records(mine, theirs, path)
-    elif _kind(mine) in ("array", "map"):
-        inner = "items" if _kind(mine) == "array" else "values"
-        yield from _of_types(mine.get(inner), theirs.get(inner), f"{path}[*]")
+    elif kind == _kind(theirs) and kind in _INNER:
+        yield from _of_types(mine.get(_INNER[kind]), theirs.get(_INNER[kind]), f"{path}[*]")
     elif _in_words(mine) != _in_words(theirs):
         yield f"{where} is {_in_words(mine)}, registered as {_in_words(theirs)}"
+
+
+_INNER = {"array": "items", "map": "values"}
 
 
 def _of_records(derived: dict[str, Any], registered: dict[str, Any], path: str) -> Iterator[str]:
@@ -39,36 +40,39 @@ def _of_records(derived: dict[str, Any], registered: dict[str, Any], path: str) 
         yield f"{path or 'the record'} is named {_full_name(derived)}, registered as {_full_name(registered)}"
     mine, theirs = _fields(derived), _fields(registered)
     at = f"{path}." if path else ""
-    for name in [name for name in mine if name not in theirs]:
-        yield f"{at}{name} is new"
-    for name in [name for name in theirs if name not in mine]:
-        yield f"{at}{name} is missing"
+    yield from (f"{at}{name} is new" for name in mine if name not in theirs)
+    yield from (f"{at}{name} is missing" for name in theirs if name not in mine)
     common = [name for name in mine if name in theirs]
     for name in common:
         yield from _of_types(mine[name], theirs[name], f"{at}{name}")
-    if not (mine.keys() ^ theirs.keys()) and common != list(theirs):
+    if len(common) == len(mine) == len(theirs) and common != list(theirs):
         yield f"{path or 'the record'} has its fields in another order than registered"
 
 
 def _fields(record: dict[str, Any]) -> dict[str, Any]:
-    return {
-        str(field["name"]): field["type"] for field in record.get("fields", []) if isinstance(field, dict) and "type" in field
-    }
+    fields = record.get("fields")
+    listed = [field for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
+    return {str(field["name"]): field["type"] for field in listed if "name" in field and "type" in field}
+
+
+def _plain(schema: Any) -> Any:
+    """A schema may be written as the type of another: {"type": {"type": "int"}}."""
+    while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
+        schema = schema["type"]
+    return schema
 
 
 def _without_null(schema: Any) -> tuple[bool, Any]:
-    """Whether null is a branch of it, and the other branch; a union of several others stays as it is."""
+    """Whether null is a branch of it, and the other branch; a union of several others stays a union."""
     if not isinstance(schema, list) or "null" not in schema:
         return False, schema
     others = [branch for branch in schema if branch != "null"]
-    return True, others[0] if len(others) == 1 else others
+    return True, _plain(others[0]) if len(others) == 1 else others
 
 
 def _kind(schema: Any) -> str:
-    if isinstance(schema, list):
-        return "union"
-    kind = schema.get("type") if isinstance(schema, dict) else schema
-    return kind if isinstance(kind, str) else _kind(kind)
+    """Of what is written as an object, its type; empty for a name and for a union."""
+    return str(schema.get("type")) if isinstance(schema, dict) else ""
 
 
 def _full_name(schema: dict[str, Any]) -> str:
@@ -78,14 +82,14 @@ def _full_name(schema: dict[str, Any]) -> str:
 
 def _in_words(schema: Any) -> str:
     if isinstance(schema, list):
-        return f"one of {', '.join(map(_in_words, schema))}"
+        return f"one of {', '.join(_in_words(_plain(branch)) for branch in schema)}"
     if not isinstance(schema, dict):
         return str(schema)
-    logical = schema.get("logicalType")
+    kind, logical = _kind(schema), schema.get("logicalType")
     if logical == "decimal":
-        return f"decimal({schema.get('precision')}, {schema.get('scale', 0)}) as {_kind(schema)}"
+        return f"decimal({schema.get('precision')}, {schema.get('scale', 0)}) as {kind}"
     if logical is not None:
-        return f"{logical} as {_kind(schema)}"
-    if _kind(schema) in ("fixed", "enum"):
-        return f"{_kind(schema)} {_full_name(schema)}" + (f" of {schema['size']} bytes" if "size" in schema else "")
-    return _kind(schema)
+        return f"{logical} as {kind}"
+    if kind in ("fixed", "enum"):
+        return f"{kind} {_full_name(schema)}" + (f" of {schema['size']} bytes" if "size" in schema else "")
+    return kind
