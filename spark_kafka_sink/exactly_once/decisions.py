@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.exactly_once.fencing import fence_all, listed
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State, is_in_kafka
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, Planned
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, TaskTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId])
 
     Their owner has decided to commit the transaction, or the owner's decision cannot be read. Raises KafkaError.
     """
-    entries: dict[TaskId, list[Entry]] = {}
+    entries: dict[TaskId, list[TaskTransaction]] = {}
     unreadable: set[str] = set()
     for owner, found in decisions_of(client, names, dict.fromkeys(task.owner for task in tasks)).items():
         for _, decision in found:
@@ -83,7 +83,7 @@ def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId])
     return {task for task in tasks if task.owner in unreadable or task in open_ones}
 
 
-def _open_ones(client: TransactionClient, names: Names, entries: dict[TaskId, list[Entry]]) -> set[TaskId]:
+def _open_ones(client: TransactionClient, names: Names, entries: dict[TaskId, list[TaskTransaction]]) -> set[TaskId]:
     """Those whose transaction is open, and is that of one of the entries."""
     ids = {names.transactional_id(task): task for task in entries}
     known = client.describe_transactions(ids) if ids else {}
@@ -96,7 +96,7 @@ def _open_ones(client: TransactionClient, names: Names, entries: dict[TaskId, li
 # CARRYING OUT
 
 
-def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_THE_NEXT_RUN) -> list[Entry]:
+def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_THE_NEXT_RUN) -> list[TaskTransaction]:
     """Commit the transactions that a decision lists. Records nothing.
 
     Returns:
@@ -107,7 +107,7 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_TH
     prepared = {entry: entry.prepared(ledger.names, ledger.owner) for entry in decision.entries}
     outcomes = ledger.client.end_transactions(list(prepared.values()), commit=True)
     failed: list[KafkaError | None] = []
-    gone: list[Entry] = []
+    gone: list[TaskTransaction] = []
     for entry, each in prepared.items():
         outcome = outcomes[each.transactional_id]
         if outcome.end is TransactionEnd.NOT_OPEN:
@@ -123,9 +123,11 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_TH
     return [each for each in gone if not is_in_kafka(markers.get(each.partition), decision.version, each)]
 
 
-def take_out(ledger: Ledger, decision: Decision, lost: Sequence[Entry], *, rest: str = WRITTEN_BY_THE_NEXT_RUN) -> NoReturn:
+def fail_incomplete(
+    ledger: Ledger, decision: Decision, lost: Sequence[TaskTransaction], *, rest: str = WRITTEN_BY_THE_NEXT_RUN
+) -> NoReturn:
     """Record that these rows of a decision are lost, and raise CommitFailedError."""
-    ledger.write_decision(decision.now(State.TAKEN_OUT))
+    ledger.write_decision(decision.now(State.INCOMPLETE))
     raise CommitFailedError(
         f"{len(lost)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed (Spark"
         f" partitions {printable_list(each.partition for each in lost)}): {WHY_GONE}. Readers see the rows of the other"
@@ -148,7 +150,7 @@ def roll_forward(ledger: Ledger) -> Decision | None:
     if decision is None or decision.state is not State.DECIDED:
         return None
     if lost := commit_decided(ledger, decision):
-        take_out(ledger, decision, lost)
+        fail_incomplete(ledger, decision, lost)
     ledger.write_decision(decision.now(State.CARRIED_OUT))
     return decision
 

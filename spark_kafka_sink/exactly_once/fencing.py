@@ -26,12 +26,12 @@ UNFINISHED = (TransactionState.EMPTY, TransactionState.ONGOING, *sorted(ENDING))
 _GUESSED_ATTEMPTS = 4  # spark.task.maxFailures
 
 
-class Found(NamedTuple):
+class UnfinishedId(NamedTuple):
     task: TaskId
     state: str
 
 
-def listed(client: TransactionClient, names: Names, *, at_once: bool = False) -> list[Found] | None:
+def listed(client: TransactionClient, names: Names, *, at_once: bool = False) -> list[UnfinishedId] | None:
     """The unfinished ids of this prefix; None when the brokers cannot list (before Kafka 3.0). `at_once`: see the client."""
     try:
         found = client.list_transactions(names.id_prefix, UNFINISHED, at_once=at_once)
@@ -41,7 +41,7 @@ def listed(client: TransactionClient, names: Names, *, at_once: bool = False) ->
     return _of(names, found)
 
 
-def listing_at_once(client: TransactionClient, names: Names) -> Question[list[Found]]:
+def listing_at_once(client: TransactionClient, names: Names) -> Question[list[UnfinishedId]]:
     """What `listed` asks with `at_once`, to be asked beside something else."""
     return client.listing_at_once(names.id_prefix, UNFINISHED).then(partial(_of, names))
 
@@ -49,7 +49,7 @@ def listing_at_once(client: TransactionClient, names: Names) -> Question[list[Fo
 class QuickList(NamedTuple):
     """See QuickListing of the client."""
 
-    found: Question[list[Found]]
+    found: Question[list[UnfinishedId]]
     is_whole: Question[bool]
 
 
@@ -59,15 +59,15 @@ def quick_list(client: TransactionClient, names: Names) -> QuickList | None:
     return None if quick is None else QuickList(quick.found.then(partial(_of, names)), quick.is_whole)
 
 
-def _of(names: Names, found: Iterable[ListedTransaction]) -> list[Found]:
+def _of(names: Names, found: Iterable[ListedTransaction]) -> list[UnfinishedId]:
     tasks = ((names.parse(each.transactional_id), each.state) for each in found)
-    return [Found(task, state) for task, state in tasks if task is not None]
+    return [UnfinishedId(task, state) for task, state in tasks if task is not None]
 
 
-def guessed(owner: str, partitions: Iterable[int]) -> list[Found]:
+def guessed(owner: str, partitions: Iterable[int]) -> list[UnfinishedId]:
     """Where nothing can be listed: the ids that an owner has probably used."""
     tasks = (TaskId(owner, partition, attempt) for partition in partitions for attempt in range(_GUESSED_ATTEMPTS))
-    return [Found(task, TransactionState.ONGOING) for task in tasks]
+    return [UnfinishedId(task, TransactionState.ONGOING) for task in tasks]
 
 
 def fence_all(client: TransactionClient, names: Names, tasks: Collection[TaskId]) -> int:

@@ -6,14 +6,14 @@ the metadata holds the rest:
     marker      `rows=3 fingerprint=00c0ffee00c0ffee key_schema=7 value_schema=12`
                 the ids of registered schemas that rows are encoded with; left out where there are none
     decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… value_schema=12 earlier=… earlier_schemas=… entries=…`
-                state: decided, carried-out, taken-out; `earlier`: the contents of the versions before, packed
+                state: decided, carried-out, taken-out (incomplete); `earlier`: the contents of the versions before, packed
     width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
                 decision hides it; whoever finds it missing writes it
     aborted     the host of the driver; the offset is the time: what it planned before is aborted
 
-`entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in chunk
-groups, written before the decision; `digest` ties the two together. The decision itself is one OffsetCommit, hence written whole
-or not at all.
+`entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in overflow
+groups, written before the decision, which then says `chunks=3 digest=…`; `digest` ties them together. The decision itself is one
+OffsetCommit, hence written whole or not at all.
 Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
 and each size that is read has a limit, which is checked before anything is built from it.
 """
@@ -37,19 +37,19 @@ from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, CommitFailedError, Content, Entry, Planned, SchemaIds
+from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, CommitFailedError, Content, Planned, SchemaIds, TaskTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
-MAX_CHUNKS = 10_000  # of a decision: 40 MB, enough for MAX_TASKS
+MAX_OVERFLOW_GROUPS = 10_000  # of a decision: 40 MB, enough for MAX_TASKS
 MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
 WIDTHS = range(MAX_TASKS.bit_length() + 1)  # powers of two
 EARLIER_VERSIONS = 10  # of which a decision remembers the content
 MAX_NUMBER = 2**63 - 1
 MAX_SCHEMA_ID = 2**31 - 1  # a record's frame has 4 bytes for it
-CHUNKS_BY_VERSION = 2  # the chunks of two versions that follow each other lie in different groups
+OVERFLOW_TURNS = 2  # two versions that follow each other have different overflow groups
 
 
 class LedgerError(KafkaError):
@@ -63,7 +63,7 @@ class Marker(NamedTuple):
     content: Content
 
 
-def is_in_kafka(marker: Marker | None, version: int, entry: Entry) -> bool:
+def is_in_kafka(marker: Marker | None, version: int, entry: TaskTransaction) -> bool:
     """Whether the marker says that the rows of this entry of a version are in Kafka, by its transaction or another's, or later
     rows."""
     return marker is not None and (marker.version > version or marker == (version, entry.content))
@@ -72,7 +72,7 @@ def is_in_kafka(marker: Marker | None, version: int, entry: Entry) -> bool:
 class State(enum.Enum):
     DECIDED = "decided"
     CARRIED_OUT = "carried-out"
-    TAKEN_OUT = "taken-out"  # at least one transaction was gone: the next run writes what is missing
+    INCOMPLETE = "taken-out"  # a transaction was gone: the next run writes what is missing. Brokers keep the word
 
 
 class Earlier(NamedTuple):
@@ -100,12 +100,12 @@ class Decision:
     tasks: int
     partitions: int
     content: Content
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TaskTransaction, ...] = ()
     earlier: tuple[Earlier, ...] = ()
 
     def reaches(self, version: int) -> bool:
         """Whether that version is decided or carried out: its rows are not written again."""
-        return self.version > version or (self.version == version and self.state is not State.TAKEN_OUT)
+        return self.version > version or (self.version == version and self.state is not State.INCOMPLETE)
 
     def now(self, state: State) -> Decision:
         return replace(self, state=state, entries=())
@@ -116,7 +116,7 @@ class Decision:
 
     def before(self, version: int) -> tuple[Earlier, ...]:
         """`earlier` of the decision on that version, if it follows this one."""
-        if self.version == version or self.state is State.TAKEN_OUT:
+        if self.version == version or self.state is State.INCOMPLETE:
             return self.earlier
         return (*self.earlier, Earlier(self.version, self.content))[-EARLIER_VERSIONS:]
 
@@ -176,8 +176,8 @@ class Ledger:
     def decision(self) -> Decision | None:
         """Raises LedgerError if it cannot be read.
 
-        A decision whose chunks are gone counts as TAKEN_OUT: nobody can carry it out any more, and markers say what is in Kafka.
-        A later version has overwritten the chunks, or they have expired.
+        A decision whose overflow groups are gone counts as INCOMPLETE: nobody can carry it out any more, and markers say what
+        is in Kafka. A later version has overwritten the groups, or they have expired.
         """
         return self.client.ask(self.asked_decision())
 
@@ -196,7 +196,7 @@ class Ledger:
         packed = self._packed_entries(decision, values, group)
         if packed is None:
             logger.warning("! the transactions that version %d decided to commit are not listed any more", decision.version)
-            return decision.now(State.TAKEN_OUT)
+            return decision.now(State.INCOMPLETE)
         return replace(decision, entries=_unpacked(packed, decision, group))
 
     def write_decision(self, decision: Decision) -> None:
@@ -211,10 +211,10 @@ class Ledger:
         if _is_short(text, packed):
             self._write(self.names.decision_group(self.owner), decision.version, f"{text} entries={packed}")
             return
-        chunks = [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
-        for group, chunk in zip(self._overflow_groups(decision, len(chunks)), chunks, strict=True):
-            self._write(group, decision.version, chunk)
-        where = f"chunks={len(chunks)} digest={_digest(packed)}"
+        pieces = [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
+        for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
+            self._write(group, decision.version, piece)
+        where = f"chunks={len(pieces)} digest={_digest(packed)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
     def asked_record(self, decision: Decision) -> Question[None]:
@@ -264,20 +264,20 @@ class Ledger:
     def _write(self, group: str, version: int, metadata: str) -> None:
         self.client.commit_offsets(group, {self.place: (version, metadata)})
 
-    def _overflow_groups(self, decision: Decision, chunks: int) -> list[str]:
-        turn = decision.version % CHUNKS_BY_VERSION
-        numbers = range(turn, turn + CHUNKS_BY_VERSION * chunks, CHUNKS_BY_VERSION)
+    def _overflow_groups(self, decision: Decision, count: int) -> list[str]:
+        turn = decision.version % OVERFLOW_TURNS
+        numbers = range(turn, turn + OVERFLOW_TURNS * count, OVERFLOW_TURNS)
         return [self.names.overflow_group(self.owner, number) for number in numbers]
 
     def _packed_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
-        """None if the chunks do not hold them any more."""
+        """None if the overflow groups do not hold them any more."""
         if "entries" in values:
             return values["entries"]
         try:
-            chunks = _number(values["chunks"], MAX_CHUNKS)
+            count = _number(values["chunks"], MAX_OVERFLOW_GROUPS)
         except (KeyError, ValueError):
             raise _unreadable(f"chunks={values.get('chunks', '')}", group) from None
-        groups = self._overflow_groups(decision, chunks)
+        groups = self._overflow_groups(decision, count)
         found = self._read(groups)
         packed = "".join(found[each].metadata for each in groups if each in found)
         return packed if _digest(packed) == values.get("digest") else None
@@ -417,14 +417,14 @@ def _unpacked_schemas(text: str, versions: int) -> list[SchemaIds]:
 _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows
 
 
-def _packed(entries: Sequence[Entry]) -> str:
+def _packed(entries: Sequence[TaskTransaction]) -> str:
     rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
     columns = zip(*rows, strict=True)
     arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
     return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
 
 
-def _unpacked(text: str, decision: Decision, group: str) -> tuple[Entry, ...]:
+def _unpacked(text: str, decision: Decision, group: str) -> tuple[TaskTransaction, ...]:
     """All are encoded with the decision's schemas. Raises LedgerError if there are more entries than tasks."""
     schemas = decision.content.schemas
     try:
@@ -432,13 +432,13 @@ def _unpacked(text: str, decision: Decision, group: str) -> tuple[Entry, ...]:
     except (ValueError, struct.error, zlib.error):
         raise _unreadable(text, group) from None
     return tuple(
-        Entry(partition, attempt, producer_id, epoch, version, Content(count, fingerprint, schemas))
+        TaskTransaction(partition, attempt, producer_id, epoch, version, Content(count, fingerprint, schemas))
         for partition, attempt, producer_id, epoch, version, count, fingerprint in zip(*columns, strict=True)
     )
 
 
 def _columns(text: str, most_rows: int) -> list[tuple[int, ...]]:
-    if len(text) > MAX_CHUNKS * METADATA_BYTES:
+    if len(text) > MAX_OVERFLOW_GROUPS * METADATA_BYTES:
         raise ValueError
     data = b85decode(text)
     (rows,) = struct.unpack_from("<I", data)

@@ -28,12 +28,12 @@ from spark_kafka_sink.exactly_once.writes import (
     NO_SCHEMAS,
     WHY_OTHER_ROWS,
     Content,
-    Entry,
     Planned,
     ReplayError,
     Result,
     SchemaIds,
     TaskReport,
+    TaskTransaction,
     WriteAbortedError,
     WriteId,
     total,
@@ -123,7 +123,7 @@ class TaskAttempt:
             return marker.content
         return None if decision is None else decision.content_of(version)
 
-    def _look_at(self, decision: Decision, entry: Entry) -> None:
+    def _look_at(self, decision: Decision, entry: TaskTransaction) -> None:
         """At what is decided for this partition."""
         if decision.version == self.write.version:
             self._is_decided = not self._is_lost(decision, entry)
@@ -135,7 +135,7 @@ class TaskAttempt:
         if outcome.end is TransactionEnd.FAILED and outcome.error is not None:
             raise outcome.error
 
-    def _is_lost(self, decision: Decision, entry: Entry) -> bool:
+    def _is_lost(self, decision: Decision, entry: TaskTransaction) -> bool:
         """Whether the transaction is neither open nor committed. The marker is read when it is known not to be open."""
         transactional_id = entry.prepared(self._names, self._task.owner).transactional_id
         try:
@@ -193,5 +193,5 @@ class TaskAttempt:
 
     def _report(self, result: Result, content: Content, prepared: PreparedTransaction | None = None) -> TaskReport:
         _, producer_id, epoch, transaction_version = prepared or PreparedTransaction("", -1, -1, 0)
-        entry = Entry(self._task.partition, self._task.attempt, producer_id, epoch, transaction_version, content)
+        entry = TaskTransaction(self._task.partition, self._task.attempt, producer_id, epoch, transaction_version, content)
         return TaskReport(self.write, result, entry)

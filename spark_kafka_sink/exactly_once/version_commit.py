@@ -42,9 +42,9 @@ from spark_kafka_sink.exactly_once.decisions import (
     WRITTEN_BY_THE_NEXT_RUN,
     commit_decided,
     decided_of,
-    take_out,
+    fail_incomplete,
 )
-from spark_kafka_sink.exactly_once.fencing import ENDING, Found, fence_all, guessed, listed, listing_at_once, quick_list
+from spark_kafka_sink.exactly_once.fencing import ENDING, UnfinishedId, fence_all, guessed, listed, listing_at_once, quick_list
 from spark_kafka_sink.exactly_once.ledger import (
     EARLIER_VERSIONS,
     Decision,
@@ -57,10 +57,10 @@ from spark_kafka_sink.exactly_once.writes import (
     WHY_OTHER_ROWS,
     CommitFailedError,
     Content,
-    Entry,
     ReplayError,
     Result,
     TaskReport,
+    TaskTransaction,
     total,
 )
 
@@ -72,7 +72,7 @@ _NOT_NAMED = (
 )
 
 
-class How(enum.Enum):
+class HowCommitted(enum.Enum):
     """How a version came to be committed."""
 
     COMMITTED = "committed"
@@ -91,7 +91,7 @@ class Committed:
         other_rows: rows of this write that were not written, as the version is in Kafka with other ones; not for COMMITTED.
     """
 
-    how: How
+    how: HowCommitted
     skipped: int = 0
     fenced: int = 0
     other_rows: int = 0
@@ -100,10 +100,10 @@ class Committed:
 class _Listed(NamedTuple):
     """What step c has to fence, as it was listed beside step a. `is_whole`: to be asked when it is fenced."""
 
-    found: Reply[list[Found]]
+    found: Reply[list[UnfinishedId]]
     is_whole: Question[bool]
 
-    def unfinished(self) -> list[Found]:
+    def unfinished(self) -> list[UnfinishedId]:
         try:
             return self.found.answer()
         except KafkaError as error:
@@ -158,12 +158,12 @@ class VersionCommit:
         decision = self._read_decision()
         if decision is None or not decision.reaches(self._write.version):
             return self._commit_own(decision)
-        how = How.FOUND if decision.version == self._write.version else How.SUPERSEDED
+        how = HowCommitted.FOUND if decision.version == self._write.version else HowCommitted.SUPERSEDED
         if decision.version == self._write.version and decision.state is State.DECIDED:
             if lost := self._end_decided(decision):
                 return self._commit_rest(decision, lost)
             self._record_outcome(decision.now(State.CARRIED_OUT))
-            how = How.ROLLED_FORWARD
+            how = HowCommitted.ROLLED_FORWARD
         elif not self._has_name and decision.state is State.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
             self._carry_out(decision)
         # What this run wrote is not needed; what a later version has decided is.
@@ -179,29 +179,29 @@ class VersionCommit:
         self._commit_all(decision)
         self._record_and_fence_late(decision.now(State.CARRIED_OUT))
         skipped = sum(each.result in (Result.SKIPPED, Result.DECIDED) for each in self._reports)
-        return Committed(How.COMMITTED, skipped, self._fenced)
+        return Committed(HowCommitted.COMMITTED, skipped, self._fenced)
 
-    def _commit_rest(self, decision: Decision, lost: Sequence[Entry]) -> Committed:
+    def _commit_rest(self, decision: Decision, lost: Sequence[TaskTransaction]) -> Committed:
         """Of what was decided a part has timed out. Tasks that have seen it have written their rows again."""
         results = {each.entry.partition: each.result for each in self._reports}
         if any(results.get(entry.partition, Result.DECIDED) is Result.DECIDED for entry in lost):
-            self._take_out(decision, lost)
-        taken_out = decision.now(State.TAKEN_OUT)
-        self._ledger.write_decision(taken_out)
-        return self._commit_own(taken_out)
+            self._fail_incomplete(decision, lost)
+        incomplete = decision.now(State.INCOMPLETE)
+        self._ledger.write_decision(incomplete)
+        return self._commit_own(incomplete)
 
     def _settle_earlier(self, decision: Decision) -> Decision:
         """A version that its driver did not finish, and that was not repeated before this one. What has become of it."""
         if decision.state is State.DECIDED:
             lost = self._end_decided(decision)
             if lost and self._has_name:  # its user can repeat it, before this one follows
-                self._take_out(decision, lost)
-            decision = decision.now(State.TAKEN_OUT if lost else State.CARRIED_OUT)
+                self._fail_incomplete(decision, lost)
+            decision = decision.now(State.INCOMPLETE if lost else State.CARRIED_OUT)
             if lost:
                 self._ledger.write_decision(decision)
             else:
                 self._record_outcome(decision)
-        if decision.state is State.TAKEN_OUT:
+        if decision.state is State.INCOMPLETE:
             logger.warning(
                 "! only a part of version %d is in Kafka; the rest of its %d rows is not written, as version %d follows",
                 decision.version,
@@ -282,7 +282,7 @@ class VersionCommit:
         self._check_untouched(described)
         return recorded
 
-    def _fence(self, found: Iterable[Found], kept: Collection[TaskId]) -> None:
+    def _fence(self, found: Iterable[UnfinishedId], kept: Collection[TaskId]) -> None:
         """Other owners under the prefix are dead, as it belongs to one query or job at a time; what they have decided is kept."""
         tasks = [each.task for each in found if each.task not in kept]
         others = [task for task in tasks if task.owner != self._write.owner]
@@ -297,20 +297,32 @@ class VersionCommit:
             found, kept = self._guessed(before), set(self._open)
         self._fence(found, kept)
 
-    def _guessed(self, before: Decision | None) -> list[Found]:
+    def _guessed(self, before: Decision | None) -> list[UnfinishedId]:
         return guessed(self._write.owner, range(self._partitions(before)))
 
     def _partitions(self, before: Decision | None) -> int:
         return max(len(self._reports), 0 if before is None else before.partitions)
 
     def _check_markers(self, markers: Mapping[int, Marker]) -> None:
+        """In an order: what no repetition mends comes first."""
         reports = {each.entry.partition: each for each in self._reports}
-        missing = [each.entry.partition for each in self._reports if self._is_missing(each, markers.get(each.entry.partition))]
         unseen = {
             partition: marker
             for partition, marker in markers.items()
             if marker.version >= self._write.version and not _has_seen(reports.get(partition), marker)
         }
+        comparable = {number: each for number, each in unseen.items() if not self._is_encoded_otherwise(each)}
+        self._check_later(markers, reports)
+        self._check_contents(comparable, unseen, reports)
+        self._check_missing(markers)
+        if unseen:
+            raise CommitFailedError(
+                f"{self._in_kafka(unseen)}, with {'the same rows' if comparable else 'other schemas'}: another run has committed"
+                " them while this one wrote. End that one: a prefix is for"
+                " one query or job at a time. Nothing of this run is committed; the write can be run again, and finds them"
+            )
+
+    def _check_later(self, markers: Mapping[int, Marker], reports: Mapping[int, TaskReport]) -> None:
         later = {number: each for number, each in markers.items() if self._is_later(reports.get(number), each)}
         if later:
             self._refuse_other_rows(
@@ -318,15 +330,21 @@ class VersionCommit:
                 f" {printable_list(later)}, and no decision says so: it was reset or has expired, or another run works with this"
                 f" transactionalIdPrefix. What was committed as version {self._write.version} is not known"
             )
-        what = f"version {self._write.version} is in Kafka already for the Spark partitions {printable_list(unseen)}"
-        comparable = {number: each for number, each in unseen.items() if not self._is_encoded_otherwise(each)}
+
+    def _check_contents(
+        self, comparable: Mapping[int, Marker], unseen: Mapping[int, Marker], reports: Mapping[int, TaskReport]
+    ) -> None:
+        """Of markers that no task has seen."""
         if any(marker != (self._write.version, _content_of(reports.get(partition))) for partition, marker in comparable.items()):
             raise ReplayError(
-                f"{what}, written by an earlier run; this one has {len(self._reports)} partitions, and its tasks had not seen"
-                " that. Nothing of this run is committed. Run the write again with as many partitions and the same rows in each"
-                " (spark.sql.shuffle.partitions, repartition, the same input splits), or begin anew with another"
-                " transactionalIdPrefix"
+                f"{self._in_kafka(unseen)}, written by an earlier run; this one has {len(self._reports)} partitions, and its"
+                " tasks had not seen that. Nothing of this run is committed. Run the write again with as many partitions and the"
+                " same rows in each (spark.sql.shuffle.partitions, repartition, the same input splits), or begin anew with"
+                " another transactionalIdPrefix"
             )
+
+    def _check_missing(self, markers: Mapping[int, Marker]) -> None:
+        missing = [each.entry.partition for each in self._reports if self._is_missing(each, markers.get(each.entry.partition))]
         if missing:
             raise CommitFailedError(
                 f"tasks found that version {self._write.version} was decided, and the decision is gone: group"
@@ -334,12 +352,9 @@ class VersionCommit:
                 f" transactionalIdPrefix. The rows of the Spark partitions {printable_list(missing)} are not in Kafka. Nothing"
                 " was committed; run the write again"
             )
-        if unseen:
-            raise CommitFailedError(
-                f"{what}, with {'the same rows' if comparable else 'other schemas'}: another run has committed them while this"
-                " one wrote. End that one: a prefix is for"
-                " one query or job at a time. Nothing of this run is committed; the write can be run again, and finds them"
-            )
+
+    def _in_kafka(self, unseen: Iterable[int]) -> str:
+        return f"version {self._write.version} is in Kafka already for the Spark partitions {printable_list(unseen)}"
 
     def _check_schemas(self, before: Decision | None, markers: Sequence[Marker]) -> None:
         """`markers`: of this version."""
@@ -348,7 +363,7 @@ class VersionCommit:
             return
         if markers:
             content = self._content._replace(schemas=markers[0].content.schemas)
-            self._ledger.write_decision(self._new_decision(before, content).now(State.TAKEN_OUT))
+            self._ledger.write_decision(self._new_decision(before, content).now(State.INCOMPLETE))
         raise CommitFailedError(
             f"the tasks of version {self._write.version} have encoded their rows with different schemas"
             f" ({'; '.join(sorted(map(str, found)))}). {_OTHER_SCHEMAS}"
@@ -401,14 +416,14 @@ class VersionCommit:
 
     def _commit_all(self, decision: Decision) -> None:
         if lost := self._end_decided(decision):
-            self._take_out(decision, lost)
+            self._fail_incomplete(decision, lost)
 
-    def _end_decided(self, decision: Decision) -> list[Entry]:
+    def _end_decided(self, decision: Decision) -> list[TaskTransaction]:
         self._listed = None  # as these transactions are
         return commit_decided(self._ledger, decision, rest=self._rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE))
 
-    def _take_out(self, decision: Decision, lost: Sequence[Entry]) -> NoReturn:
-        take_out(self._ledger, decision, lost, rest=self._rest(decision, WRITTEN_BY_THE_NEXT_RUN))
+    def _fail_incomplete(self, decision: Decision, lost: Sequence[TaskTransaction]) -> NoReturn:
+        fail_incomplete(self._ledger, decision, lost, rest=self._rest(decision, WRITTEN_BY_THE_NEXT_RUN))
 
     def _rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
         if decision.version != self._write.version:
@@ -439,7 +454,7 @@ class VersionCommit:
         self._fence_late(decision, late=late)
 
     def _fence_late(
-        self, decision: Decision, kept: Collection[TaskId] | None = None, late: Reply[list[Found]] | None = None
+        self, decision: Decision, kept: Collection[TaskId] | None = None, late: Reply[list[UnfinishedId]] | None = None
     ) -> None:
         """Fence every id that is open now, except those in `kept` and those that brokers are ending.
 
@@ -450,7 +465,7 @@ class VersionCommit:
         try:
             found = self._listed_late(late, at_once=kept is None)
             if found is None:
-                found = [*self._guessed(decision), *(Found(task, TransactionState.ONGOING) for task in own)]
+                found = [*self._guessed(decision), *(UnfinishedId(task, TransactionState.ONGOING) for task in own)]
                 kept = own if kept is None else kept
             elif kept is None:
                 kept = self._still_empty()
@@ -465,7 +480,7 @@ class VersionCommit:
                 TIMEOUT_OPTION,
             )
 
-    def _listed_late(self, late: Reply[list[Found]] | None, *, at_once: bool) -> list[Found] | None:
+    def _listed_late(self, late: Reply[list[UnfinishedId]] | None, *, at_once: bool) -> list[UnfinishedId] | None:
         if late is not None:
             try:
                 return late.answer()
@@ -552,6 +567,6 @@ def _content_of(report: TaskReport | None) -> Content | None:
     return None if report is None or report.result is Result.DECIDED else report.content
 
 
-def _is_untouched(found: TransactionDescription | None, entry: Entry, *, is_empty: bool) -> bool:
+def _is_untouched(found: TransactionDescription | None, entry: TaskTransaction, *, is_empty: bool) -> bool:
     state = TransactionState.EMPTY if is_empty else TransactionState.ONGOING
     return found is not None and found.state == state and found.is_of(entry.identity)

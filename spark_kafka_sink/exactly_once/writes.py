@@ -84,7 +84,7 @@ class Planned(NamedTuple):
         return cls(printable(socket.gethostname())[:_HOST_CHARACTERS] or "?", Clock().wall_ms())
 
 
-class Entry(NamedTuple):
+class TaskTransaction(NamedTuple):
     """One task's transaction, as a decision lists it."""
 
     partition: int
@@ -122,7 +122,7 @@ class TaskReport:
 
     write: WriteId
     result: Result
-    entry: Entry
+    entry: TaskTransaction
 
     @property
     def content(self) -> Content:

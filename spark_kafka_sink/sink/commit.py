@@ -102,7 +102,7 @@ class VersionSummary(NamedTuple):
     Args:
         owner: the streaming query's id without dashes, txnAppId, or %unnamed.
         version: the micro-batch, txnVersion, or when an unnamed write was planned, in milliseconds.
-        how: committed, rolled-forward, found or superseded, see How.
+        how: committed, rolled-forward, found or superseded, see HowCommitted.
         skipped_partitions: Spark partitions whose rows an earlier run had committed.
         fenced: transactional ids that others had left, and that were fenced.
         other_rows: rows that were not written, as the version was committed with other ones before.

@@ -9,7 +9,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.config.sink_options import KEEP_FIRST
 from spark_kafka_sink.errors import DeliveryError, KafkaError
 from spark_kafka_sink.exactly_once.decisions import TIMEOUT_OPTION, abort
-from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit
+from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
 from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
 from spark_kafka_sink.sink.commit import VersionSummary
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
@@ -39,7 +39,7 @@ def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> Ver
 
 
 def _summary(write: WriteId, committed: Committed) -> VersionSummary:
-    if committed.how is not How.COMMITTED:
+    if committed.how is not HowCommitted.COMMITTED:
         logger.warning("version %d of %s: %s", write.version, write.owner, committed.how.value)
     how = committed.how.name.lower().replace("_", "-")
     return VersionSummary(write.owner, write.version, how, committed.skipped, committed.fenced, committed.other_rows)

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Decision
-from spark_kafka_sink.exactly_once.version_commit import How
+from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.driving import Run
 from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, time_out, visible
@@ -30,7 +30,7 @@ def test_what_was_decided_is_committed_before_a_later_version(broker: FakeBroker
     transactions of version 0 for garbage: readers never saw the rest of it, and nobody was told."""
     die_amid_commits(run("r1"))
     later = run("r2")
-    assert later.write_version(1, *[["c"], ["d"], ["e"]][:partitions]).how is How.COMMITTED
+    assert later.write_version(1, *[["c"], ["d"], ["e"]][:partitions]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b", "c", "d", "e"][: 2 + partitions]
     assert open_transactions(broker) == []
 
@@ -61,11 +61,11 @@ def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker:
     stale = zombie.committing(zombie.reports(0, ["a"], ["b"]))
     decision = stale._decide(None)
     alive.client.fence([entry.prepared(zombie.names, "q").transactional_id for entry in decision.entries])
-    stale._ledger.write_decision(decision.now(decision.state.TAKEN_OUT))
+    stale._ledger.write_decision(decision.now(decision.state.INCOMPLETE))
     alive.write_version(0, ["a"], ["b"])
     alive.write_version(1, ["c"], ["d"])
     stale._ledger.write_decision(decision)
-    assert alive.write_version(2, ["e"], ["f"]).how is How.COMMITTED
+    assert alive.write_version(2, ["e"], ["f"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b", "c", "d", "e", "f"]
     assert open_transactions(broker) == []
 
@@ -77,7 +77,7 @@ def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decide
     alive.write_version(0, ["x"], ["y"])
     commit = alive.committing(alive.reports(1, ["a"], ["b"]))
     decision = commit._decide(commit._ledger.decision())
-    assert zombie.commit(reports).how is How.SUPERSEDED
+    assert zombie.commit(reports).how is HowCommitted.SUPERSEDED
     commit._carry_out(decision)
     assert visible(broker) == ["a", "b", "x", "y"]
 

@@ -18,14 +18,14 @@ from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF
 from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once.ledger import EARLIER_VERSIONS, Decision, Earlier, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import TaskId
-from spark_kafka_sink.exactly_once.version_commit import How
+from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import (
     CommitFailedError,
     Content,
-    Entry,
     Planned,
     ReplayError,
     Result,
+    TaskTransaction,
     WriteAbortedError,
 )
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -74,7 +74,7 @@ def test_rows_are_visible_once_the_version_is_committed_and_not_before(broker: F
     reports = first.reports(0, ["a"], ["b"], [])
     assert [each.result for each in reports] == [Result.OPEN, Result.OPEN, Result.EMPTY]
     assert visible(broker) == []
-    assert first.commit(reports).how is How.COMMITTED
+    assert first.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
@@ -138,7 +138,7 @@ def test_a_list_that_may_lack_an_id_is_made_again(broker: FakeBroker, run: Runs,
     else:
         broker.move_leader(COORDINATED_BY_LEADERS_OF, 0, 1)
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
-    assert first.write_version(1, ["b"]).how is How.COMMITTED
+    assert first.write_version(1, ["b"]).how is HowCommitted.COMMITTED
     assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) >= before + 3 * 2
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
@@ -160,7 +160,7 @@ def first_decision(run: Run) -> Decision | None:
 
 def test_what_a_dead_run_left_open_is_ended_and_its_rows_are_never_seen(broker: FakeBroker, run: Runs) -> None:
     run("r1").reports(0, ["a"], ["b"])
-    assert run("r2").write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert run("r2").write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
@@ -170,9 +170,9 @@ def test_a_committed_version_is_found_and_not_written_again(broker: FakeBroker, 
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"])
     assert {each.result for each in reports} == {Result.DECIDED}
-    assert second.commit(reports).how is How.FOUND
+    assert second.commit(reports).how is HowCommitted.FOUND
     assert visible(broker) == ["a", "b"]
-    assert second.write_version(1, ["c"]).how is How.COMMITTED
+    assert second.write_version(1, ["c"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b", "c"]
 
 
@@ -184,7 +184,7 @@ def test_a_decided_version_is_carried_out_by_the_next_run(broker: FakeBroker, ru
     second = run("r2")
     again = second.reports(0, ["a"], ["b"])
     assert {each.result for each in again} == {Result.DECIDED}
-    assert second.commit(again).how is How.ROLLED_FORWARD
+    assert second.commit(again).how is HowCommitted.ROLLED_FORWARD
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
@@ -196,7 +196,7 @@ def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_finishes_t
     first.client.end_transactions([decision.entries[0].prepared(first.names, "q")], commit=True)
     assert visible(broker) == ["a"]
     second = run("r2")
-    assert second.write_version(0, ["a"], ["b"]).how is How.ROLLED_FORWARD
+    assert second.write_version(0, ["a"], ["b"]).how is HowCommitted.ROLLED_FORWARD
     assert visible(broker) == ["a", "b"]
 
 
@@ -209,7 +209,7 @@ def test_a_transaction_that_timed_out_before_the_decision_fails_the_version_unse
     first.abort()
     assert visible(broker) == []
     assert open_transactions(broker) == []
-    assert run("r2").write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert run("r2").write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
 
 
@@ -225,7 +225,7 @@ def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"])
     assert [each.result for each in reports] == [Result.OPEN, Result.SKIPPED]
-    assert second.commit(reports).how is How.COMMITTED
+    assert second.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
 
 
@@ -268,7 +268,7 @@ def test_a_speculative_copy_leaves_its_twin_alone_and_the_loser_is_fenced(broker
     copy = first.task(0, 0, "a", attempt=1).begin().send()
     report = slow.finish()
     copy.finish()  # nobody takes its report
-    assert first.commit([report]).how is How.COMMITTED
+    assert first.commit([report]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a"]
     assert open_transactions(broker) == []
 
@@ -326,7 +326,7 @@ def test_abort_leaves_a_decided_version_to_the_next_run(broker: FakeBroker, run:
     first = run("r1")
     first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
     first.abort()
-    assert run("r2").write_version(0, ["a"], ["b"]).how is How.ROLLED_FORWARD
+    assert run("r2").write_version(0, ["a"], ["b"]).how is HowCommitted.ROLLED_FORWARD
     assert visible(broker) == ["a", "b"]
 
 
@@ -334,7 +334,7 @@ def test_a_zombie_driver_whose_successor_is_done_finds_the_version_committed(bro
     zombie = run("r1")
     reports = zombie.reports(0, ["a"], ["b"])
     run("r2").write_version(0, ["a"], ["b"])
-    assert zombie.commit(reports).how is How.FOUND
+    assert zombie.commit(reports).how is HowCommitted.FOUND
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
@@ -346,7 +346,7 @@ def test_a_zombie_driver_that_commits_while_its_successor_begins_is_found_by_it(
     task.producer.init_transactions()
     assert zombie.commit(reports).fenced == 1
     task.producer.close(timeout_ms=0)
-    assert second.write_version(0, ["a"]).how is How.FOUND
+    assert second.write_version(0, ["a"]).how is HowCommitted.FOUND
     assert visible(broker) == ["a"]
     assert open_transactions(broker) == []
 
@@ -358,7 +358,7 @@ def test_rows_that_another_run_commits_meanwhile_are_no_other_rows(run: Runs) ->
     second.write_version(0, ["a"])
     with pytest.raises(CommitFailedError, match=r"Spark partitions 0, with the same rows: another run .*can be run again"):
         zombie.committing(reports)._check(None)
-    assert run("r3").write_version(0, ["a"]).how is How.FOUND
+    assert run("r3").write_version(0, ["a"]).how is HowCommitted.FOUND
 
 
 def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(broker: FakeBroker, run: Runs) -> None:
@@ -371,7 +371,7 @@ def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(br
     assert visible(broker) == []
     with pytest.raises(ProducerFencedError, match="has been started since"):  # by the zombie: a prefix is for one query
         second.commit([task.finish()])
-    assert run("r3").write_version(0, ["a"]).how is How.COMMITTED
+    assert run("r3").write_version(0, ["a"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a"]
     assert open_transactions(broker) == []
 
@@ -393,9 +393,9 @@ def test_what_another_owner_has_decided_is_left_to_its_repetition(broker: FakeBr
     decision = second.committing(second.reports(0, ["x"], ["y"]))._decide(None)
     second.client.end_transactions([decision.entries[0].prepared(second.names, "second")], commit=True)
     again = run("r2")
-    assert again.write_version(0, ["a"]).how is (How.FOUND if is_found else How.COMMITTED)
+    assert again.write_version(0, ["a"]).how is (HowCommitted.FOUND if is_found else HowCommitted.COMMITTED)
     assert len(open_transactions(broker)) == 1
-    assert run("r2", owner="second").write_version(0, ["x"], ["y"]).how is How.ROLLED_FORWARD
+    assert run("r2", owner="second").write_version(0, ["x"], ["y"]).how is HowCommitted.ROLLED_FORWARD
     assert visible(broker) == ["a", "x", "y"]
 
 
@@ -422,7 +422,7 @@ def test_rows_are_not_dropped_where_markers_are_ahead_of_the_decision(broker: Fa
     Ledger(zombie.client, zombie.names, "q", TOPIC).write_decision(decision.now(State.CARRIED_OUT))
     with pytest.raises(ReplayError, match=r"a later version, 7, is in Kafka .* What was committed as version 6 is not known"):
         run("r3").write_version(6, ["new"], ["rows"])
-    assert run("r4").write_version(8, ["g"], ["h"]).how is How.COMMITTED
+    assert run("r4").write_version(8, ["g"], ["h"]).how is HowCommitted.COMMITTED
     assert visible(broker) == list("abcdefgh")
 
 
@@ -434,14 +434,14 @@ def test_a_version_that_is_found_does_not_fail_because_of_what_came_too_late(
     second = run("r2")
     reports = second.reports(0, ["a"])
     broker.fail_next(ApiKey.LIST_TRANSACTIONS, Errors.CLUSTER_AUTHORIZATION_FAILED, times=2)
-    assert second.commit(reports).how is How.FOUND
+    assert second.commit(reports).how is HowCommitted.FOUND
     assert "attempts of its tasks that came too late could not be ended" in caplog.text
 
 
 def test_a_decision_that_lists_a_partition_twice_cannot_be_read(run: Runs) -> None:
     """It ended in a ValueError, which no abort() and no tool expected."""
     ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
-    entry = Entry(0, 0, 1, 0, 2, Content(1, 0))
+    entry = TaskTransaction(0, 0, 1, 0, 2, Content(1, 0))
     ledger.write_decision(Decision(0, State.DECIDED, 2, 2, Content(2, 0), (entry, entry)))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
@@ -464,10 +464,10 @@ def test_two_writes_of_one_version_are_told_apart_by_their_rows(broker: FakeBrok
         first.committing(first.reports(0, ["a"]))._decide(None)
     else:
         first.write_version(0, ["a"])
-    assert run("r2").write_version(0, ["a"]).how is (How.ROLLED_FORWARD if is_decided else How.FOUND)
+    assert run("r2").write_version(0, ["a"]).how is (HowCommitted.ROLLED_FORWARD if is_decided else HowCommitted.FOUND)
     with pytest.raises(ReplayError, match=r"in Kafka with 1 rows .* has 1 rows .*transactionalIdPrefix of their own"):
         run("r2").write_version(0, ["another table"])
-    assert run("r3").write_version(0, ["a"]).how is How.FOUND
+    assert run("r3").write_version(0, ["a"]).how is HowCommitted.FOUND
     assert visible(broker) == ["a"]
 
 
@@ -489,7 +489,7 @@ def test_other_rows_are_left_out_where_the_user_has_chosen_so(
     for number, rows in enumerate([["other"], ["a"], ["other", "rows"]], start=2):
         caplog.clear()
         committed = run(f"r{number}", keeps_first=True).write_version(0, rows)
-        assert committed.how is How.FOUND
+        assert committed.how is HowCommitted.FOUND
         found.append((committed.other_rows, "Its rows were not written" in caplog.text))
     assert found == [(1, True), (0, False), (2, True)]
     assert visible(broker) == ["a"]
@@ -501,7 +501,7 @@ def test_a_checkpoint_that_was_restored_brings_other_rows_under_known_versions(b
     for version in range(5):
         first.write_version(version, [f"{version}"])
     restored = run("r2")
-    assert restored.write_version(2, ["2"]).how is How.SUPERSEDED
+    assert restored.write_version(2, ["2"]).how is HowCommitted.SUPERSEDED
     with pytest.raises(ReplayError, match=r"version 3 is in Kafka with 1 rows .*, and this write of version 3 has 1 rows"):
         restored.write_version(3, ["new"])
     assert visible(broker) == ["0", "1", "2", "3", "4"]
@@ -515,7 +515,7 @@ def test_a_version_whose_content_is_not_known_any_more_is_refused(run: Runs) -> 
     for version in (2, 3):
         with pytest.raises(ReplayError, match=f"What was committed as version {version} is not known"):
             run("r2").write_version(version, ["a"])
-    assert run("r3").write_version(19 - EARLIER_VERSIONS, ["a"]).how is How.SUPERSEDED
+    assert run("r3").write_version(19 - EARLIER_VERSIONS, ["a"]).how is HowCommitted.SUPERSEDED
     assert run("r4", keeps_first=True).write_version(2, ["a"]).other_rows == 1
 
 
@@ -532,7 +532,7 @@ def test_a_version_that_nobody_repeats_is_carried_out_by_the_next_one(broker: Fa
     first = run("r1")
     first.committing(first.reports(1_700_000_000_000, ["a"], ["b"]))._decide(None)
     first.abort()
-    assert run("r2").write_version(1_700_000_000_777, ["c"]).how is How.COMMITTED
+    assert run("r2").write_version(1_700_000_000_777, ["c"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b", "c"]
     assert open_transactions(broker) == []
 
@@ -549,7 +549,7 @@ def test_a_version_that_finds_an_earlier_one_lost_says_that_it_committed_nothing
     assert "An earlier write has left them so. Nothing of this one, version 1, was committed: run it again" in str(raised.value)
     assert "next run of this version" not in str(raised.value)
     second.abort()
-    assert run("r3").write_version(1, ["c"]).how is How.COMMITTED
+    assert run("r3").write_version(1, ["c"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["b", "c"]
 
 
@@ -569,7 +569,7 @@ def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
 
 def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> None:
     first = run("r1")
-    entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
+    entries = tuple(TaskTransaction(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
     earlier = tuple(Earlier(each, Content(each, 2**64 - 1)) for each in range(EARLIER_VERSIONS))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     for version in range(3):
@@ -660,8 +660,10 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("entry", [Entry(0, 0, -1, 0, 2, Content(1, 0)), Entry(0, 0, 1, -1, 2, Content(1, 0))])
-def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: Entry) -> None:
+@pytest.mark.parametrize(
+    "entry", [TaskTransaction(0, 0, -1, 0, 2, Content(1, 0)), TaskTransaction(0, 0, 1, -1, 2, Content(1, 0))]
+)
+def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: TaskTransaction) -> None:
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     ledger.write_decision(Decision(0, State.DECIDED, 1, 1, Content(1, 0), (entry,)))
@@ -691,13 +693,13 @@ def test_a_decision_that_nobody_could_read_is_not_written(broker: FakeBroker, ru
 def test_a_decision_whose_chunks_were_overwritten_counts_as_not_carried_out(run: Runs) -> None:
     """By a later version: its driver died before its own decision. To fail here was to fail for ever."""
     first = run("r1")
-    entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
+    entries = tuple(TaskTransaction(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     ledger.write_decision(Decision(2, State.DECIDED, 1000, 1000, Content(5, 6), entries))
     first.client.commit_offsets(first.names.overflow_group("q", 0), {ledger.place: (4, "of version 4")})
     found = ledger.decision()
     assert found is not None
-    assert (found.version, found.state, found.entries) == (2, State.TAKEN_OUT, ())
+    assert (found.version, found.state, found.entries) == (2, State.INCOMPLETE, ())
     assert ledger.look(Planned("host", 0), 0) == (found, False, None)
 
 
@@ -713,7 +715,7 @@ def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: F
         each = found[f"P-q-{entry.partition}-0"]
         assert each is not None
         assert each.is_open(entry.identity)
-    assert again.commit(reports).how is How.ROLLED_FORWARD
+    assert again.commit(reports).how is HowCommitted.ROLLED_FORWARD
     assert visible(broker) == ["a", "b"]
 
 
@@ -728,7 +730,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(broker: Fak
     reports = second.reports(0, ["a"], ["b"], [])
     expected = [Result.OPEN if partition in lost else Result.DECIDED for partition in (0, 1)]
     assert [each.result for each in reports[:2]] == expected
-    assert second.commit(reports).how is How.COMMITTED
+    assert second.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
@@ -755,7 +757,7 @@ def test_what_times_out_after_the_restarted_tasks_have_looked_fails_the_write(br
     with pytest.raises(CommitFailedError, match="1 of 2 transactions were gone"):
         second.commit(reports)
     second.abort()
-    assert run("r3").write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert run("r3").write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
 
 
@@ -766,7 +768,7 @@ def test_an_id_that_somebody_else_made_with_a_large_number_costs_no_marker(broke
     first.client.fence([first.names.transactional_id(TaskId("q", 20_000, 0))])
     for version in range(2):
         before = len(broker.requests_of(ApiKey.OFFSET_FETCH))
-        assert first.write_version(version, ["a"]).how is How.COMMITTED
+        assert first.write_version(version, ["a"]).how is HowCommitted.COMMITTED
         assert len(broker.requests_of(ApiKey.OFFSET_FETCH)) - before < 20
 
 
@@ -834,7 +836,7 @@ def test_an_answer_to_the_commit_that_got_lost_is_asked_for_again(broker: FakeBr
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     broker.drop_next(ApiKey.END_TXN, after_append=True, times=2)
-    assert first.commit(reports).how is How.COMMITTED
+    assert first.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
 
 
@@ -855,7 +857,7 @@ def test_a_write_that_is_committed_does_not_fail_because_of_what_came_too_late(
         return outcomes
 
     first.client.end_transactions = ending  # type: ignore[method-assign]
-    assert first.commit(reports).how is How.COMMITTED
+    assert first.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert "version 0 is committed, but " in caplog.text
     assert "KAFKA_CLUSTER_AUTHORIZATION_FAILED" in caplog.text

@@ -21,8 +21,8 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once import ledger as module
 from spark_kafka_sink.exactly_once.ledger import (
     EARLIER_VERSIONS,
-    MAX_CHUNKS,
     MAX_NUMBER,
+    MAX_OVERFLOW_GROUPS,
     MAX_SCHEMA_ID,
     MAX_TASKS,
     METADATA_BYTES,
@@ -37,7 +37,7 @@ from spark_kafka_sink.exactly_once.ledger import (
     marker_text,
 )
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, Entry, Planned, SchemaIds
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, Planned, SchemaIds, TaskTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 PLACE = TopicPartition("t", 0)
@@ -93,14 +93,15 @@ def ledger_over(groups: Groups) -> Ledger:
     return Ledger(cast("TransactionClient", groups), Names("P"), "q", "t")
 
 
-def entry(partition: int, **fields: int) -> Entry:
-    return Entry(partition, 0, 1, 0, 2, Content(1, 0))._replace(**fields)  # type: ignore[arg-type]
+def entry(partition: int, **fields: int) -> TaskTransaction:
+    return TaskTransaction(partition, 0, 1, 0, 2, Content(1, 0))._replace(**fields)  # type: ignore[arg-type]
 
 
-def many(entries: int) -> tuple[Entry, ...]:
+def many(entries: int) -> tuple[TaskTransaction, ...]:
     """More than one record can hold, from some hundreds on."""
     return tuple(
-        Entry(each, each % 3, each * 7919, each % 100, 2, Content(each, each * 2**43 + 7919**4)) for each in range(entries)
+        TaskTransaction(each, each % 3, each * 7919, each % 100, 2, Content(each, each * 2**43 + 7919**4))
+        for each in range(entries)
     )
 
 
@@ -177,7 +178,7 @@ schema_ids = st.builds(SchemaIds, *[st.none() | st.integers(0, MAX_SCHEMA_ID)] *
 contents = st.builds(Content, st.integers(0, MAX_NUMBER), st.integers(0, LARGEST), schema_ids)
 versions = st.integers(0, MAX_NUMBER)
 entries = st.builds(
-    Entry,
+    TaskTransaction,
     st.integers(0, 2**31 - 1),
     st.integers(0, 2**31 - 1),
     st.integers(0, MAX_NUMBER),
@@ -206,7 +207,7 @@ def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
     ledger = ledger_over(Groups())
     ledger.write_decision(decision)
     assert ledger.decision() == decision
-    for state in (State.CARRIED_OUT, State.TAKEN_OUT):
+    for state in (State.CARRIED_OUT, State.INCOMPLETE):
         ledger.write_decision(decision.now(state))
         assert ledger.decision() == replace(decision, state=state, entries=())
 
@@ -248,7 +249,7 @@ def test_a_decision_without_its_chunks_is_taken_out_and_warned_of(
     ledger.write_decision(decision)
     del groups.kept["P-q-2-chunk"]
     with caplog.at_level(logging.WARNING):
-        assert ledger.decision() == decision.now(State.TAKEN_OUT)
+        assert ledger.decision() == decision.now(State.INCOMPLETE)
     assert "the transactions that version 4 decided to commit are not listed any more" in caplog.text
 
 
@@ -258,18 +259,20 @@ def test_the_chunks_are_those_of_the_decision_or_none(ledger: Ledger, groups: Gr
     groups.put("P-q-0-chunk", 4, ("a" if first.metadata[0] != "a" else "b") + first.metadata[1:])
     found = ledger.decision()
     assert found is not None
-    assert found.state is State.TAKEN_OUT
+    assert found.state is State.INCOMPLETE
 
 
-@pytest.mark.parametrize("chunks", [0, MAX_CHUNKS])
+@pytest.mark.parametrize("chunks", [0, MAX_OVERFLOW_GROUPS])
 def test_so_many_chunks_are_read_and_one_more_is_an_error(ledger: Ledger, groups: Groups, chunks: int) -> None:
     text = "decided tasks=1 partitions=1 rows=1 fingerprint=00"
     groups.put("P-q-decision", 0, f"{text} chunks={chunks} digest=0")
     found = ledger.decision()
     assert found is not None
-    assert found.state is State.TAKEN_OUT
-    groups.put("P-q-decision", 0, f"{text} chunks={MAX_CHUNKS + 1} digest=0")
-    with pytest.raises(LedgerError, match=f"group P-q-decision has metadata that cannot be read: 'chunks={MAX_CHUNKS + 1}'"):
+    assert found.state is State.INCOMPLETE
+    groups.put("P-q-decision", 0, f"{text} chunks={MAX_OVERFLOW_GROUPS + 1} digest=0")
+    with pytest.raises(
+        LedgerError, match=f"group P-q-decision has metadata that cannot be read: 'chunks={MAX_OVERFLOW_GROUPS + 1}'"
+    ):
         ledger.decision()
 
 
@@ -358,7 +361,7 @@ def test_entries_that_are_not_what_was_written_are_an_error(
 
 
 def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_CHUNKS", 2)
+    monkeypatch.setattr(module, "MAX_OVERFLOW_GROUPS", 2)
     ledger.write_decision(DECIDED)
     text, _, packed = groups.kept["P-q-decision"].metadata.partition(" entries=")
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, ' ')}")
@@ -376,7 +379,7 @@ def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: 
 
 @pytest.mark.parametrize(
     ("state", "reached"),
-    [(State.DECIDED, [True, True, False]), (State.CARRIED_OUT, [True, True, False]), (State.TAKEN_OUT, [True, False, False])],
+    [(State.DECIDED, [True, True, False]), (State.CARRIED_OUT, [True, True, False]), (State.INCOMPLETE, [True, False, False])],
 )
 def test_a_version_is_reached_when_it_or_a_later_one_is_decided(state: State, reached: list[bool]) -> None:
     decision = replace(DECIDED, state=state)
@@ -391,7 +394,7 @@ def test_a_decision_remembers_the_versions_before_it() -> None:
     known = (*DECIDED.earlier, Earlier(7, DECIDED.content))
     assert DECIDED.before(7) == DECIDED.earlier
     assert DECIDED.before(8) == known
-    assert DECIDED.now(State.TAKEN_OUT).before(8) == DECIDED.earlier  # it is not in Kafka as a whole
+    assert DECIDED.now(State.INCOMPLETE).before(8) == DECIDED.earlier  # it is not in Kafka as a whole
     full = replace(DECIDED, earlier=tuple(Earlier(version, Content()) for version in range(EARLIER_VERSIONS)))
     assert full.before(8) == (*full.earlier[1:], known[-1])
 

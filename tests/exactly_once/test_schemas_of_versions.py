@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.exactly_once.version_commit import How
+from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, SchemaIds
 from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, visible
 from tests.fakes.fake_broker import FakeBroker
@@ -27,8 +27,8 @@ def test_a_committed_version_is_compared_as_it_was_encoded(broker: FakeBroker, r
     second = run("r2", schemas=newer)
     reports = second.reports(0, ["a"], ["b"], [])
     assert {each.content.schemas for each in reports} == {FIRST}
-    assert second.commit(reports).how is How.FOUND
-    assert second.write_version(1, ["c"]).how is How.COMMITTED
+    assert second.commit(reports).how is HowCommitted.FOUND
+    assert second.write_version(1, ["c"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b", "c"]
 
 
@@ -39,7 +39,7 @@ def test_the_schemas_of_earlier_versions_are_known_too(run: Runs) -> None:
     for version, schemas in enumerate([FIRST, NEWER, SchemaIds(), SchemaIds(3, 4)]):
         reports = restored.reports(version, [f"{version}"])
         assert [each.content.schemas for each in reports] == [schemas]
-        assert restored.commit(reports).how in (How.SUPERSEDED, How.FOUND)
+        assert restored.commit(reports).how in (HowCommitted.SUPERSEDED, HowCommitted.FOUND)
 
 
 def test_other_rows_are_told_with_the_schemas_of_both(run: Runs) -> None:
@@ -54,9 +54,9 @@ def test_the_missing_part_of_a_version_is_encoded_as_the_part_that_is_there(brok
     second = run("r2", schemas=NEWER)
     reports = second.reports(0, ["a"], ["b"])
     assert [(each.result, each.content.schemas) for each in reports] == [(Result.OPEN, FIRST), (Result.SKIPPED, FIRST)]
-    assert second.commit(reports).how is How.COMMITTED
+    assert second.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
-    assert run("r3", schemas=SchemaIds(value=3)).write_version(0, ["a"], ["b"]).how is How.FOUND
+    assert run("r3", schemas=SchemaIds(value=3)).write_version(0, ["a"], ["b"]).how is HowCommitted.FOUND
 
 
 def test_what_is_decided_and_lost_is_written_again_as_it_was_encoded(broker: FakeBroker, run: Runs) -> None:
@@ -81,7 +81,7 @@ def test_tasks_that_encode_differently_fail_the_version_and_the_next_run_ends_we
         late.commit(reports)
     late.abort()
     assert visible(broker) == ["b"]
-    assert run("r3", schemas=NEWER).write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert run("r3", schemas=NEWER).write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
@@ -95,7 +95,7 @@ def test_where_the_decision_is_gone_the_next_run_learns_the_schema_of_the_marker
         second.write_version(0, ["a"], ["b"])
     second.abort()
     assert visible(broker) == ["b"]
-    assert run("r3", schemas=NEWER).write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert run("r3", schemas=NEWER).write_version(0, ["a"], ["b"]).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
 
 
@@ -107,5 +107,5 @@ def test_a_run_that_was_overtaken_by_one_with_another_schema_can_be_repeated(bro
     with pytest.raises(CommitFailedError, match=r"value schema 2, and tasks that had not seen that .* run the write again"):
         zombie.commit(reports)
     zombie.abort()
-    assert run("r3", schemas=FIRST).write_version(0, ["a"], ["b"]).how is How.FOUND
+    assert run("r3", schemas=FIRST).write_version(0, ["a"], ["b"]).how is HowCommitted.FOUND
     assert visible(broker) == ["a", "b"]

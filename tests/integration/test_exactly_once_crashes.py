@@ -13,7 +13,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.exactly_once.names import TaskId
-from spark_kafka_sink.exactly_once.version_commit import Committed, How
+from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import Result, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
 from tests.exactly_once.driving import Run
@@ -86,7 +86,7 @@ def test_a_killed_task_is_retried_by_its_driver(world: World, stop: Stop, times:
     for attempt in range(times):
         assert world.processes.task("r1", 0, 0, FIRST[0], stop, attempt=attempt).outcome() is KILLED
     report = run.task(0, 0, *FIRST[0], attempt=times).run()
-    assert run.commit([report, *others]).how is How.COMMITTED
+    assert run.commit([report, *others]).how is HowCommitted.COMMITTED
     run.write_version(1, *SECOND)
     world.audit(rows_of(FIRST, SECOND))
 
@@ -103,7 +103,7 @@ def test_a_task_killed_while_it_writes_again_what_was_lost_is_retried(world: Wor
         assert world.processes.task("r1", 0, 0, FIRST[0], stop, attempt=attempt).outcome() is KILLED
     report = run.task(0, 0, *FIRST[0], attempt=times).run()
     assert report.result is Result.OPEN
-    assert run.commit([report, *others]).how is How.COMMITTED
+    assert run.commit([report, *others]).how is HowCommitted.COMMITTED
     run.write_version(1, *SECOND)
     world.audit(rows_of(FIRST, SECOND))
 
@@ -114,7 +114,7 @@ def test_a_task_killed_while_it_looks_at_a_decision_leaves_it_to_be_carried_out(
     assert world.processes.task("r1", 0, 0, FIRST[0], stop).outcome() is KILLED
     (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.how is How.ROLLED_FORWARD
+    assert committed.how is HowCommitted.ROLLED_FORWARD
 
 
 @TIMES
@@ -188,7 +188,7 @@ def test_a_decision_in_many_records_is_carried_out_by_the_next_run(world: World,
     assert world.processes.commit("r0", run.reports(0, *FIRST), stop, chunked=True).outcome() is KILLED
     (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.how is How.ROLLED_FORWARD
+    assert committed.how is HowCommitted.ROLLED_FORWARD
 
 
 def test_a_run_that_is_killed_after_any_of_its_requests_loses_and_doubles_nothing(world: World) -> None:
@@ -227,4 +227,4 @@ def test_an_abort_that_is_killed_leaves_what_was_decided_to_the_next_run(world: 
     assert world.processes.abort("r0", stop).outcome() is KILLED
     (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.how is How.ROLLED_FORWARD
+    assert committed.how is HowCommitted.ROLLED_FORWARD

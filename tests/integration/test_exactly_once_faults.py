@@ -17,7 +17,7 @@ from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
 from spark_kafka_sink.exactly_once.names import TaskId
-from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit
+from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -128,7 +128,7 @@ def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_r
     world.audit(seen)
     (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.how is How.COMMITTED
+    assert committed.how is HowCommitted.COMMITTED
     assert committed.skipped == 2 - len(late)
 
 
@@ -141,7 +141,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: Worl
     await_time_out(world, run, *late)
     (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.how is How.COMMITTED
+    assert committed.how is HowCommitted.COMMITTED
     assert committed.skipped == len(FIRST) - len(late)
 
 
@@ -159,7 +159,7 @@ def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_
         world.audit(FIRST[0])
     (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.how is How.COMMITTED
+    assert committed.how is HowCommitted.COMMITTED
 
 
 def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
@@ -252,7 +252,7 @@ def test_a_later_version_commits_first_what_an_earlier_one_has_decided(world: Wo
     open transactions for garbage, and readers never saw the rest of a version that had been decided."""
     run = world.run("r1")
     assert world.processes.commit("r1", run.reports(0, *FIRST), stop).outcome() is KILLED
-    assert world.run(follower).write_version(1, *SECOND).how is How.COMMITTED
+    assert world.run(follower).write_version(1, *SECOND).how is HowCommitted.COMMITTED
     world.audit(rows_of(FIRST, SECOND))
 
 
@@ -295,7 +295,7 @@ def test_requests_and_answers_that_get_lost_are_asked_again(
         dead.task(0, 0, *FIRST[0], attempt=1).run()
     run = world.run("r1", cluster.proxied_servers, **QUICK_REQUESTS)
     cluster.proxy.arm(fault, api, times=times)
-    assert run.write_version(0, *FIRST).how is How.COMMITTED
+    assert run.write_version(0, *FIRST).how is HowCommitted.COMMITTED
     assert cluster.proxy.count(fault) >= times
     run.write_version(1, *SECOND)
     world.audit(rows_of(FIRST, SECOND))
@@ -318,7 +318,7 @@ def test_a_commit_whose_answers_never_come_is_finished_by_the_next_run(world: Wo
         assert "the next run commits what is left" in str(raised.value)
     (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.how is How.ROLLED_FORWARD
+    assert committed.how is HowCommitted.ROLLED_FORWARD
 
 
 @pytest.mark.matrix
@@ -378,7 +378,7 @@ def test_coordinators_that_die_amid_a_commit_delay_it_and_nothing_else(tmp_path:
                 cluster.kill(killed)
                 committed = commit.resume().outcome(120)
                 assert isinstance(committed, Committed), committed
-                assert committed.how is How.COMMITTED
+                assert committed.how is HowCommitted.COMMITTED
                 cluster.restart(killed)
                 expected += rows_of(rows)
         world.run("later").write_version(version + 1, *SECOND)

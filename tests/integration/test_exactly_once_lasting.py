@@ -15,7 +15,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import MAX_NUMBER
-from spark_kafka_sink.exactly_once.version_commit import How
+from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from tests.exactly_once.driving import Run
@@ -124,18 +124,18 @@ def test_hundreds_of_versions_leave_as_many_ids_and_groups_as_the_first_few(worl
 
 def test_the_first_and_the_last_version_that_an_offset_holds_are_written_and_found(world: World) -> None:
     """txnVersion is an offset of Kafka's: at most 2**63 - 1."""
-    assert world.run("r1").write_version(0, *FIRST).how is How.COMMITTED
-    assert world.run("r2").write_version(0, *FIRST).how is How.FOUND
-    assert world.run("r3").write_version(MAX_NUMBER, *SECOND).how is How.COMMITTED
-    assert world.run("r4").write_version(MAX_NUMBER, *SECOND).how is How.FOUND
-    assert world.run("r5").write_version(0, *FIRST).how is How.SUPERSEDED
+    assert world.run("r1").write_version(0, *FIRST).how is HowCommitted.COMMITTED
+    assert world.run("r2").write_version(0, *FIRST).how is HowCommitted.FOUND
+    assert world.run("r3").write_version(MAX_NUMBER, *SECOND).how is HowCommitted.COMMITTED
+    assert world.run("r4").write_version(MAX_NUMBER, *SECOND).how is HowCommitted.FOUND
+    assert world.run("r5").write_version(0, *FIRST).how is HowCommitted.SUPERSEDED
     world.audit(rows_of(FIRST, SECOND))
 
 
 def test_the_last_version_is_carried_out_by_the_next_run(world: World) -> None:
     run = world.run("r1")
     assert world.processes.commit("r1", run.reports(MAX_NUMBER, *FIRST), Stop("6f", AFTER)).outcome() is KILLED
-    assert world.run("r2").write_version(MAX_NUMBER, *FIRST).how is How.ROLLED_FORWARD
+    assert world.run("r2").write_version(MAX_NUMBER, *FIRST).how is HowCommitted.ROLLED_FORWARD
     world.audit(rows_of(FIRST))
 
 
@@ -150,7 +150,7 @@ def test_a_dead_run_is_fenced_where_brokers_allow_transactions_of_some_seconds(t
         run = world.run("r1")
         tasks = [run.task(0, partition, *rows, timeout_ms=LONGEST_MS) for partition, rows in enumerate(FIRST)]
         committed = run.commit([task.run() for task in tasks])
-        assert (committed.how, committed.fenced) == (How.COMMITTED, 1)
+        assert (committed.how, committed.fenced) == (HowCommitted.COMMITTED, 1)
         given_up = world.run("r2")
         given_up.task(1, 0, "given up", timeout_ms=LONGEST_MS).run()
         assert given_up.abort() == 2  # its own, and the one of the task without rows
@@ -176,14 +176,14 @@ def test_a_topic_that_is_deleted_and_made_again_begins_anew(world: World, is_sam
     delete_topic(world)
     world.cluster.create_topic(world.topic, 1)
     run = run if is_same_run else world.run("r2")
-    assert _written(run, 1, *SECOND) is How.COMMITTED
+    assert _written(run, 1, *SECOND) is HowCommitted.COMMITTED
     world.audit(rows_of(SECOND))
-    assert _written(run, 1, *SECOND) is How.FOUND
+    assert _written(run, 1, *SECOND) is HowCommitted.FOUND
     run.write_version(2, ["last"])
     world.audit([*rows_of(SECOND), "last"])
 
 
-def _written(run: Run, version: int, *rows: list[str]) -> How:
+def _written(run: Run, version: int, *rows: list[str]) -> HowCommitted:
     """As Spark repeats it: the first write after the topic was made again may find that its metadata is old."""
     try:
         return run.write_version(version, *rows).how
@@ -209,7 +209,7 @@ def test_partitions_that_are_added_between_versions_are_written_to(world: World)
     admin = admin_of(world)
     admin.create_partitions([NewPartitions(world.topic, 8)])[world.topic].result(30)
     run.commit(left_open)
-    assert world.run("r2").write_version(1, *SECOND).how is How.FOUND
+    assert world.run("r2").write_version(1, *SECOND).how is HowCommitted.FOUND
     many = [[f"{partition}-{row}" for row in range(50)] for partition in range(4)]
     world.run("r3").write_version(2, *many)
     world.audit([*rows_of(FIRST, SECOND), *rows_of(many)])

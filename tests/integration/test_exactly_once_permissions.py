@@ -17,7 +17,7 @@ from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTIO
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
 from spark_kafka_sink.exactly_once.decisions import roll_forward
 from spark_kafka_sink.exactly_once.ledger import Ledger, State
-from spark_kafka_sink.exactly_once.version_commit import Committed, How
+from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from tests.exactly_once.driving import Run
 from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, World, rows_of
@@ -91,7 +91,7 @@ def test_the_permissions_of_the_table_suffice_for_a_write_its_replay_and_its_end
     committing = second.committing(second.reports(1, *SECOND))
     committing._decide(committing._ledger.decision())
     third = alices(world, "r3")
-    assert third.write_version(1, *SECOND).how is How.ROLLED_FORWARD
+    assert third.write_version(1, *SECOND).how is HowCommitted.ROLLED_FORWARD
     third.reports(2, ["given up"])
     third.abort()
     world.audit(rows_of(FIRST, SECOND))
@@ -172,7 +172,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
     assert world.visible().total() == 0
     (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.how is How.ROLLED_FORWARD
+    assert committed.how is HowCommitted.ROLLED_FORWARD
 
 
 def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(world: World) -> None:
@@ -191,7 +191,7 @@ def test_a_driver_needs_no_permission_to_write_to_the_topic(world: World) -> Non
     run = alices(world, "r1")
     reports = run.reports(0, *FIRST)
     NO_WRITE_ON_TOPIC.deny(world)
-    assert run.commit(reports).how is How.COMMITTED
+    assert run.commit(reports).how is HowCommitted.COMMITTED
     world.audit(rows_of(FIRST))
 
 

@@ -15,7 +15,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.names import TaskId
-from spark_kafka_sink.exactly_once.version_commit import Committed, How
+from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Result, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
 from tests.exactly_once.driving import Run
@@ -286,7 +286,7 @@ def test_a_task_whose_retry_won_leaves_nothing_open_when_it_wakes_amid_the_commi
     assert isinstance(woken, TaskReport | Failed)
     committed = commit.resume().outcome()
     assert isinstance(committed, Committed)
-    assert committed.how is How.COMMITTED
+    assert committed.how is HowCommitted.COMMITTED
     world.audit(rows_of(FIRST))
     run.write_version(1, *SECOND)
     world.audit(rows_of(FIRST, SECOND))

@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.version_commit import How
+from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -44,7 +44,7 @@ def test_what_a_dead_query_has_decided_is_committed_after_a_question(broker: Fak
     assert call(console, "commit") == 0
     assert console.said[-1] == "Nothing to commit: prefix P has no open transaction of a version that is decided."
     with Run(broker.bootstrap_servers, TOPIC, "r2") as again:
-        assert again.write_version(7, ["a"], ["b"]).how is How.FOUND
+        assert again.write_version(7, ["a"], ["b"]).how is HowCommitted.FOUND
         again.write_version(8, ["c"])
     assert rows(broker) == [b"a", b"b", b"c"]
 

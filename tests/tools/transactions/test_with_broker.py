@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import Names, TaskId, escaped
-from spark_kafka_sink.exactly_once.version_commit import How
+from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from tests.exactly_once.driving import Run
 from tests.integration.reading import ReadTopic, Topic
 from tests.integration.sasl_cluster import allow, client_options, sasl_cluster
@@ -231,7 +231,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     assert sorted(row.value or b"" for row in read_topic(name, isolation_level="read_committed")) == [b"a", b"b", b"c"]
     assert listed(broker, names.prefix) == {}
     with Run(broker.bootstrap_servers, name, "r2", owner=owner, prefix=names.prefix) as again:
-        assert again.write_version(0, ["a"], ["b"], ["c"]).how is How.FOUND
+        assert again.write_version(0, ["a"], ["b"], ["c"]).how is HowCommitted.FOUND
 
 
 def test_permissions_that_are_missing_are_told_by_name(
