@@ -30,6 +30,8 @@ from spark_kafka_sink.schemas.registry_errors import (
 
 AVRO = "AVRO"
 MAX_REFERENCES = 200
+# Against all versions that the mode names; not every registry has this request. Against the latest version: all have it.
+_COMPATIBILITY_PATHS = (("versions",), ("versions", "latest"))
 _OTHER_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")  # a mode that is not known may be for writing
 
 
@@ -184,14 +186,20 @@ class SchemaRegistry:
 
     def _refusal_of(self, subject: str, text: str) -> list[str] | None:
         """Why the registry would refuse `text`; empty if it does not say why. None if it would not, or cannot be asked."""
+        for path in _COMPATIBILITY_PATHS:
+            try:
+                return self._refusal_at(path, subject, text)
+            except RegistryError as error:
+                if error.condition in NOT_FOUND or error.condition == NOT_ALLOWED:
+                    return None
+                if error.condition != NOT_A_REGISTRY:
+                    raise
+        return None
+
+    def _refusal_at(self, path: tuple[str, ...], subject: str, text: str) -> list[str] | None:
         what = f"check compatibility in subject {printable(subject)}"
-        path, query = ("compatibility", "subjects", subject, "versions"), {"verbose": "true"} | self._normalize()
-        try:
-            body = self._ask(RegistryRequest(what, "POST", path, query, {"schema": text}))
-        except RegistryError as error:
-            if error.condition in NOT_FOUND or error.condition in (NOT_ALLOWED, NOT_A_REGISTRY):
-                return None  # the last: a registry without this request
-            raise
+        path, query = ("compatibility", "subjects", subject, *path), {"verbose": "true"} | self._normalize()
+        body = self._ask(RegistryRequest(what, "POST", path, query, {"schema": text}))
         if body.get("is_compatible") is not False:
             return None
         messages = body.get("messages")

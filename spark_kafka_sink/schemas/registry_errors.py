@@ -47,6 +47,8 @@ NO_JSON = object()
 
 # The registry's own codes.
 _BY_CODE: dict[int, str] = {
+    404: NOT_A_REGISTRY,  # of the HTTP server itself: there is no such path
+    405: NOT_A_REGISTRY,
     40401: SUBJECT_NOT_FOUND,
     40402: VERSION_NOT_FOUND,
     40403: SCHEMA_NOT_FOUND,

@@ -162,16 +162,34 @@ def test_a_registry_that_gives_its_reasons_only_when_it_refuses_is_quoted(fake: 
     assert "name is new" in str(error.value)
 
 
-@pytest.mark.parametrize("answer", [(404, b"no such path"), (405, b"")])
+NO_SUCH_PATH = [(404, b"no such path"), (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}'), (405, b"")]
+
+
+@pytest.mark.parametrize("answer", NO_SUCH_PATH)
 def test_a_registry_that_cannot_check_compatibility_is_written_to(fake: FakeRegistry, answer: tuple[int, bytes]) -> None:
     def has_no_such_request(handler: BaseHTTPRequestHandler) -> bool:
         if "/compatibility/" not in handler.path:
             return False
-        send(handler, *answer, "text/plain")
+        send(handler, *answer)
         return True
 
     with fake.fail_with(has_no_such_request):
         assert client(fake).register("s", FIRST).version == 1
+
+
+@pytest.mark.parametrize("answer", NO_SUCH_PATH)
+def test_a_registry_that_compares_with_one_version_alone_is_asked_so(fake: FakeRegistry, answer: tuple[int, bytes]) -> None:
+    """Redpanda's and Karapace's take a version in the path of the request."""
+    fake.register("s", FIRST)
+
+    def takes_one_version(handler: BaseHTTPRequestHandler) -> bool:
+        if "/compatibility/" not in handler.path or "/versions/latest" in handler.path:
+            return False
+        send(handler, *answer)
+        return True
+
+    with fake.fail_with(takes_one_version), pytest.raises(RegistryError, match="READER_FIELD_MISSING_DEFAULT_VALUE"):
+        client(fake).require_compatible("s", INCOMPATIBLE)
 
 
 def test_compatibility_is_asked_without_registering(fake: FakeRegistry) -> None:

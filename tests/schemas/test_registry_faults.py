@@ -86,6 +86,7 @@ def refusal(registry: SchemaRegistry) -> KafkaError:
             "its references cannot be read",
         ),
         (answers(404, b"not here", "text/plain"), "HTTP status 404, with no JSON but text/plain; is schema.registry.url"),
+        (answers(404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}'), "HTTP 404 Not Found; is schema.registry.url"),
         (answers(404, b'{"detail": "Not Found"}'), "HTTP status 404; is schema.registry.url the address"),
         (
             answers(302, b"", Location=f"https://me:{CANARY}@else/x?t={CANARY}"),
