@@ -34,7 +34,7 @@ from spark_kafka_sink.admin.operation import BrokerGoneError
 from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionDescription, TransactionState
-from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable_list
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, UnsupportedVersionError, printable_list
 from spark_kafka_sink.exactly_once.decisions import (
     LEFT_TO_THE_NEXT_RUN,
     TIMEOUT_OPTION,
@@ -106,6 +106,8 @@ class _Listed(NamedTuple):
     def unfinished(self) -> list[UnfinishedId]:
         try:
             return self.found.answer()
+        except KafkaTimeoutError:
+            raise  # listing again would take as long again
         except KafkaError as error:
             raise _NotWholeError(str(error)) from error
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF
-from spark_kafka_sink.errors import ProducerFencedError
+from spark_kafka_sink.errors import KafkaTimeoutError, ProducerFencedError
 from spark_kafka_sink.exactly_once.ledger import EARLIER_VERSIONS, Decision, Earlier, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
@@ -142,6 +142,19 @@ def test_a_list_that_may_lack_an_id_is_made_again(broker: FakeBroker, run: Runs,
     assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) >= before + 3 * 2
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
+
+
+def test_a_broker_that_does_not_answer_is_waited_for_once(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1", **{"max.block.ms": 1_000})
+    first.write_version(0, ["a"])
+    reports = first.reports(1, ["b"])
+    before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
+    release = broker.hold_next(ApiKey.LIST_TRANSACTIONS)
+    with pytest.raises(KafkaTimeoutError, match="ListTransactions"):
+        first.commit(reports)
+    release.set()
+    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2  # of two brokers
+    assert visible(broker) == ["a"]
 
 
 def test_what_is_listed_beside_an_earlier_decision_is_listed_again(broker: FakeBroker, run: Runs) -> None:
