@@ -12,12 +12,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kafka_sink.config.option import BOOLEAN, STRING, InvalidValueError, Kind, option
-from spark_kafka_sink.config.registry_config import TOPIC_NAME, URL_KEY, RegistryConfig
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
 from spark_kafka_sink.errors import printable
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.config.registry_config import RegistryConfig
 
 BINARY, AVRO, FRAMED = FORMATS = ("binary", "avro", "framed")
 KEY, VALUE = PARTS_WITH_FORMAT = ("key", "value")
@@ -93,7 +95,7 @@ def _format(name: str) -> str:
     return name.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # SinkOptions has these methods, which cost time to make
 class FormatOptions:
     """Checked options. An attribute is named as the key."""
 
@@ -165,12 +167,12 @@ class PartOptions(NamedTuple):
         return f"{self.part}Schema"
 
 
-def part_options(options: FormatOptions, registry: RegistryConfig, part: str) -> PartOptions | None:
+def part_options(options: FormatOptions, registry: RegistryConfig | None, part: str) -> PartOptions | None:
     """None if the part is written as it is."""
     if getattr(options, f"{part}_format") == BINARY:
         return None
     schema = getattr(options, f"{part}_schema")
-    if schema is None and registry.use_latest_version:
+    if schema is None and registry is not None and registry.use_latest_version:
         schema = SchemaReference(LATEST)
     names = ("subject", "record_name", "record_namespace", "message")
     chosen = {name: getattr(options, f"{part}_{name}") for name in names}
@@ -206,16 +208,17 @@ def all_uses(uses: Iterable[SchemaUse]) -> tuple[SchemaUse, ...]:
 
 # CONFLICTS
 
+_URL_KEY, _TOPIC_NAME = "schema.registry.url", "TopicNameStrategy"  # registry_config.py is loaded where an option is its own
 _OF_A_FORMAT = ("Schema", "Subject", "RecordName", "RecordNamespace", "Message")
 
 
-def format_conflicts(values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig) -> Iterator[str]:
+def format_conflicts(values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig | None) -> Iterator[str]:
     """What options of formats and of the registry contradict.
 
     Args:
         values: the checked options, by attribute.
         own: what the user has given, by key.
-        registry: checked too.
+        registry: checked too; None if no option names one.
     """
     given_formats = [f"{part}Format" for part in PARTS_WITH_FORMAT if f"{part}Format" in own and f"{part}_format" not in values]
     formats = {part: values.get(f"{part}_format", BINARY) for part in (VALUE, KEY)}
@@ -224,16 +227,16 @@ def format_conflicts(values: Mapping[str, Any], own: Mapping[str, object], regis
     for part, format_name in formats.items():
         yield from _part_conflicts(part, format_name, values, own, registry)
     used = [f"{part}Format={name}" for part, name in formats.items() if name != BINARY]
-    if used and not registry.is_set and URL_KEY not in registry.given:
-        yield f"{' and '.join(used)} {'needs' if len(used) == 1 else 'need'} {URL_KEY}, the address of the schema registry"
-    if not used and registry.given:
+    if used and (registry is None or not (registry.is_set or _URL_KEY in registry.given)):
+        yield f"{' and '.join(used)} {'needs' if len(used) == 1 else 'need'} {_URL_KEY}, the address of the schema registry"
+    if not used and registry is not None and registry.given:
         yield f"{min(registry.given)} has no effect: set valueFormat={AVRO}, keyFormat={AVRO}, or {FRAMED}"
     if AVRO not in formats.values() and "truncateTimestamps" in own:
         yield f"truncateTimestamps has no effect: set valueFormat={AVRO} or keyFormat={AVRO}"
 
 
 def _part_conflicts(
-    part: str, format_name: str, values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig
+    part: str, format_name: str, values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig | None
 ) -> Iterator[str]:
     given = {name: part + name for name in _OF_A_FORMAT if part + name in own}
     schema: SchemaReference | None = values.get(f"{part}_schema")
@@ -242,19 +245,24 @@ def _part_conflicts(
             keys = " and ".join(given.values())
             yield f"{keys} {'has' if len(given) == 1 else 'have'} no effect: set {part}Format={AVRO} or {part}Format={FRAMED}"
         return
-    if schema is not None and schema.kind != LATEST and registry.use_latest_version:
+    uses_latest = registry is not None and registry.use_latest_version
+    if schema is not None and schema.kind != LATEST and uses_latest:
         yield f"{part}Schema={schema} contradicts use.latest.version=true: remove one of the two"
-    rules = _framed_conflicts if format_name == FRAMED else _avro_conflicts
-    yield from rules(part, given, schema, registry)
+    needs_name = registry is not None and getattr(registry, f"{part}_subject_name_strategy") != _TOPIC_NAME
+    if format_name == FRAMED:
+        yield from _framed_conflicts(part, given, schema, uses_latest, needs_name)
+    else:
+        yield from _avro_conflicts(part, given, schema, needs_name)
 
 
 def _framed_conflicts(
-    part: str, given: Mapping[str, str], schema: SchemaReference | None, registry: RegistryConfig
+    part: str, given: Mapping[str, str], schema: SchemaReference | None, uses_latest: bool, needs_name: bool
 ) -> Iterator[str]:
+    """`needs_name`: the subject has the record's name."""
     named = [given[name] for name in ("RecordName", "RecordNamespace") if name in given]
     if named:
         yield f"{' and '.join(named)} cannot be used with {part}Format={FRAMED}, which derives no schema"
-    if "Schema" not in given and not registry.use_latest_version:
+    if "Schema" not in given and not uses_latest:
         yield f"{part}Format={FRAMED} needs {part}Schema: {LATEST}, a version such as 3, or an id such as {_ID_PREFIX}42"
     if schema is not None and schema.kind == TEXT:
         yield (
@@ -262,16 +270,13 @@ def _framed_conflicts(
             f" {LATEST}, a version such as 3, or an id such as {_ID_PREFIX}42"
         )
     needs_subject = schema is None or schema.kind in (LATEST, VERSION)
-    if needs_subject and "Subject" not in given and getattr(registry, f"{part}_subject_name_strategy") != TOPIC_NAME:
+    if needs_subject and "Subject" not in given and needs_name:
         yield f"{part}Format={FRAMED} knows no record's name, which {part}.subject.name.strategy needs: set {part}Subject"
 
 
-def _avro_conflicts(
-    part: str, given: Mapping[str, str], schema: SchemaReference | None, registry: RegistryConfig
-) -> Iterator[str]:
+def _avro_conflicts(part: str, given: Mapping[str, str], schema: SchemaReference | None, needs_name: bool) -> Iterator[str]:
     if "Message" in given:
         yield f"{given['Message']} is for {part}Format={FRAMED} with a Protobuf schema"
     named = [given[name] for name in ("RecordName", "RecordNamespace") if name in given]
-    is_used = getattr(registry, f"{part}_subject_name_strategy") != TOPIC_NAME  # the subject has the record's name
-    if named and schema is not None and (schema.kind in (ID, TEXT) or not is_used):
+    if named and schema is not None and (schema.kind in (ID, TEXT) or not needs_name):
         yield f"{' and '.join(named)} cannot be used with {part}Schema, which has a name: remove one of the two"

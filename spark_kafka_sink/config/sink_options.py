@@ -8,9 +8,9 @@ registry_config.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.config.format_options import FormatOptions, format_conflicts
 from spark_kafka_sink.config.keys_without_effect import FOR_READING
@@ -29,8 +29,10 @@ from spark_kafka_sink.config.option import (
 )
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig
 from spark_kafka_sink.config.producer_rules import ACKS_ALL
-from spark_kafka_sink.config.registry_config import REGISTRY_KEYS, RegistryConfig, is_registry_key
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.config.registry_config import RegistryConfig
 
 MAX_IDENTIFIER_BYTES = 1_000
 AT_LEAST_ONCE = "at-least-once"
@@ -149,7 +151,7 @@ class SinkOptions(FormatOptions):
         doc="How long a task's producer stays connected for the next task in the same Python worker; 0: it is closed with the "
             "task.")
     # fmt: on
-    registry: RegistryConfig = field(default_factory=RegistryConfig)
+    registry: RegistryConfig | None = None  # None: no option names one
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 
     @property
@@ -160,8 +162,14 @@ class SinkOptions(FormatOptions):
     def conceal(options: Mapping[str, object]) -> dict[str, object]:
         """A copy with names in lower case and every secret wrapped, for code that keeps the options in a local variable."""
         given = {name.lower(): value for name, value in options.items()}
-        others = {name: value for name, value in given.items() if not is_registry_key(name)}
-        return {**conceal(others, PRODUCER_KEYS, PRODUCER_PREFIX), **RegistryConfig.pick(given)}
+        of_registry = _registry_names(given)
+        others = {name: value for name, value in given.items() if name not in of_registry}
+        concealed = conceal(others, PRODUCER_KEYS, PRODUCER_PREFIX)
+        if of_registry:
+            from spark_kafka_sink.config.registry_config import RegistryConfig
+
+            concealed |= RegistryConfig.pick(given)
+        return concealed
 
     @classmethod
     def check(cls, options: Mapping[str, object], problems: list[str]) -> SinkOptions:
@@ -181,7 +189,7 @@ class SinkOptions(FormatOptions):
         values: dict[str, Any] = read_all(rows_of(cls), own, problems)
         if values.get("delivery_guarantee") == EXACTLY_ONCE:
             problems.extend(_rejected_without_transactions(producer_options))
-        registry = RegistryConfig.check({name: value for name, value in given.items() if is_registry_key(name)}, problems)
+        registry = _registry(given, problems)
         problems.extend(format_conflicts(values, own, registry))
         producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
@@ -203,11 +211,39 @@ def exactly_once_options(name: str, version: int) -> dict[str, str]:
 _SINK_KEYS: dict[str, str] = {row.key.lower(): row.key for row in rows_of(SinkOptions).values()}
 
 
+# What a schema registry's options are is loaded only where a name is nobody else's.
+
+
+def _registry_names(names: Iterable[str], *, known: Container[str] | None = None) -> set[str]:
+    """Names of a schema registry's options, misspelt ones too. `known`: names of others; None: those that stand beside them."""
+    others = [name for name in names if not (_is_of_others(name) if known is None else name in known)]
+    if not others:
+        return set()
+    from spark_kafka_sink.config.registry_config import is_registry_key
+
+    return set(filter(is_registry_key, others))
+
+
+def _is_of_others(name: str) -> bool:
+    is_known = name in _SINK_KEYS or name in _ADDED_BY_SPARK or name in _OF_SPARKS_SOURCE
+    return is_known or name.startswith(PRODUCER_PREFIX)
+
+
+def _registry(options: Mapping[str, object], problems: list[str]) -> RegistryConfig | None:
+    names = _registry_names(options)
+    if not names:
+        return None
+    from spark_kafka_sink.config.registry_config import RegistryConfig
+
+    return RegistryConfig.check({name: options[name] for name in names}, problems)
+
+
 def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
     producer = {PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in PRODUCER_KEYS}
-    known = {**_SINK_KEYS, **producer, **{key: key for key in REGISTRY_KEYS}}
+    known = {**_SINK_KEYS, **producer}
+    of_registry = _registry_names(options)
     for name in options:
-        if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK or is_registry_key(name):
+        if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK or name in of_registry:
             continue
         if name in _OF_SPARKS_SOURCE:
             warn_once("Option '%s' has no effect: %s", name, FOR_READING)
@@ -215,14 +251,22 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
         if name == "path":
             warn_once("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")
             continue
-        nearest = known.get(PRODUCER_PREFIX + name) or known.get(nearest_key(name, known) or "")
+        nearest = known.get(PRODUCER_PREFIX + name) or known.get(_nearest(name, known) or "")
         hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."
         yield f"Unknown option '{name}'. {hint} Options of the Kafka producer begin with 'kafka.'"
 
 
+def _nearest(name: str, known: dict[str, str]) -> str | None:
+    """Of all options. Adds those of a schema registry to `known`."""
+    from spark_kafka_sink.config.registry_config import REGISTRY_KEYS
+
+    known |= {key: key for key in REGISTRY_KEYS}
+    return nearest_key(name, known)
+
+
 def _rejected_registry(producer_options: dict[str, object]) -> Iterator[str]:
     """The registry's options stand beside the producer's, under Confluent's own names. Removes the keys."""
-    for key in [key for key in producer_options if is_registry_key(key)]:
+    for key in sorted(_registry_names(producer_options, known=PRODUCER_KEYS)):
         del producer_options[key]
         yield f"{PRODUCER_PREFIX}{key}: options of the schema registry have no {PRODUCER_PREFIX} before them: write {key}"
 

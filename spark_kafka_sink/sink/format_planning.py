@@ -51,7 +51,7 @@ def plan_formats(schema: StructType, mapping: RowMapping, options: SinkOptions, 
     parts = list(_parts(schema, mapping, options, problems))
     topic = mapping.topic if isinstance(mapping.topic, str) else None
     planned, failures = [], []
-    with known_schemas(options.registry) as known:
+    with known_schemas(options) as known:
         for part in parts:
             try:
                 planned.append(_look(part, known, topic, problems))
@@ -72,7 +72,7 @@ def register_schemas(plan: WritePlan) -> WritePlan:
     waiting = [each for each in plan.formats if each.column is None and not _waits_for_topics(each.part, topic)]
     if not waiting:
         return plan
-    with known_schemas(plan.options.registry) as known:
+    with known_schemas(plan.options) as known:
         done = {
             each.part.part: PlannedFormat(each.part, each.part.register(known, topic if isinstance(topic, str) else None))
             for each in waiting
@@ -82,8 +82,10 @@ def register_schemas(plan: WritePlan) -> WritePlan:
 
 def _parts(schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]) -> Iterator[PartFormat]:
     """Those that have a format and no problem."""
+    registry = options.registry
+    assert registry is not None, "a format needs one, and options are checked"
     for name, position in ((VALUE, mapping.value), (KEY, mapping.key)):
-        chosen = part_options(options, options.registry, name)
+        chosen = part_options(options, registry, name)
         if chosen is None:
             continue
         if position is None:
@@ -92,7 +94,7 @@ def _parts(schema: StructType, mapping: RowMapping, options: SinkOptions, proble
             continue
         before = len(problems)
         type = arrow_type(schema.fields[position].dataType, name, problems)
-        part = plan_part(chosen, type, options.registry, problems)
+        part = plan_part(chosen, type, registry, problems)
         problems.extend(_not_repeatable(chosen, part, mapping, options))
         if len(problems) == before:
             yield part

@@ -15,12 +15,13 @@ from pyspark import SparkFiles
 
 from spark_kafka_sink.config import jaas
 from spark_kafka_sink.config.option import rows_of
-from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import FILE_KEYS
 from spark_kafka_sink.errors import ConfigError
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.config.registry_config import RegistryConfig
+    from spark_kafka_sink.config.sink_options import SinkOptions
     from spark_kafka_sink.schemas.known_schemas import KnownSchemas
     from spark_kafka_sink.schemas.registry import SchemaRegistry
 
@@ -47,17 +48,18 @@ def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def known_schemas(config: RegistryConfig) -> KnownSchemas:
+def known_schemas(options: SinkOptions) -> KnownSchemas:
     """The registry of a write, with the answers that this process knows. It connects with files that are found here."""
     from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 
-    return KnownSchemas(config, _connected)
+    assert options.registry is not None, "a format needs one, and options are checked"
+    return KnownSchemas(options.registry, _connected)
 
 
 def _connected(config: RegistryConfig) -> SchemaRegistry:
     from spark_kafka_sink.schemas.registry import SchemaRegistry
 
-    files = {name: (row.key, getattr(config, name)) for name, row in rows_of(RegistryConfig).items() if row.is_file}
+    files = {name: (row.key, getattr(config, name)) for name, row in rows_of(type(config)).items() if row.is_file}
     located: dict[str, Any] = {name: _locate(key, path) for name, (key, path) in files.items() if path}
     return SchemaRegistry(replace(config, **located))
 

@@ -175,7 +175,7 @@ def encoder_of(
     from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
     from spark_kafka_sink.sink.shipped_files import known_schemas
 
-    with known_schemas(plan.options.registry) as known:
+    with known_schemas(plan.options) as known:
         keeps_all = plan.options.on_invalid_record != FAIL
         yield RowEncoder(plan.formats, known, decided, keeps_all=keeps_all, only_compares=only_compares)
 

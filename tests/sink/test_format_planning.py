@@ -260,7 +260,8 @@ def test_a_write_without_a_format_imports_nothing_of_schemas() -> None:
         with encoder_of(plan) as encoder:
             batches = iter([pa.record_batch([pa.array(["a"])], names=["value"])])
             assert [len(chunk.numbers) for chunk in SparkRows(batches, plan.mapping, encoder=encoder).chunks()] == [1]
-        print([name for name in sys.modules if name.startswith(("spark_kafka_sink.schemas", "urllib3"))])
+        others = ("spark_kafka_sink.schemas", "spark_kafka_sink.config.registry", "urllib3")
+        print([name for name in sys.modules if name.startswith(others)])
         """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT

@@ -43,16 +43,19 @@ class AskedPart(NamedTuple):
 def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[CheckResult]:
     """Blocks for `left_ms` at most. Empty if nothing is encoded or framed here."""
     parts = [found for part in (KEY, VALUE) if (found := part_options(options, options.registry, part)) is not None]
-    if not parts:
+    config = options.registry
+    if config is None or not parts:
         return []
     try:
-        return list(_results(options, parts, _Asking(options.registry, clock, left_ms)))
+        return list(_results(options, config, parts, _Asking(config, clock, left_ms)))
     except ConfigError as error:  # urllib3 or a certificate is missing
         return [red(CHECK, "", str(error), explained(error))]
 
 
-def _results(options: SinkOptions, parts: Sequence[PartOptions], asking: _Asking) -> Iterator[CheckResult]:
-    config, addresses = options.registry, options.registry.schema_registry_url
+def _results(
+    options: SinkOptions, config: RegistryConfig, parts: Sequence[PartOptions], asking: _Asking
+) -> Iterator[CheckResult]:
+    addresses = config.schema_registry_url
     named = [_subject(each, config, options.topic) for each in parts]
     works: list[Work] = [asking.registry(address).default_compatibility for address in addresses]
     for part, subject in zip(parts, named, strict=True):
