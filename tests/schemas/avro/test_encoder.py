@@ -248,6 +248,13 @@ def test_values_that_the_schema_cannot_hold_are_refused(column: pa.Array, schema
     assert refused(below.slice(1), record(("x", ["null", schema]))) == [([row - 1 for row in rows], "x", reason)]
 
 
+@pytest.mark.parametrize("octets", [b"\x80", b"\xc3", b"\xff", b"a\x80b"])
+def test_a_single_byte_that_is_not_utf8_is_found(octets: bytes) -> None:
+    column = pa.array([b"a", octets, b"b"], pa.binary()).view(pa.string())
+    [(rows, _, _)] = refused(column, "string")
+    assert rows == [1]
+
+
 def decimals_of(numbers: list[int | None], type: pa.DataType) -> pa.Array:
     """Of any unscaled number, also of more digits than the type has."""
     width = type.bit_width // 8
