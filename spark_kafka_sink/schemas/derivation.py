@@ -1,8 +1,8 @@
 """From the Arrow type of a column to the text of an Avro schema.
 
-Names and types are those of Spark's to_avro, so that a subject which it filled stays compatible: a nested record is named as its
-field, in a namespace of the records around it, and so is the fixed type of a decimal. Unlike there, null comes first in a union,
-with null as default, so that a column can be added to a topic that has readers.
+Names and types are those of Spark's to_avro, so that a subject which it filled stays compatible. A nested record is named as its
+field, in a namespace of the records around it; so is the fixed type of a decimal. Unlike there, null comes first in a union, with
+null as default, so that a column can be added to a topic that has readers.
 Law: the same type gives the same text on every machine. A type that Avro lacks is a problem that names the column and a cast.
 """
 
