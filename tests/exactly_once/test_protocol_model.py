@@ -66,7 +66,13 @@ def test_no_case_is_both_evidence_and_a_known_limit() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("limit", KNOWN_LIMITS, ids=lambda limit: limit.case.name)
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param(each, id=each.case.name, marks=[pytest.mark.slow] if each.case is cases.SKIPPED_AND_ZOMBIE else [])
+        for each in KNOWN_LIMITS
+    ],
+)
 def test_what_the_full_plan_does_not_promise_is_known(limit: Limit) -> None:
     assert limit.violation in explore(Setting(FULL_PLAN, limit.case), limit.violation).traces
 

@@ -362,12 +362,15 @@ def test_columns_that_differ_in_case_alone_and_strings_of_every_kind_are_written
     assert (record.key, record.value) == (b"k", b"v")
 
 
-def test_what_sparks_own_sink_takes_and_spark_refuses_here_is_told_by_spark(spark: SparkSession) -> None:
-    """docs/migrating.md has the remedies."""
-    df = spark.range(1).selectExpr("'k' key", "'v' value")
-    writer = df.write.format("pykafka-sink").mode("append").option("topic", "t").option("kafka.bootstrap.servers", "127.0.0.1:9")
+def test_what_sparks_own_sink_takes_and_spark_refuses_here_is_told_by_spark(
+    spark: SparkSession, broker: LocalKafka, topic: Topic
+) -> None:
+    """docs/migrating.md has the remedies. The broker is there: without one, planning waits 5 s for it at each write."""
+    name, df = topic(), spark.range(1).selectExpr("'k' key", "'v' value")
+    writer = df.write.format("pykafka-sink").mode("append").option("topic", name)
+    writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers)
     assert "The provided partitioning" in error_of(writer.partitionBy("key").save)
-    message = error_of(lambda: save(df.withColumn("extra", F.lit(1)).selectExpr("*", "1 extra"), "127.0.0.1:9", "t"))
+    message = error_of(lambda: save(df.withColumn("extra", F.lit(1)).selectExpr("*", "1 extra"), broker, name))
     assert "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT" in message
 
 
