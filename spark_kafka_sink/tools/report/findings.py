@@ -225,7 +225,7 @@ def _remedy_by_reason(reason: str, skipped: int) -> str:
 @rule("throttled", "maxBytesPerSecond", "Brokers throttled for 2 % of the tasks' time, or once for a second.")
 def is_throttled(query: Query) -> Finding | None:
     part, longest = query.part("throttle"), query.totals.longest_throttle
-    if not longest or (part < 0.02 and longest < 1):  # NaN: an older line, with the longest one only
+    if not longest or (part < 0.02 and longest < 1):  # NaN: of no task
         return None
     much = "" if isnan(part) or not part else f", in all {percent(part)} of the tasks' time"
     text = f"Brokers throttled the sink, once for {seconds(longest)}{much}"

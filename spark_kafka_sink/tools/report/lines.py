@@ -1,7 +1,7 @@
 """Reads the lines that commits append to `reportPath`: one Commit for each, and what could not be read, counted and in words.
 
-Lines of any version are read: what a version does not have is NaN or empty. A file is read line by line, and a line only up to
-LONGEST_LINE. The last line of a file may lack its end while the driver is writing it, or after its disk was full.
+Lines of later versions are read, as they only have further keys. A file is read line by line, and a line only up to LONGEST_LINE.
+The last line of a file may lack its end while the driver is writing it, or after its disk was full.
 Law: a Commit can be counted, drawn and printed, whoever wrote the line: its numbers are within limits, its names are printable.
 """
 
@@ -20,7 +20,7 @@ from spark_kafka_sink.tools.words import count
 
 LONGEST_LINE = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
 KNOWN_VERSION = 4
-TIMED_VERSION = 3  # the first that tells where all of the time went
+FIRST_VERSION = 3  # that has all keys but later ones
 LINES_NAMED = 3  # of those that cannot be read
 
 Partitions = Mapping[int, int]  # partition -> rows
@@ -62,7 +62,7 @@ class Commit:
     commit_seconds: float
     running: float  # seconds in which at least one task ran
     counters: Mapping[str, float]
-    skipped: Mapping[str, int]  # reason -> rows; "" where the line does not say why
+    skipped: Mapping[str, int]  # reason -> rows
     dead_lettered: Mapping[str, int]
     exactly_once: Version | None
     partitions: Mapping[str, Partitions]  # by topic
@@ -80,6 +80,8 @@ def parse(text: bytes) -> Commit:
         raise NotALine("it is not JSON") from None
     if not isinstance(line, dict) or "committed_at_ms" not in line or "rows" not in line:
         raise NotALine("it is JSON, but not the line of a commit: committed_at_ms and rows are missing")
+    if line.get("report_version") in range(1, FIRST_VERSION):
+        raise NotALine(f"it is of version {line['report_version']}, before the first release")
     try:
         return _commit(line)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -90,7 +92,7 @@ def _commit(line: Mapping[str, Any]) -> Commit:
     batch = line.get("batch_id")
     query = line.get("query_id")
     return Commit(
-        version=_count(line.get("report_version", 1)),
+        version=_count(line["report_version"]),
         query=None if query is None else _name(query),
         batch=None if batch is None else _count(batch),
         committed_at=_time(line["committed_at_ms"]),
@@ -106,8 +108,8 @@ def _commit(line: Mapping[str, Any]) -> Commit:
         commit_seconds=_seconds(line.get("commit_seconds")),
         running=_seconds(line.get("running_seconds")),
         counters={_name(name): _number(value, MOST_OF_A_COUNTER) for name, value in line.get("counters", {}).items()},
-        skipped=_reasons(line, "skipped"),
-        dead_lettered=_reasons(line, "dead_lettered"),
+        skipped=_reasons(line["skipped_by_reason"]),
+        dead_lettered=_reasons(line["dead_lettered_by_reason"]),
         exactly_once=_version(line.get("exactly_once")),
         partitions={_name(topic): _partitions(found) for topic, found in line.get("offsets", {}).items()},
     )
@@ -151,12 +153,8 @@ def _version(found: Mapping[str, Any] | None) -> Version | None:
     return Version(_name(found.get("how", "committed")), *counts)
 
 
-def _reasons(line: Mapping[str, Any], name: str) -> dict[str, int]:
-    by_reason = line.get(f"{name}_by_reason")
-    if by_reason is not None:
-        return {_name(reason): _count(rows) for reason, rows in by_reason.items()}
-    rows = _count(line.get(name, 0))
-    return {"": rows} if rows else {}
+def _reasons(found: Mapping[str, Any]) -> dict[str, int]:
+    return {_name(reason): _count(rows) for reason, rows in found.items()}
 
 
 @dataclass
@@ -164,7 +162,6 @@ class Troubles:
     """What was not as it should be, of all files. `sentences` tells."""
 
     lines: int = 0  # read
-    older: int = 0  # lines of a version before TIMED_VERSION
     newer: int = 0
     unreadable: int = 0
     named: list[str] = field(default_factory=list)  # the first of those
@@ -180,11 +177,6 @@ class Troubles:
         for name in self.unfinished:
             name = printable(name)
             yield f"The last line of {name} has no end and was left out: the driver is writing it, or died while it did."
-        if self.older:
-            yield (
-                f"{count(self.older, 'line')} of an older version of the sink "
-                f"{'does' if self.older == 1 else 'do'} not tell where the time went: these parts of the pictures are empty."
-            )
         if self.newer:
             yield f"{count(self.newer, 'line')} of a newer version of the sink may tell more than is shown here."
         for name in self.began_anew:
@@ -251,7 +243,6 @@ class ReportFile:
                     self._leave_out(str(error))
                 else:
                     self._troubles.lines += 1
-                    self._troubles.older += commit.version < TIMED_VERSION
                     self._troubles.newer += commit.version > KNOWN_VERSION
                     yield commit
 

@@ -171,7 +171,7 @@ class Query:
 
     def _row(self, commit: Commit) -> tuple[float, ...]:
         counted = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COUNTERS.items()}
-        running, own = _running(commit), 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
+        running, own = commit.running, 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
         wall = commit.committed_at - commit.started_at
         if not isnan(running):
             wall = max(wall, running + own)  # a machine with another clock
@@ -220,11 +220,6 @@ class Query:
         """What part of all commits' time one of TIME_PARTS has; NaN if it is not known."""
         known = sum(self.series.sum_of(each) for each in TIME_PARTS)
         return self.series.sum_of(name) / known if known else nan
-
-
-def _running(commit: Commit) -> float:
-    """A line of an older version tells it if there was one task."""
-    return commit.slowest_task if isnan(commit.running) and commit.tasks == 1 else commit.running
 
 
 def _task_parts(commit: Commit, waited_for_brokers: float) -> dict[str, float]:

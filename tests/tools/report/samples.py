@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from spark_kafka_sink.sink.commit import CommitSummary, VersionSummary
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange
@@ -101,24 +99,6 @@ def _metrics(rows: float) -> dict[str, float]:
         "record-size-max": 300,
         "request-latency-max": 80,
     }
-
-
-def older(text: str) -> str:
-    """The same line as a sink of version 1 wrote it."""
-    found: dict[str, Any] = json.loads(text)
-    newer = (
-        "report_version",
-        "running_seconds",
-        "started_at_ms",
-        "median_task_seconds",
-        "task_seconds",
-        "spark_seconds",
-        "held_back_seconds",
-    )
-    newer += ("commit_seconds", "skipped_by_reason", "dead_lettered_by_reason", "schemas")
-    kept = {name: value for name, value in found.items() if name not in newer}
-    kept["counters"].pop("produce-throttle-time-total")
-    return json.dumps(kept)
 
 
 # THE FOUR STORIES

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.tools.report.command import FOLLOW_S, main
-from tests.tools.report.samples import QUERY, line, older, one_commit, write
+from tests.tools.report.samples import QUERY, line, one_commit, write
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120
@@ -222,7 +222,7 @@ def test_json_has_an_object_for_each_query_and_needs_no_extra(
 
 
 def test_json_of_a_file_without_numbers_has_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "r.jsonl", iter([older(line(5))]))
+    path = write(tmp_path / "r.jsonl", iter([line(5, tasks=0)]))
     assert main([str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["rows_per_second"] is None
 

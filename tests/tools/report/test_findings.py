@@ -15,7 +15,7 @@ from spark_kafka_sink.tools.report import findings
 from spark_kafka_sink.tools.report.findings import RULES, top
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.statistics import Query, Statistics
-from tests.tools.report.samples import STORIES, line, older
+from tests.tools.report.samples import STORIES, line
 
 NUMBER = 20
 OPTIONS_OF_SPARK = {"maxOffsetsPerTrigger", "trigger", "spark.sql.files.maxPartitionBytes", "df.repartition", "df.coalesce"}
@@ -127,13 +127,6 @@ def test_of_a_healthy_stream_no_rule_complains() -> None:
     found = findings.findings(query_of(stream(took=3)()))
     assert [each.sentence for each in found if each.is_trouble] == []
     assert found[0].stands_out.startswith("The stream keeps up")
-
-
-@pytest.mark.parametrize("lines", [*(case[0] for case in CASES.values())], ids=list(CASES))
-def test_lines_of_an_older_version_give_sentences_too(lines: Callable[[], Iterator[str]]) -> None:
-    found = top(statistics_of(older(text) for text in lines()).by_rows())
-    assert found
-    assert not [each.sentence for each in found if "nan" in each.sentence or "–" in each.sentence]
 
 
 def test_too_large_rows_are_told_another_remedy() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import product
-from math import isinf, isnan
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from spark_kafka_sink.sink.commit import VersionSummary
 from spark_kafka_sink.tools.report import lines, page, terminal
 from spark_kafka_sink.tools.report.lines import Commit, NotALine, ReportFile, Troubles, parse
 from spark_kafka_sink.tools.report.statistics import Statistics
-from tests.tools.report.samples import BEGAN, QUERY, line, older, write
+from tests.tools.report.samples import BEGAN, QUERY, line, write
 
 
 def read(path: Path) -> tuple[list[Commit], Troubles]:
@@ -30,12 +30,6 @@ def test_a_line_of_the_sink_is_read() -> None:
     assert (found.committed_at, found.started_at) == (BEGAN + 10, BEGAN + 7)
     assert (found.commit_seconds, found.skipped, found.dead_lettered) == (0.5, {"KAFKA_X": 2}, {})
     assert found.partitions == {"orders": {0: 100, 1: 300}}
-
-
-def test_a_line_of_version_1_is_read_and_lacks_what_it_does_not_say() -> None:
-    found = parse(older(line(10, skipped={"KAFKA_X": 2})).encode())
-    assert (found.version, found.rows, found.skipped) == (1, 12_000, {"": 2})
-    assert all(isnan(each) for each in (found.started_at, found.task_seconds, found.spark_seconds, found.commit_seconds))
 
 
 @pytest.mark.parametrize(
@@ -162,15 +156,21 @@ def test_an_empty_file_is_told_of(tmp_path: Path) -> None:
     assert "has no line yet" in next(troubles.sentences())
 
 
-def test_older_and_newer_lines_are_read_and_told_of(tmp_path: Path) -> None:
+def test_newer_lines_are_read_and_told_of(tmp_path: Path) -> None:
     newer = json.dumps({**json.loads(line(2)), "report_version": 5, "what_nobody_knows": [1]})
     path = tmp_path / "r.jsonl"
-    path.write_text("\n".join([older(line(1)), newer]) + "\n")
+    path.write_text("\n".join([line(1), newer]) + "\n")
     commits, troubles = read(path)
     assert len(commits) == 2
-    old, new = troubles.sentences()
-    assert old.startswith("1 line of an older version of the sink does not tell where the time went")
-    assert new.startswith("1 line of a newer version")
+    assert next(troubles.sentences()).startswith("1 line of a newer version")
+
+
+def test_lines_from_before_the_first_release_are_left_out_and_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({**json.loads(line(2)), "report_version": 2}) + "\n")
+    commits, troubles = read(path)
+    assert commits == []
+    assert "it is of version 2, before the first release" in next(troubles.sentences())
 
 
 def test_a_line_before_the_schemas_lacks_nothing_that_is_shown(tmp_path: Path) -> None:

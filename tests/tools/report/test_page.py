@@ -18,7 +18,7 @@ from spark_kafka_sink.tools.report import page, pictures, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles, parse
 from spark_kafka_sink.tools.report.statistics import Statistics
 from spark_kafka_sink.tools.report.svg import VARIABLES
-from tests.tools.report.samples import BEGAN, STORIES, line, older, write
+from tests.tools.report.samples import BEGAN, STORIES, line, write
 
 EVIL = "<script>alert('a')</script>&\"'"
 
@@ -98,9 +98,8 @@ def test_a_name_cannot_move_the_cursor_of_a_shell(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_was_not_as_it_should_be(tmp_path: Path) -> None:
-    text = page_of(tmp_path, iter([older(line(1)), "nonsense", line(40)]))
+    text = page_of(tmp_path, iter(["nonsense", line(40)]))
     assert "1 line was left out:" in text
-    assert "1 line of an older version" in text
 
 
 def test_a_file_that_holds_no_commit_is_asked_about(tmp_path: Path) -> None:
@@ -114,13 +113,6 @@ def test_a_page_without_a_commit_says_what_to_do(tmp_path: Path) -> None:
     assert "has no line yet" in text
     assert "nan" not in text
     assert next(iter(terminal.lines(*read(tmp_path / "r.jsonl")))).startswith("No commit has been reported yet")
-
-
-def test_older_lines_alone_make_a_page_too(tmp_path: Path) -> None:
-    text = page_of(tmp_path, (older(each) for each in STORIES["behind"]()))
-    assert "Size of a batch" in text
-    assert "Rows per second" not in text  # these lines do not say in which time tasks ran
-    assert "Where the time" not in text
 
 
 def test_many_queries_topics_and_partitions_stay_readable(tmp_path: Path) -> None:

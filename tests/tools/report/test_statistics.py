@@ -15,7 +15,7 @@ from spark_kafka_sink.tools.report.heat import MOST_COLUMNS, Heat
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.series import Series
 from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, TASK_PARTS, TIME_PARTS, Query, Statistics
-from tests.tools.report.samples import BEGAN, line, many_micro_batches, older
+from tests.tools.report.samples import BEGAN, line, many_micro_batches
 
 
 def query_of(*lines: str) -> Query:
@@ -112,15 +112,6 @@ def test_the_time_between_commits_of_a_stream_is_sparks_and_no_rate_counts_it() 
 def test_a_machine_with_another_clock_makes_no_time_negative() -> None:
     text = line(10, took=4).replace(f'"started_at_ms": {(BEGAN + 6) * 1000}', f'"started_at_ms": {(BEGAN + 60) * 1000}')
     assert query_of(text).series.sum_of("wall") == 4
-
-
-def test_an_older_line_has_a_slowest_task_and_no_parts() -> None:
-    query = query_of(older(line(10, took=4)))
-    assert query.series.median_of("slowest_task") == 4
-    assert isnan(query.series.median_of("wall"))
-    assert isnan(query.part_of_time("running"))
-    assert isnan(query.rows_per_s)
-    assert isnan(query.part("memory_wait"))
 
 
 def test_what_exactly_once_did_is_counted() -> None:
