@@ -148,7 +148,8 @@ def test_a_new_column_is_a_new_version_that_old_readers_understand(
 ) -> None:
     name = topic(1)
     save(spark.range(1, numPartitions=1).selectExpr("struct(id) value"), broker, name, **avro(registry))
-    save(spark.range(1, numPartitions=1).selectExpr("struct(id, if(id < 0, null, 'x') note) value"), broker, name, **avro(registry))
+    changed = "struct(id, if(id < 0, null, 'x') note) value"
+    save(spark.range(1, numPartitions=1).selectExpr(changed), broker, name, **avro(registry))
     old, new = (fastavro.parse_schema(json.loads(text)) for text in registry.texts(f"{name}-value"))
     first, second = (each.value for each in read_topic(name))
     assert first is not None
