@@ -75,6 +75,8 @@ VALUES: list[tuple[pa.DataType, Any, list[Any]]] = [
     (pa.large_string(), "string", ["", "Zoë", "x" * 1000]),
     (pa.string_view(), "string", ["", "Zoë", "x" * 1000]),
     (pa.dictionary(pa.int8(), pa.string()), "string", ["a", "b", "a"]),
+    (pa.dictionary(pa.int8(), pa.int64()), "long", [5, 7, 5]),
+    (pa.dictionary(pa.int8(), pa.binary()), "bytes", [b"a", b"\xff", b"a"]),
     (pa.binary(), "bytes", [b"", b"\xff" * 20]),
     (pa.binary(3), "bytes", [b"abc", b"def"]),
     (pa.binary(3), {"type": "fixed", "name": "F", "size": 3}, [b"abc", b"def"]),
@@ -109,6 +111,13 @@ def test_each_type_is_written_as_fastavro_does(type: pa.DataType, schema: Any, r
     assert encoded(pa.array(rows, type), schema) == written_by_fastavro(rows, schema)
     with_nulls = pa.array([None, *rows, None], type)
     assert encoded(with_nulls, schema) == [None, *written_by_fastavro(rows, schema), None]
+
+
+@pytest.mark.parametrize(("type", "schema"), [(pa.string_view(), "string"), (pa.binary_view(), "bytes")])
+def test_a_dictionary_may_have_views(type: pa.DataType, schema: str) -> None:
+    """As a table of polars has them. Arrow cannot take rows from views."""
+    column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.int32()), pa.array(["a", "b" * 20]).cast(type))
+    assert encoded(column, schema) == [b"\x28" + b"b" * 20, None, b"\x02a"]
 
 
 # REFUSED ROWS
