@@ -15,6 +15,7 @@ Which thread uses which class
     TableSender         callers: reads a table batch by batch, and has ColumnSender queue each
     RecordGatherer      callers add records; a bundle is encoded (ColumnSender) by the caller who fills it, or by the Sender after
                         linger.ms
+    AvroSerializers     callers copy objects, encode columns, and ask the registry; objects are encoded with their bundle
     RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender
     BufferPool          allocate: callers; deallocate: both
     ProducerBatch       callers fill it, under its queue's lock and their reservations; after that Sender only

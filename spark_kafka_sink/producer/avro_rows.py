@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
@@ -55,10 +57,11 @@ def python_rows(schema: AvroSchema, at: str) -> PythonRows:
 
 
 class _Fixed(NamedTuple):
-    """A type whose values need no copy, and have no more bytes than this."""
+    """A type whose values need no copy, and have no more bytes than this. `is_whole`: no float or Decimal may become one."""
 
     type: pa.DataType
     bytes: int
+    is_whole: bool = False
 
 
 def _rows(schema: AvroSchema, at: str) -> PythonRows:
@@ -77,11 +80,33 @@ def _rows(schema: AvroSchema, at: str) -> PythonRows:
                     " it by send_columns or send_table, whose columns have a type"
                 )
             return _nullable(_rows(branches[0], at))
+    milliseconds = _of_milliseconds(schema)
+    if milliseconds is not None:
+        return PythonRows(milliseconds, _take_milliseconds)
     fixed = _fixed(schema)
     if fixed is None:
         return PythonRows(_TEXTS.get(getattr(schema, "type", ""), pa.string()), _take_text)
-    size = fixed.bytes
-    return PythonRows(fixed.type, lambda value: (value, size))
+    return PythonRows(fixed.type, partial(_take_fixed, fixed))
+
+
+def _take_milliseconds(value: Any) -> Taken:
+    if isinstance(value, _NOT_WHOLE):
+        raise TypeError(_cut_off(value, pa.int64()))
+    is_number = isinstance(value, int | np.integer)
+    return int(value) * 1000 if is_number else value, VARINT_BYTES
+
+
+def _take_fixed(fixed: _Fixed, value: Any) -> Taken:
+    if fixed.is_whole and isinstance(value, _NOT_WHOLE):
+        raise TypeError(_cut_off(value, fixed.type))
+    return value, fixed.bytes
+
+
+_NOT_WHOLE = (float, Decimal, np.floating)  # of which Arrow would write what stands before the point
+
+
+def _cut_off(value: object, type: pa.DataType) -> str:
+    return f"{type} is expected, not {value.__class__.__name__}, whose fraction would be cut off"
 
 
 _TEXTS = {"bytes": pa.binary(), "string": pa.string()}
@@ -137,7 +162,7 @@ def _record(schema: AvroRecord, at: str) -> PythonRows:
     fields = {field.name: _rows(field.schema, f"{at}.{field.name}") for field in schema.fields}
     defaults = {field.name: _default(field) for field in schema.fields if field.default is not None}
     names = frozenset(fields)
-    fixed_bytes, taken_apart = _split(schema, fields)
+    fixed_bytes, whole, taken_apart = _split(schema, fields)
 
     def take(value: Any) -> Taken:
         if not isinstance(value, Mapping):
@@ -145,6 +170,9 @@ def _record(schema: AvroRecord, at: str) -> PythonRows:
         row, size = defaults | value, fixed_bytes  # type: ignore[operator]
         if len(row) > len(names) or not names.issuperset(row):
             raise TypeError(_unknown(schema, row, names))
+        for name, expected in whole:
+            if isinstance(row.get(name), _NOT_WHOLE):
+                raise TypeError(f"{name}: {_cut_off(row[name], expected)}")
         for name, take_field in taken_apart:
             field = row.get(name)
             if field is not None:
@@ -155,15 +183,19 @@ def _record(schema: AvroRecord, at: str) -> PythonRows:
     return PythonRows(pa.struct([(name, rows.type) for name, rows in fields.items()]), take)
 
 
-def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, list[tuple[str, Take]]]:
-    """The bytes of fields whose values are taken as they are, and how the others are taken."""
-    fixed_bytes, others = 0, []
+def _split(
+    schema: AvroRecord, fields: Mapping[str, PythonRows]
+) -> tuple[int, list[tuple[str, pa.DataType]], list[tuple[str, Take]]]:
+    """The bytes of fields whose values are taken as they are, those of them that are whole, and how the others are taken."""
+    fixed_bytes, whole, others = 0, [], []
     for field in schema.fields:
         plain = _fixed(_not_null(field.schema))
         fixed_bytes += UNION_BYTES if plain is None else UNION_BYTES + plain.bytes
         if plain is None:
             others.append((field.name, fields[field.name].take))
-    return fixed_bytes, others
+        elif plain.is_whole:
+            whole.append((field.name, plain.type))
+    return fixed_bytes, whole, others
 
 
 def _not_null(schema: AvroSchema) -> AvroSchema:
@@ -212,16 +244,29 @@ def _decimal(octets: bytes, scale: int) -> Decimal:
 _PLAIN = {
     "null": _Fixed(pa.null(), 0),
     "boolean": _Fixed(pa.bool_(), 1),
-    "int": _Fixed(pa.int32(), VARINT_BYTES),
-    "long": _Fixed(pa.int64(), VARINT_BYTES),
+    "int": _Fixed(pa.int32(), VARINT_BYTES, is_whole=True),
+    "long": _Fixed(pa.int64(), VARINT_BYTES, is_whole=True),
     "float": _Fixed(pa.float32(), 4),
     "double": _Fixed(pa.float64(), 8),
 }
-_UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
+_UNITS = {"micros": "us", "nanos": "ns"}
+_OF_MILLISECONDS = {
+    "time-millis": pa.time64("us"),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+}
+
+
+def _of_milliseconds(schema: AvroSchema) -> pa.DataType | None:
+    """A finer type for times in milliseconds: the encoder refuses or cuts off what they have of microseconds."""
+    logical = schema.logical if isinstance(schema, AvroPrimitive) else None
+    return None if logical is None else _OF_MILLISECONDS.get(logical.name)
 
 
 def _fixed(schema: AvroSchema) -> _Fixed | None:
-    """None for texts, bytes and what is nested."""
+    """None for texts, bytes, what is nested, and times in milliseconds."""
+    if _of_milliseconds(schema) is not None:
+        return None
     match schema:
         case AvroEnum():
             return _Fixed(pa.string(), VARINT_BYTES)
@@ -246,11 +291,11 @@ def _logical(name: str, precision: int, scale: int) -> _Fixed | None:
     kind, _, unit = name.rpartition("-")
     types = {
         "": pa.date32,
-        "time": lambda: pa.time32("ms") if unit == "millis" else pa.time64(_UNITS[unit]),
+        "time": lambda: pa.time64(_UNITS[unit]),
         "timestamp": lambda: pa.timestamp(_UNITS[unit], "UTC"),
         "local-timestamp": lambda: pa.timestamp(_UNITS[unit]),
     }
-    return _Fixed(types[kind](), VARINT_BYTES)
+    return _Fixed(types[kind](), VARINT_BYTES, is_whole=True)
 
 
 def _decimal_type(precision: int, scale: int) -> pa.DataType:

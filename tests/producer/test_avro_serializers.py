@@ -240,6 +240,7 @@ def test_a_key_may_be_a_plain_string(broker: FakeBroker, registry: FakeRegistry)
     [
         ([("id", 1)], "a dict is expected for record Order, not list"),
         ({"id": 1, "amout": 1}, r"amout is no field of record Order, which has amount, customer, id, state"),
+        ({"id": 1.5, "amount": 1}, "id: int64 is expected, not float, whose fraction would be cut off"),
         ({"id": 1, "amount": 1, "customer": 5}, "memoryview: a bytes-like object is required"),
     ],
 )
@@ -263,6 +264,28 @@ def test_an_object_that_cannot_be_encoded_fails_alone(broker: FakeBroker, regist
     assert "the value cannot be encoded, field state: " in str(errors[4])
     assert [row["id"] for row in sent(broker, registry)] == [1, 1]
     assert sum(error is not None for error in calls) == 4
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_a_time_finer_than_the_schema_is_refused_or_cut_off(broker: FakeBroker, registry: FakeRegistry, truncates: bool) -> None:
+    schema = json.dumps({"type": "long", "logicalType": "timestamp-millis"})
+    at = dt.datetime(2024, 1, 1, 1, 1, 1, 1500, dt.UTC)
+    with producer_of(broker, registry, value_schema=schema, truncate_timestamps=truncates) as producer:
+        future = producer.send(TOPIC, at)
+        producer.flush()
+        error = future.exception()
+    assert sent(broker, registry) == ([at.replace(microsecond=1000)] if truncates else [])
+    assert (error is None) is truncates
+
+
+def test_a_number_for_a_time_has_the_unit_of_the_schema(broker: FakeBroker, registry: FakeRegistry) -> None:
+    field = {"type": "long", "logicalType": "timestamp-millis"}
+    fields = [{"name": "at", "type": field}, {"name": "then", "type": field, "default": 2000}]
+    schema = json.dumps({"type": "record", "name": "Times", "fields": fields})
+    with producer_of(broker, registry, value_schema=schema) as producer:
+        producer.send(TOPIC, {"at": 1000})
+    begin = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    assert sent(broker, registry) == [{"at": begin + dt.timedelta(seconds=1), "then": begin + dt.timedelta(seconds=2)}]
 
 
 def test_objects_without_a_named_schema_are_an_error_that_says_so(broker: FakeBroker, registry: FakeRegistry) -> None:
