@@ -12,6 +12,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from jobs.quickstart_flights import draw, report_lines
+from spark_kafka_sink.sink.commit import CommitSummary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -58,7 +59,8 @@ def test_the_report_shows_each_partition_and_the_sums() -> None:
     counters = {"batch-send-total": 4, "byte-total": 500, "uncompressed-byte-total": 1500}
     offsets = {"t": {str(p): {"first": 0, "last": 9, "rows": 10, "bytes": 50} for p in (0, 2, 10)}}
     report = {"rows": 30, "bytes": 150, "tasks": 2, "running_seconds": 1.5, "counters": counters, "offsets": offsets}
-    lines = list(report_lines(json.dumps({"committed_at_ms": 1, **report}), 4.0))
+    others = json.loads(CommitSummary.of([]).to_json(1))
+    lines = list(report_lines(json.dumps(others | report), 4.0))
     assert [line.split()[0] for line in lines[1:4]] == ["t-0", "t-2", "t-10"]
     assert lines[4].split() == ["all", "30", "150"]
     assert "3.0 times smaller" in lines[5]
