@@ -150,6 +150,8 @@ class _Resolution:
             encoding = attempt.encoding(path, type, schema.branches[number])
             if not attempt.problems:
                 fitting.append((number, encoding))
+        types = {number: _number_type(schema.branches[number]) for number, _ in fitting}
+        fitting = [each for each in fitting if _WIDENED.get(types[each[0]] or "", "") not in types.values()]
         if len(fitting) != 1:
             fits = printable_list(schema.branches[number] for number, _ in fitting) if fitting else "none"
             self._problem(
@@ -166,6 +168,13 @@ class _Resolution:
 
     def _problem(self, sentence: str) -> None:
         self.problems.append(sentence)
+
+
+_WIDENED = {"long": "int", "double": "float"}  # a column that fits both fits the second as it is
+
+
+def _number_type(schema: AvroSchema) -> str | None:
+    return schema.type if isinstance(schema, AvroPrimitive) and schema.logical is None else None
 
 
 def _hint(field: AvroField, names: list[str]) -> str:

@@ -214,8 +214,15 @@ def test_a_union_of_several_types_takes_the_one_that_fits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("type", "fits"), [(pa.int32(), "it fits int, long"), (pa.float64(), "it fits none"), (pa.string(), "it fits string, enum E")]
+    ("type", "branch"), [(pa.int32(), 2), (pa.int16(), 2), (pa.int64(), 0), (pa.float32(), 4), (pa.float64(), 1)]
 )
+def test_of_two_numbers_in_a_union_the_one_that_needs_no_widening_is_taken(type: pa.DataType, branch: int) -> None:
+    column = pa.array([{"x": 1}], pa.struct([("x", type)]))
+    [written] = encoded(column, record(field("x", ["long", "double", "int", "null", "float"])))
+    assert written[0] == 2 * branch
+
+
+@pytest.mark.parametrize(("type", "fits"), [(pa.float64(), "it fits none"), (pa.string(), "it fits string, enum E")])
 def test_a_union_that_is_no_single_choice_is_a_problem(type: pa.DataType, fits: str) -> None:
     [problem] = problems_of(type, ["null", "int", "long", "string", ENUM])
     assert problem == (

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kafka_sink.records.interleave import contiguous
 
@@ -72,6 +71,11 @@ def _leaves(column: pa.Array) -> list[Any]:
 
 
 def _instants(column: pa.Array) -> list[Any]:
-    zone = "Z" if column.type.tz is not None else ""
-    texts = pc.replace_substring(column.cast(pa.timestamp(column.type.unit)).cast(pa.string()), " ", "T").to_pylist()
-    return [None if text is None else text + zone for text in texts]
+    """Instants of years that Arrow has no text for are told as a number."""
+    zone, unit = "Z" if column.type.tz is not None else "", column.type.unit
+    texts = column.cast(pa.timestamp(unit)).cast(pa.string()).to_pylist()
+    numbers = column.cast(pa.int64()).to_pylist()
+    return [
+        None if text is None else f"{number} {unit} since 1970" if text.startswith("<") else text.replace(" ", "T") + zone
+        for text, number in zip(texts, numbers, strict=True)
+    ]

@@ -9,10 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.schemas import avro_encoder
 from spark_kafka_sink.schemas.avro import encoding
+from spark_kafka_sink.schemas.avro.values import rows_that_are_not_utf8
 from tests.schemas.avro.rows import encoded, encoder_for, written_by_fastavro
 
 UTC = dt.UTC
@@ -262,6 +265,26 @@ def test_a_single_byte_that_is_not_utf8_is_found(octets: bytes) -> None:
     column = pa.array([b"a", octets, b"b"], pa.binary()).view(pa.string())
     [(rows, _, _)] = refused(column, "string")
     assert rows == [1]
+
+
+def is_utf8(octets: bytes) -> bool:
+    try:
+        octets.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+AT_BORDERS = [b"\0", b"A", b"\x7f", *(bytes([octet]) for octet in (0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF))]
+AT_BORDERS += [bytes([octet]) for octet in (0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF)]
+TEXTS = st.lists(st.sampled_from([*AT_BORDERS, "é".encode(), "€".encode(), "😀".encode()]), max_size=4).map(b"".join)
+
+
+@given(rows=st.lists(TEXTS, min_size=2, max_size=12), start=st.integers(0, 1), is_large=st.booleans())
+@example(rows=[b"\xec", b"", b"\x80"], start=0, is_large=False)
+def test_the_rows_that_are_not_utf8_are_those_that_python_cannot_decode(rows: list[bytes], start: int, is_large: bool) -> None:
+    column = pa.array(rows, pa.large_binary() if is_large else pa.binary()).slice(start)
+    assert rows_that_are_not_utf8(column).tolist() == [not is_utf8(row) for row in rows[start:]]
 
 
 def decimals_of(numbers: list[int | None], type: pa.DataType) -> pa.Array:
