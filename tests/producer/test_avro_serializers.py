@@ -361,7 +361,8 @@ def test_a_registry_that_does_not_answer_ends_the_call_within_max_block_ms(broke
         with hangs, pytest.raises((KafkaTimeoutError, RegistryError)) as caught:
             producer.send_columns(TOPIC, value=ORDERS)
         release.set()
-        assert "300" in str(caught.value)
+        # whoever ends first: the request, which has that limit too, or the call
+        assert "max.block.ms=300" in str(caught.value) or caught.value.condition == "KAFKA_SCHEMA_REGISTRY_UNREACHABLE"
         producer.send_columns(TOPIC, value=ORDERS)  # nothing bad was kept
     assert sent(broker, registry) == ORDERS.to_pylist()
 
