@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeAlias
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
 
 MAX_TEXT_CHARACTERS = 4_000_000
-MAX_DEPTH = 64  # of types within types; the encoder calls itself once per level
+MAX_DEPTH = 64  # of records, arrays and maps within each other; the encoder calls itself once per level
 MAX_TYPES = 20_000  # with each named type counted wherever it stands
 MAX_FIXED_BYTES = 2**31 - 1
 
@@ -153,6 +153,7 @@ class _Parser:
         self._sizes: dict[str, int] = {}  # how many types each named type consists of
         self._open: list[str] = []  # names of the records that are being parsed
         self._path: list[str] = []
+        self._depth = 0  # of the records, arrays and maps around
         self._count = 0
 
     def parse(self, text: str, what: str) -> AvroSchema:
@@ -192,10 +193,10 @@ class _Parser:
             case "fixed":
                 return self._fixed(declared, namespace)
             case "array":
-                with self._at("items"):
+                with self._deeper("items"):
                     return AvroArray(self._schema(self._required(declared, "items"), namespace))
             case "map":
-                with self._at("values"):
+                with self._deeper("values"):
                     return AvroMap(self._schema(self._required(declared, "values"), namespace))
             case str(name) if name in PRIMITIVES:
                 return AvroPrimitive(name, _logical_type(declared, name, None))
@@ -240,7 +241,7 @@ class _Parser:
         if not isinstance(declared, dict):
             self._fail(f"field {number} must be an object, not {_shown(declared)}")
         name = self._simple_name(declared.get("name"), f"the name of field {number}")
-        with self._at(f"field {printable(name)}"):
+        with self._deeper(f"field {printable(name)}"):
             schema = self._schema(self._required(declared, "type"), namespace)
         default = json.dumps(declared["default"]) if "default" in declared else None
         return AvroField(name, schema, default, self._aliases(declared, None), _doc(declared))
@@ -307,8 +308,8 @@ class _Parser:
         for part in namespace.split(".") if namespace else []:
             self._simple_name(part, f"namespace {printable(namespace)}")
         simple = self._simple_name(name, "the name of a type")
-        if simple in PRIMITIVES:
-            self._fail(f"{simple} is a type of Avro, and cannot be declared")
+        if simple in PRIMITIVES and not namespace:  # as in Java: Spark names records after fields, in a namespace
+            self._fail(f"{simple} is a type of Avro, and cannot be declared without a namespace")
         return (f"{namespace}.{simple}" if namespace else simple), namespace
 
     def _simple_name(self, name: Any, what: str) -> str:
@@ -344,10 +345,17 @@ class _Parser:
     @contextmanager
     def _at(self, step: str) -> Iterator[None]:
         self._path.append(step)
-        if len(self._path) > MAX_DEPTH:
-            self._fail(f"types are nested more than {MAX_DEPTH} deep")
         yield
         self._path.pop()
+
+    @contextmanager
+    def _deeper(self, step: str) -> Iterator[None]:
+        with self._at(step):
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                self._fail(f"records, arrays and maps are nested more than {MAX_DEPTH} deep")
+            yield
+            self._depth -= 1
 
     def _fail(self, problem: str) -> NoReturn:
         steps = self._path if len(self._path) <= _SHOWN_STEPS else [self._path[0], "…", *self._path[-_SHOWN_STEPS:]]

@@ -3,7 +3,8 @@
 Names and types are those of Spark's to_avro, so that a subject which it filled stays compatible. A nested record is named as its
 field, in a namespace of the records around it; so is the fixed type of a decimal. Unlike there, null comes first in a union, with
 null as default, so that a column can be added to a topic that has readers.
-Law: the same type gives the same text on every machine. A type that Avro lacks is a problem that names the column and a cast.
+Law: the same type gives the same text on every machine, and one that parse_schema takes. A type that Avro lacks is a problem that
+names the column and a cast.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
+
+from spark_kafka_sink.errors import printable
+from spark_kafka_sink.schemas.avro_schema import MAX_DEPTH, PRIMITIVES
 
 Json = dict[str, Any] | list[Any] | str
 
@@ -42,6 +46,8 @@ def derive_schema(
 
 def _wrong_names(name: str, namespace: str | None) -> list[str]:
     wrong = [] if _NAME.fullmatch(name) else [f"{name!r} cannot name an Avro record: {_RULE}"]
+    if name in PRIMITIVES and not namespace:
+        wrong.append(f"{name!r} cannot name an Avro record without a namespace: it is a type of Avro")
     if namespace and not all(map(_NAME.fullmatch, namespace.split("."))):
         wrong.append(f"{namespace!r} cannot be an Avro namespace: between its dots, {_RULE}")
     return wrong
@@ -53,20 +59,21 @@ _RULE = "names have letters of ASCII, digits and _, and do not begin with a digi
 class _NamedPlace:
     """Where in the column a type stands, and which name a record, or the fixed type of a decimal, gets there."""
 
-    def __init__(self, name: str, namespace: str, path: str) -> None:
+    def __init__(self, name: str, namespace: str, path: str, depth: int = 0) -> None:
         self.name = name
         self.namespace = namespace
         self.path = path
+        self.depth = depth  # of the structs, arrays and maps around
 
     @property
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     def of_field(self, name: str) -> _NamedPlace:
-        return _NamedPlace(name, self.full_name, f"{self.path}.{name}")
+        return _NamedPlace(name, self.full_name, f"{self.path}.{name}", self.depth + 1)
 
     def of_items(self) -> _NamedPlace:
-        return _NamedPlace(self.name, self.namespace, f"{self.path}[*]")
+        return _NamedPlace(self.name, self.namespace, f"{self.path}[*]", self.depth + 1)
 
 
 class _Derivation:
@@ -81,6 +88,12 @@ class _Derivation:
 
     def _not_null(self, type: pa.DataType, place: _NamedPlace) -> Json:
         type = plain_type(type)
+        if place.depth > MAX_DEPTH:
+            self._problems.append(
+                f"{printable(place.path, 60)} is nested too deeply: structs, arrays and maps may be {MAX_DEPTH} deep. Write the"
+                " inner ones as text, as with to_json"
+            )
+            return "null"
         if pa.types.is_struct(type):
             return self._record(type, place)
         if _is_list(type):

@@ -248,8 +248,13 @@ def plan_part(options: PartOptions, type: pa.DataType, config: RegistryConfig, p
 
 
 def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
-    name = options.record_name or TOP_LEVEL_RECORD
-    return derive_schema(type, False, name=name, namespace=options.record_namespace, at=options.part, problems=problems)
+    """The text, which rows of the type can be encoded with: it may be registered before any row is."""
+    name, found = options.record_name or TOP_LEVEL_RECORD, list[str]()
+    text = derive_schema(type, False, name=name, namespace=options.record_namespace, at=options.part, problems=found)
+    if not found:
+        _encoder(type, text, (), options.part, options.truncates_timestamps, found)
+    problems.extend(found)
+    return text
 
 
 def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> PartFormat:

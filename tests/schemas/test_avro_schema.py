@@ -231,8 +231,16 @@ def arrays(depth: int) -> str:
 
 
 def test_types_may_be_nested_so_deep_and_no_deeper() -> None:
-    parse_schema(arrays(avro_schema.MAX_DEPTH - 1))
-    assert "types are nested more than 64 deep" in refusal(arrays(avro_schema.MAX_DEPTH))
+    parse_schema(arrays(avro_schema.MAX_DEPTH))
+    assert "records, arrays and maps are nested more than 64 deep" in refusal(arrays(avro_schema.MAX_DEPTH + 1))
+
+
+def test_unions_add_no_depth() -> None:
+    nested: Any = "int"
+    for number in range(avro_schema.MAX_DEPTH):
+        nested = record(f"R{number}", field("x", ["null", nested]))
+    parse_schema(json.dumps(nested))
+    assert "more than 64 deep" in refusal(json.dumps({"type": "map", "values": nested}))
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, arrays(100_000), '{"type":"record","name":"R","fields":' + "[" * 100_000])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
@@ -23,6 +26,7 @@ from spark_kafka_sink.config.format_options import (
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.schemas import known_schemas
+from spark_kafka_sink.schemas.avro_schema import PRIMITIVES
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.part_format import PartFormat, plan_part
 from spark_kafka_sink.schemas.registry_errors import INCOMPATIBLE, SCHEMA_NOT_FOUND, WRITE_RULE, RegistryError
@@ -123,6 +127,53 @@ def test_what_a_task_gets_is_plain_data(registry: FakeRegistry, known: KnownSche
     copy = pickle.loads(pickle.dumps(found))
     assert copy == found
     assert copy.encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x01\x02"]
+
+
+def structs(depth: int) -> pa.DataType:
+    nested = pa.int32()
+    for _ in range(depth):
+        nested = pa.struct([("x", nested)])
+    return nested
+
+
+@pytest.mark.parametrize(
+    ("type", "told"),
+    [
+        (structs(65), "structs, arrays and maps may be 64 deep"),
+        (structs(2_000), "structs, arrays and maps may be 64 deep"),
+        (pa.struct([(f"f{number}", pa.int32()) for number in range(20_000)]), "more than 20,000 types"),
+    ],
+)
+def test_a_derived_schema_that_cannot_be_used_is_a_problem_of_planning(type: pa.DataType, told: str) -> None:
+    """It was registered, and then found to be none that rows can be encoded with."""
+    (problem,) = problems_of(type)
+    assert told in problem
+
+
+def test_a_record_cannot_have_the_name_of_a_type_alone() -> None:
+    (problem,) = problems_of(record_name="double")
+    assert problem == "'double' cannot name an Avro record without a namespace: it is a type of Avro"
+    assert problems_of(record_name="double", record_namespace="a") == []
+
+
+@pytest.mark.parametrize("name", sorted(PRIMITIVES))
+def test_a_struct_may_be_in_a_field_named_like_a_type(known: KnownSchemas, registry: FakeRegistry, name: str) -> None:
+    """Spark's to_avro names the record after the field, and Java takes it: it was registered, and then refused."""
+    type = pa.struct([(name, ROW), ("list", pa.list_(pa.struct([(name, ROW)])))])
+    row = {name: {"id": 7}, "list": [{name: {"id": 8}}]}
+    found = planned(type).for_topic(known, "t").encode(pa.array([row], type)).values[0].as_py()
+    (text,) = registry.texts("t-value")
+    assert fastavro.schemaless_reader(io.BytesIO(found[5:]), json.loads(text), None) == row
+
+
+def test_structs_as_deep_as_they_may_be_are_written(known: KnownSchemas) -> None:
+    value: Any = 1
+    for _ in range(64):
+        value = {"x": value}
+    type = structs(64)
+    found = pickle.loads(pickle.dumps(planned(type).for_topic(known, "t")))
+    encoded = found.encode(pa.array([value], type))
+    assert encoded.values.to_pylist() == [b"\x00\x00\x00\x00\x01" + b"\x02" * 65]
 
 
 def test_a_schema_that_is_not_compatible_is_told_before_anything_is_registered(
