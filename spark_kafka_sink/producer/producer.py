@@ -374,6 +374,11 @@ class KafkaProducer(TransactionalMethods):
         self._check_usable()
         return self._parts.metadata_wait.await_partition(topic, 0).partitions_for(topic)
 
+    def ask_for_topics(self, topics: Iterable[str]) -> None:
+        """Have the metadata of several topics fetched together, before partitions_for is called for each. Never blocks."""
+        self._check_usable()
+        self._parts.metadata_wait.ask_for(topics)
+
     def await_brokers(self, timeout_ms: int) -> None:
         """Wait until a broker has answered this producer for the first time. Blocks at most `timeout_ms`.
 

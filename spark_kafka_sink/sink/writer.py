@@ -17,7 +17,7 @@ import logging
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -99,7 +99,7 @@ class _KafkaWriter:
         producer_options = with_shipped_files(options.producer.to_mapping())
         with PRODUCERS.lend(producer_options, options.producer_cache_timeout_ms) as producer:
             sender = RowSender(producer, options, partial(larger_producer, producer_options))
-            with encoder_of(self.plan) as encoder:
+            with encoder_of(self.plan, sender.missing_topics) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, partial(await_brokers, producer, options.producer), encoder)
                 try:
                     for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
@@ -120,7 +120,8 @@ class _KafkaWriter:
         task = Task.current()
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
-            with encoder_of(self.plan, decided_schemas(attempt), only_compares=not attempt.writes) as encoder:
+            decided = decided_schemas(attempt)
+            with encoder_of(self.plan, sender.missing_topics, decided, only_compares=not attempt.writes) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
                 for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
                     if attempt.takes(content_to_compare(chunk, attempt.write)):
@@ -166,9 +167,13 @@ def _found_abort(task: Task) -> KafkaCommitMessage:
 
 @contextlib.contextmanager
 def encoder_of(
-    plan: WritePlan, decided: Mapping[str, int] = MappingProxyType({}), *, only_compares: bool = False
+    plan: WritePlan,
+    missing_topics: Callable[[Sequence[str]], Collection[str]],
+    decided: Mapping[str, int] = MappingProxyType({}),
+    *,
+    only_compares: bool = False,
 ) -> Iterator[RowEncoder | None]:
-    """What encodes the rows of a task; None if no key or value has a format. `decided` and `only_compares`: see RowEncoder."""
+    """What encodes the rows of a task; None if no key or value has a format. The other arguments: see RowEncoder."""
     if not plan.formats:
         yield None
         return
@@ -177,7 +182,9 @@ def encoder_of(
 
     with known_schemas(plan.options) as known:
         keeps_all = plan.options.on_invalid_record != FAIL
-        yield RowEncoder(plan.formats, known, decided, keeps_all=keeps_all, only_compares=only_compares)
+        yield RowEncoder(
+            plan.formats, known, decided, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
+        )
 
 
 def _no_larger_producer() -> NoReturn:

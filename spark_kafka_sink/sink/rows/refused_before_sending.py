@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.topic_names import is_topic_name
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.refused_rows import find_refused_rows
@@ -43,6 +43,29 @@ class RefusedBeforeSending:
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after max.block.ms
         self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
 
+    def missing_topics(self, topics: Sequence[str]) -> frozenset[str]:
+        """Those that do not exist by the brokers' answer; their rows are refused later. `topics` are valid names.
+
+        Blocks at most max.block.ms for those that nobody has asked for yet. Raises as send_columns does, but for such topics.
+        """
+        self.producer.ask_for_topics(each for each in topics if each not in self._unknown_topics)
+        for topic in topics:
+            self._require_answer(topic, topics)
+        self.looks_first |= bool(self._unknown_topics)
+        return frozenset(self._unknown_topics).intersection(topics)
+
+    def _require_answer(self, topic: str, topics: Sequence[str]) -> None:
+        """Whether the topic exists is known when this returns. `topics`: that were asked for with it."""
+        if topic in self._unknown_topics:
+            return
+        try:
+            self.producer.partitions_for(topic)
+        except KafkaError as error:
+            if error.condition == "KAFKA_UNKNOWN_TOPIC":
+                self._unknown_topics |= self.producer.unknown_topics(topics)
+            if topic not in self._unknown_topics:
+                raise
+
     def remove_refused_rows(self, chunk: Chunk, error: KafkaError) -> Chunk:
         """The rows to be sent, after the producer has refused the chunk with `error`. The others are skipped or dead-lettered.
 
@@ -66,7 +89,10 @@ class RefusedBeforeSending:
         return self._remove(chunk, refused)
 
     def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
-        """The rows whose topics and partitions may exist. The others are skipped or dead-lettered."""
+        """The rows whose topics and partitions may exist. The others are skipped or dead-lettered.
+
+        Raises an error if a row must fail the task.
+        """
         if self.takes_any_size:
             chunk = self._remove_large_rows(chunk)
         if not self._unknown_topics and not self._partition_counts:
@@ -80,7 +106,11 @@ class RefusedBeforeSending:
         elif self._unknown_topics.keys().isdisjoint(topics):
             return chunk
         refused = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
-        return self._remove(chunk, [each for each in refused if each.condition in WAITED_FOR])
+        awaited = [each for each in refused if each.condition in WAITED_FOR]
+        failing = next((each for each in awaited if self.outcomes.fails_task(each.condition)), None)
+        if failing is not None:
+            raise self._error_of_first_row(chunk, failing, KafkaTimeoutError(failing.text, condition=failing.condition))
+        return self._remove(chunk, awaited)
 
     def _remove_large_rows(self, chunk: Chunk) -> Chunk:
         refused = find_refused_rows(chunk.columns, self._size_limits, {})

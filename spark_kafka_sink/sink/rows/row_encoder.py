@@ -2,11 +2,12 @@
 
 Rows that cannot be encoded leave the chunk, and hang on it with their reasons and as JSON: RowSender applies the user's choice.
 Where each topic has a schema of its own, the registry is asked once per topic; all other schemas came with the plan.
+Law: it is asked only for topics that exist, as it may register a schema for good. Rows for others are refused when they are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,6 +53,7 @@ class RowEncoder:
             of a part where each topic has a schema.
         only_compares: the rows are not written, as those of the earlier run are in Kafka or decided. If the columns do not fit
             its schema, they are other rows for certain: the plan's schema shows that as well as any.
+        missing_topics: tells which of some valid names no topic has. It may block.
         keeps_all: all rows that cannot be encoded; False: only the first of each chunk, which fails the task.
     """
 
@@ -61,10 +63,11 @@ class RowEncoder:
         known: KnownSchemas,
         decided: Mapping[str, int] = NOTHING_DECIDED,
         *,
+        missing_topics: Callable[[Sequence[str]], Collection[str]],
         keeps_all: bool,
         only_compares: bool = False,
     ) -> None:
-        self._parts = [_PartEncoder(each, known, decided.get(each.part.part), only_compares) for each in formats]
+        self._parts = [_PartEncoder(each, known, decided.get(each.part.part), missing_topics, only_compares) for each in formats]
         self._keeps_all = keeps_all
 
     def uses(self) -> tuple[SchemaUse, ...]:
@@ -72,9 +75,10 @@ class RowEncoder:
         return all_uses(use for part in self._parts for use in part.uses)
 
     def encode(self, chunk: Chunk) -> Chunk:
-        """The chunk with bytes for keys and values. Blocks only to ask for the schema of a topic.
+        """The chunk with bytes for keys and values. Blocks only to ask for a topic, and for its schema.
 
         Raises:
+            KafkaError: brokers do not tell whether a topic exists.
             SchemaError: the columns do not fit the schema of a topic.
             RegistryError: that schema cannot be had.
         """
@@ -117,9 +121,17 @@ def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, _Encoded], rows: 
 class _PartEncoder:
     """Encodes the keys or the values."""
 
-    def __init__(self, planned: PlannedFormat, known: KnownSchemas, decided: int | None, only_compares: bool) -> None:
+    def __init__(
+        self,
+        planned: PlannedFormat,
+        known: KnownSchemas,
+        decided: int | None,
+        missing_topics: Callable[[Sequence[str]], Collection[str]],
+        only_compares: bool,
+    ) -> None:
         self._part = planned.part
         self._known = known
+        self._missing_topics = missing_topics
         self._only_compares = only_compares
         self._of_all = None if planned.column is None else self._as_decided(planned.column, decided)
         self._of_topics: dict[str, ColumnFormat] = {}
@@ -149,9 +161,10 @@ class _PartEncoder:
         pieces: list[pa.Array] = []
         refused: list[_Refused] = []
         groups = list(_rows_of_topics(topic))
+        missing = self._missing_among([name for name, _ in groups if name is not None])
         for name, rows in groups:
             taken = column if len(groups) == 1 else take_rows(column, rows)
-            if name is None:
+            if name is None or name in missing:
                 pieces.append(json_texts(taken).cast(pa.binary()))  # it is refused for its topic, and has no schema
                 continue
             found = self._encoded(self._of_topic(name), taken)
@@ -161,6 +174,10 @@ class _PartEncoder:
             return _Encoded(pieces[0], refused)
         order = np.concatenate([rows for _, rows in groups])
         return _Encoded(_joined(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused)
+
+    def _missing_among(self, topics: list[str]) -> Collection[str]:
+        new = [topic for topic in topics if topic not in self._of_topics]
+        return self._missing_topics(new) if new else ()
 
     def _of_topic(self, topic: str) -> ColumnFormat:
         found = self._of_topics.get(topic)

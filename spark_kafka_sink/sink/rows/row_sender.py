@@ -9,7 +9,7 @@ Law: when finish() returns, rows == acknowledged + skipped + dead-lettered; anyt
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -121,6 +121,10 @@ class RowSender:
         return Counter() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
 
     # SENDING
+
+    def missing_topics(self, topics: Sequence[str]) -> Collection[str]:
+        """Of these valid names those that no topic has; see RefusedBeforeSending. Rows for them follow the user's choice."""
+        return self._refused.missing_topics(topics)
 
     def send(self, chunk: Chunk) -> None:
         """Queue all rows. Blocks as send_columns does, and for as long as the user's rates require.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from tests.sink.fake_producer import FakeProducer
 ROW = pa.struct([pa.field("id", pa.int64())])
 ROW_TEXT = '{"type":"record","name":"Row","fields":[{"name":"id","type":"long"}]}'
 WIDER_TEXT = ROW_TEXT.replace("}]}", '},{"name":"note","type":["null","string"],"default":null}]}')
+DERIVED_TEXT = '{"type":"record","name":"topLevelRecord","fields":[{"name":"id","type":["null","long"],"default":null}]}'
 FRAME = b"\x00\x00\x00\x00\x01"
 NO_ID = "it is null"
 
@@ -69,8 +70,12 @@ def chunk(values: list[Any], **given: Any) -> Chunk:
     return Chunk(columns(value=pa.array(values, given.pop("kind", ROW)), **given), numbers, 1_000)
 
 
+def no_topic(_: Sequence[str]) -> list[str]:
+    return []
+
+
 def encoder(known: KnownSchemas, *formats: PlannedFormat, **options: Any) -> RowEncoder:
-    return RowEncoder(formats, known, **({"keeps_all": True} | options))
+    return RowEncoder(formats, known, **({"keeps_all": True, "missing_topics": no_topic} | options))
 
 
 def test_values_and_keys_are_encoded_and_nulls_stay(registry: FakeRegistry, known: KnownSchemas) -> None:
@@ -186,6 +191,36 @@ def test_rows_in_random_order_are_what_they_are_one_by_one(registry: FakeRegistr
     expected = [each.columns["value"][0].as_py() for each in one_by_one if len(each.numbers)]
     assert at_once.columns["value"].to_pylist() == expected
     assert len(at_once.numbers) + sum(len(each.chunk.numbers) for each in at_once.unencoded) == 500
+
+
+class Topics:
+    """Some topics exist. `asked`: what was asked for, in order."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self.asked: list[str] = []
+
+    def missing(self, topics: Sequence[str]) -> set[str]:
+        self.asked += topics
+        return {name for name in topics if name not in self._names}
+
+
+@pytest.mark.parametrize("schema", [None, SchemaReference(LATEST)])
+def test_the_registry_hears_only_of_topics_that_exist(
+    registry: FakeRegistry, known: KnownSchemas, schema: SchemaReference | None
+) -> None:
+    """A mistyped topic registered a subject for good, or failed the task where the schema is the latest."""
+    registry.register("a-value", DERIVED_TEXT)
+    topics = Topics("a")
+    rows = encoder(known, planned(known, topic=None, schema=schema), missing_topics=topics.missing)
+    for _ in range(2):
+        given = chunk([{"id": 1}, {"id": 2}, {"id": 3}], topic=pa.array(["typo", "a", "no/topic"]))
+        found = rows.encode(given)
+        shown = found.columns["value"].to_pylist()
+        assert (shown[0], shown[2], found.unencoded) == (b'{"id": 1}', b'{"id": 3}', ())
+    assert not any("typo" in each for each in registry.requests)
+    assert topics.asked == ["typo", "a", "typo"]
+    assert [use.subject for use in rows.uses()] == ["a-value"]
 
 
 # REPETITIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -231,6 +231,15 @@ class Lacking(FakeProducer):
             raise KafkaTimeoutError(f"Topic {missing[0]} not present", condition="KAFKA_UNKNOWN_TOPIC")
         return super().send_columns(topic, **columns)
 
+    def ask_for_topics(self, topics: Iterable[str]) -> None:
+        list(topics)
+
+    def partitions_for(self, topic: str) -> range:
+        if topic != "t":
+            self.waits.append(topic)
+            raise KafkaTimeoutError(f"Topic {topic} not present", condition="KAFKA_UNKNOWN_TOPIC")
+        return range(1)
+
     def unknown_topics(self, topics: list[str]) -> dict[str, str]:
         return {name: f"Topic {name} not present" for name in topics if name != "t" and self.answers}
 
@@ -258,6 +267,35 @@ def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_rejected(
     assert [call["value"].to_pylist() for call in dead] == [["v-gone", "v-lost"], ["v-lost", "v-gone"], ["v-other"]]
     assert (sending.acknowledged, sending.dead_lettered) == (4, 5)
     assert sending.dead_lettered_by_reason == {"KAFKA_UNKNOWN_TOPIC": 5}
+
+
+def test_topics_that_were_found_to_be_missing_are_not_waited_for_again() -> None:
+    producer = Lacking()
+    sending = sender_by_column(producer, BURYING)
+    for _ in range(2):
+        assert sending.missing_topics(["t", "gone", "lost"]) == {"gone", "lost"}
+    sending.send_table(to_topics("gone", "t", "lost"))
+    sending.finish()
+    assert producer.waits == ["gone"]
+    assert sending.dead_lettered_by_reason == {"KAFKA_UNKNOWN_TOPIC": 2}
+    assert sending.acknowledged == 1
+
+
+def test_a_topic_that_was_found_to_be_missing_fails_the_task_by_its_first_row() -> None:
+    sending = sender_by_column(Lacking(), FAILING)
+    assert sending.missing_topics(["gone"]) == {"gone"}
+    with pytest.raises(KafkaTimeoutError) as raised:
+        sending.send_table(to_topics("t", "gone"))
+    assert str(raised.value) == (
+        "[KAFKA_UNKNOWN_TOPIC] row 1 of this task: topic gone, no key, value of 6 bytes: Topic gone not present"
+    )
+
+
+def test_a_topic_is_missing_only_if_brokers_say_so() -> None:
+    away = Lacking()
+    away.answers = False
+    with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
+        sender_by_column(away, SKIPPING).missing_topics(["t", "gone"])
 
 
 def test_text_that_is_not_utf8_has_its_outcome_and_keeps_its_bytes() -> None:
