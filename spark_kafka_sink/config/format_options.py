@@ -91,6 +91,12 @@ def _parse_schema_text(value: object) -> str:
 SCHEMA = Kind("string", _parse_schema_text, hides=True)
 
 
+def read_subject(name: str) -> str:
+    if name in (".", ".."):
+        raise InvalidValueError(f"no registry can be asked for a subject {name!r}: in an address it is a step to another path")
+    return name
+
+
 def _format(name: str) -> str:
     return name.lower()
 
@@ -111,9 +117,9 @@ class FormatOptions:
             "derived from the DataFrame. framed needs it, and takes no text.")
     key_schema: SchemaReference | None = option("keySchema", SCHEMA, default=None, non_empty=True, convert=read_reference,
         doc="The same for the key.")
-    value_subject: str | None = option("valueSubject", STRING, default=None, non_empty=True,
+    value_subject: str | None = option("valueSubject", STRING, default=None, non_empty=True, convert=read_subject,
         doc="The value's subject in the registry. Not set: as value.subject.name.strategy names it, topic-value by default.")
-    key_subject: str | None = option("keySubject", STRING, default=None, non_empty=True,
+    key_subject: str | None = option("keySubject", STRING, default=None, non_empty=True, convert=read_subject,
         doc="The key's subject in the registry. Not set: as key.subject.name.strategy names it, topic-key by default.")
     value_record_name: str | None = option("valueRecordName", STRING, default=None, non_empty=True,
         doc="Name of the record in a derived schema. Not set: topLevelRecord, as Spark's to_avro names it.")

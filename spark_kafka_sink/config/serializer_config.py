@@ -19,6 +19,7 @@ from spark_kafka_sink.config.format_options import (
     PartOptions,
     SchemaReference,
     read_reference,
+    read_subject,
 )
 from spark_kafka_sink.config.option import BOOLEAN, STRING, Option, conceal, join_problems, option, read_all, rows_of
 from spark_kafka_sink.config.registry_config import URL_KEY, RegistryConfig
@@ -35,9 +36,9 @@ class SerializerConfig:
             "derived from the column's type, in send_columns and send_table; send needs it.")
     key_schema: SchemaReference | None = option("key.schema", SCHEMA, default=None, non_empty=True, convert=read_reference,
         doc="The same for the key.")
-    value_subject: str | None = option("value.subject", STRING, default=None, non_empty=True,
+    value_subject: str | None = option("value.subject", STRING, default=None, non_empty=True, convert=read_subject,
         doc="The value's subject in the registry. Not set: as value.subject.name.strategy names it, topic-value by default.")
-    key_subject: str | None = option("key.subject", STRING, default=None, non_empty=True,
+    key_subject: str | None = option("key.subject", STRING, default=None, non_empty=True, convert=read_subject,
         doc="The key's subject in the registry. Not set: as key.subject.name.strategy names it, topic-key by default.")
     value_record_name: str | None = option("value.record.name", STRING, default=None, non_empty=True,
         doc="Name of the record in a derived schema. Not set: topLevelRecord.")

@@ -53,8 +53,13 @@ class RegistryRequest(NamedTuple):
     body: Mapping[str, Any] | None = None
 
     def url_at(self, address: str) -> str:
-        path = "/".join(quote(each, safe="") for each in self.path)
+        path = "/".join(_quoted(each) for each in self.path)
         return f"{address}/{path}" + (f"?{urlencode(self.query)}" if self.query else "")
+
+
+def _quoted(part: str) -> str:
+    """One step of a path. Plain dots would lead to another path of the server, as urllib3 resolves them."""
+    return "%2E" * len(part) if part in (".", "..") else quote(part, safe="")
 
 
 class _NoAnswer(NamedTuple):
@@ -171,19 +176,22 @@ class RegistryClient:
                     preload_content=False,
                 ) as response,
             ):
-                return _read(address.url, request, response)
+                return _read(address.url, request, response, headers)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            return _failure(address.url, error)
+            return _failure(address.url, error, headers)
 
 
 # ANSWERS AND FAILURES
 
 
-def _read(url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse) -> RegistryAnswer | _NoAnswer:
-    status, content_type = response.status, response.headers.get("Content-Type", "")
+def _read(
+    url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse, sent: HiddenHeaders
+) -> RegistryAnswer | _NoAnswer:
+    status, content_type = response.status, sent.conceal(response.headers.get("Content-Type", ""))
     if 300 <= status < 400:
+        location = sent.conceal(response.headers.get("Location", ""))
         raise RegistryError(
-            f"cannot {request.what} at {url}: it redirects to {_shown_url(response.headers.get('Location', ''))}, which is not"
+            f"cannot {request.what} at {url}: it redirects to {_shown_url(location)}, which is not"
             " followed, as the login would be sent there; if that is the registry, write it into schema.registry.url",
             condition=NOT_A_REGISTRY,
         )
@@ -192,7 +200,7 @@ def _read(url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse
         raise RegistryError(
             f"cannot {request.what} at {url}: the answer has more than {MAX_ANSWER_BYTES:,} bytes", condition=NOT_A_REGISTRY
         )
-    answer = RegistryAnswer(url, status, _json(content), content_type)
+    answer = RegistryAnswer(url, status, _without_login_in_texts(_json(content), sent), content_type)
     if status in _RETRIABLE_STATUS:
         return _NoAnswer(url, f"HTTP status {status} {_message(answer)}".rstrip(), may_retry=True)
     return answer
@@ -216,12 +224,24 @@ def _json(content: bytes) -> Any:
         return NO_JSON
 
 
+def _without_login_in_texts(body: Any, sent: HiddenHeaders) -> Any:
+    """The answer, without the login in what is quoted from it: a server or a proxy may repeat what it was sent."""
+    if not isinstance(body, dict):
+        return body
+    message, messages = body.get("message"), body.get("messages")
+    if isinstance(message, str):
+        body["message"] = sent.conceal(message)
+    if isinstance(messages, list):
+        body["messages"] = [sent.conceal(each) if isinstance(each, str) else each for each in messages]
+    return body
+
+
 def _message(answer: RegistryAnswer) -> str:
     message = answer.body.get("message") if isinstance(answer.body, dict) else None
     return printable(message) if isinstance(message, str) else ""
 
 
-def _failure(url: str, error: Exception) -> _NoAnswer:
+def _failure(url: str, error: Exception, sent: HiddenHeaders) -> _NoAnswer:
     """In words; urllib3 wraps the cause, and names objects of its own in its texts."""
     import ssl
 
@@ -230,7 +250,7 @@ def _failure(url: str, error: Exception) -> _NoAnswer:
         inner := next((each for each in (*reason.args, reason.__cause__) if isinstance(each, BaseException)), None)
     ) is not None:
         reason = inner
-    text = f"{type(reason).__name__}: {printable(reason).rpartition('>: ')[2]}"
+    text = f"{type(reason).__name__}: {printable(sent.conceal(str(reason))).rpartition('>: ')[2]}"
     if isinstance(reason, ssl.SSLCertVerificationError):
         text += " (schema.registry.ssl.truststore.location names the authorities that are trusted)"
         return _NoAnswer(url, text, may_retry=False)

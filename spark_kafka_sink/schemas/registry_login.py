@@ -6,8 +6,10 @@ Law: a login is in a Secret, or in headers whose repr hides their values.
 from __future__ import annotations
 
 import base64
+import re
 from functools import partial
 from random import Random
+from urllib.parse import quote
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.jaas import NO_OPTIONS
@@ -17,12 +19,31 @@ from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes
 from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post
 from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache, token_error
 
+_SHORTEST_ALONE = 4  # characters of a password that is looked for by itself
+
 
 class HiddenHeaders(dict[str, str]):
     """Headers of a request. Their repr is [hidden]."""
 
     def __repr__(self) -> str:
         return HIDDEN
+
+    def conceal(self, text: str) -> str:
+        """The text of an answer, with [hidden] where it repeats the login of these headers, in any form."""
+        scheme, _, sent = self.get("Authorization", "").partition(" ")
+        if not sent:
+            return text
+        secrets = _forms_of_login(sent) if scheme == "Basic" else {sent}
+        forms = secrets | {quote(each, safe="") for each in secrets}
+        return re.sub("|".join(map(re.escape, sorted(forms, key=len, reverse=True))), HIDDEN, text)
+
+
+def _forms_of_login(encoded: str) -> set[str]:
+    """user:password, in base64 with and without its padding. The password alone, unless it is as short as a syllable."""
+    pair = base64.b64decode(encoded).decode()
+    password = pair.partition(":")[2]
+    alone = {password} if len(password) >= _SHORTEST_ALONE else set()
+    return {encoded, encoded.rstrip("="), pair} | alone
 
 
 class RegistryLogin:

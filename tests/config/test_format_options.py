@@ -66,6 +66,13 @@ def test_another_schema_is_told_what_it_may_be(written: str) -> None:
     assert len(problems[0]) < 500
 
 
+@pytest.mark.parametrize("subject", [".", ".."])
+def test_a_subject_of_dots_cannot_be_asked_for(subject: str) -> None:
+    _, problems = with_registry(valueFormat="avro", valueSubject=subject)
+    assert len(problems) == 1
+    assert f"no registry can be asked for a subject {subject!r}" in problems[0]
+
+
 def test_a_password_in_the_wrong_option_does_not_show() -> None:
     _, problems = with_registry(valueFormat="avro", valueSchema="password=hunter2")
     assert "hunter2" not in str(problems)

@@ -127,6 +127,63 @@ def test_schemas_that_refer_to_each_other_are_asked_for_once(fake: FakeRegistry)
     assert len(fake.requests) == 2
 
 
+# THE LOGIN IN AN ANSWER
+
+
+@pytest.mark.parametrize("status", [401, 409, 503])
+@pytest.mark.parametrize(
+    "login", [{"basic__auth__user__info": f"me:{CANARY}"}, {"bearer__auth__credentials__source": "STATIC_TOKEN"}]
+)
+def test_an_answer_that_repeats_the_login_is_shown_without_it(fake: FakeRegistry, status: int, login: dict[str, str]) -> None:
+    options = login if "basic__auth__user__info" in login else login | {"bearer__auth__token": CANARY}
+    pair = base64.b64encode(f"me:{CANARY}".encode()).decode()
+    said = f"not you: Basic {pair}, {pair.rstrip('=')}, me:{CANARY}, me%3A{CANARY}, Bearer {CANARY}; {CANARY}"
+    if "bearer__auth__token" in options:
+        said = said.replace(pair, "…").replace(pair.rstrip("="), "…")
+    body = json.dumps({"error_code": status, "message": said}).encode()
+    with fake.fail_with(answers(status, body, f"text/{CANARY}")):
+        error = refusal(client(fake.url, schema__registry__max__retries="1", **options))
+    assert "not you: Basic " in str(error)
+    assert "[hidden]; [hidden]" in str(error)
+    assert pair not in str(error)
+    assert pair.rstrip("=") not in str(error)
+
+
+def test_what_is_no_http_is_shown_without_the_login(fake: FakeRegistry) -> None:
+    def repeats(handler: BaseHTTPRequestHandler) -> bool:
+        handler.wfile.write(f"{handler.headers['Authorization']} is no HTTP\r\n\r\n".encode())
+        handler.close_connection = True
+        return True
+
+    with fake.fail_with(repeats):
+        error = refusal(
+            client(
+                fake.url,
+                schema__registry__max__retries="0",
+                bearer__auth__credentials__source="STATIC_TOKEN",
+                bearer__auth__token=CANARY,
+            )
+        )
+    assert "[hidden] is no HTTP" in str(error)
+
+
+def test_reasons_of_an_incompatibility_are_shown_without_the_login(fake: FakeRegistry) -> None:
+    body = json.dumps({"is_compatible": False, "messages": [f"me:{CANARY} may not", 5]}).encode()
+    registry = client(fake.url, basic__auth__user__info=f"me:{CANARY}")
+    with fake.fail_with(answers(200, body)), pytest.raises(KafkaError) as raised:
+        registry.require_compatible("s", '"string"')
+    assert "[hidden] may not" in str(raised.value)
+    assert CANARY not in str(raised.value)
+
+
+def test_a_subject_of_dots_is_asked_for_at_its_own_path(fake: FakeRegistry) -> None:
+    """urllib3 resolved the dots, so that the request went to another path."""
+    for subject, path in ((".", "/subjects/%2E/versions/latest"), ("..", "/subjects/%2E%2E/versions/latest")):
+        with pytest.raises(RegistryError):
+            client(fake.url).latest(subject)
+        assert fake.requests[-1].split()[1] == path
+
+
 # REPETITIONS
 
 
