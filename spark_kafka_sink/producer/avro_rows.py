@@ -2,16 +2,20 @@
 
 `send` gathers objects, and a bundle of them becomes one Arrow array, which AvroEncoder encodes. Until then the caller may change
 its dicts and lists: what is gathered are copies. Made together with them is a bound of the encoded size, for buffer memory.
-Laws: no default is written where a dict has the field; a field that no dict may have is an error. Only what a column can be has a
-type: a union of several types has none.
+Laws: no default is written where a dict has the field; a field that no dict may have is an error. A value is changed only as the
+schema means it: a float of 32 bits rounds, a datetime without a time zone is UTC. Only what a column can be has a type: a union
+of several types has none.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
 from decimal import Decimal
 from functools import partial
+from math import isinf
+from operator import index
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -19,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
+from spark_kafka_sink.schemas.avro.defaults import encode_default, unwritable
 from spark_kafka_sink.schemas.avro_schema import (
     NULL,
     AvroArray,
-    AvroEnum,
     AvroField,
     AvroFixed,
     AvroMap,
@@ -38,6 +42,7 @@ _BLOCK_BYTES = 2 * VARINT_BYTES  # of an array or map: how many entries, and the
 
 Taken: TypeAlias = tuple[Any, int]  # a copy that may be kept, and a bound of its bytes as Avro
 Take: TypeAlias = Callable[[Any], Taken]
+Check: TypeAlias = Callable[[Any], None]  # raises TypeError for what would change; no int does
 
 
 class PythonRows(NamedTuple):
@@ -57,11 +62,11 @@ def python_rows(schema: AvroSchema, at: str) -> PythonRows:
 
 
 class _Fixed(NamedTuple):
-    """A type whose values need no copy, and have no more bytes than this. `is_whole`: no float or Decimal may become one."""
+    """A type whose values need no copy, and have no more bytes than this."""
 
     type: pa.DataType
     bytes: int
-    is_whole: bool = False
+    check: Check | None = None
 
 
 def _rows(schema: AvroSchema, at: str) -> PythonRows:
@@ -80,33 +85,32 @@ def _rows(schema: AvroSchema, at: str) -> PythonRows:
                     " it by send_columns or send_table, whose columns have a type"
                 )
             return _nullable(_rows(branches[0], at))
-    milliseconds = _of_milliseconds(schema)
-    if milliseconds is not None:
-        return PythonRows(milliseconds, _take_milliseconds)
     fixed = _fixed(schema)
-    if fixed is None:
-        return PythonRows(_TEXTS.get(getattr(schema, "type", ""), pa.string()), _take_text)
-    return PythonRows(fixed.type, partial(_take_fixed, fixed))
-
-
-def _take_milliseconds(value: Any) -> Taken:
-    if isinstance(value, _NOT_WHOLE):
-        raise TypeError(_cut_off(value, pa.int64()))
-    is_number = isinstance(value, int | np.integer)
-    return int(value) * 1000 if is_number else value, VARINT_BYTES
+    if fixed is not None:
+        return PythonRows(fixed.type, partial(_take_fixed, fixed))
+    if isinstance(schema, AvroFixed):
+        return PythonRows(pa.binary(), _take_octets)  # the encoder compares its size
+    name = _of_milliseconds(schema)
+    if name is not None:
+        return PythonRows(_OF_MILLISECONDS[name], partial(_take_milliseconds, _check_of_time(name)))
+    return PythonRows(_TEXTS.get(getattr(schema, "type", ""), pa.string()), _take_text)
 
 
 def _take_fixed(fixed: _Fixed, value: Any) -> Taken:
-    if fixed.is_whole and isinstance(value, _NOT_WHOLE):
-        raise TypeError(_cut_off(value, fixed.type))
+    if fixed.check is not None and value is not None:
+        fixed.check(value)
     return value, fixed.bytes
 
 
-_NOT_WHOLE = (float, Decimal, np.floating)  # of which Arrow would write what stands before the point
+def _take_milliseconds(check: Check, value: Any) -> Taken:
+    if value is not None:
+        check(value)
+    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return int(value) * 1000 if is_number else value, VARINT_BYTES
 
 
-def _cut_off(value: object, type: pa.DataType) -> str:
-    return f"{type} is expected, not {value.__class__.__name__}, whose fraction would be cut off"
+def _take_octets(value: Any) -> Taken:
+    return _take_text(value.bytes if isinstance(value, UUID) else value)
 
 
 _TEXTS = {"bytes": pa.binary(), "string": pa.string()}
@@ -119,8 +123,67 @@ def _take_text(value: Any) -> Taken:
         return value, VARINT_BYTES + len(value)
     if isinstance(value, UUID):
         return str(value), VARINT_BYTES + 36
-    copied = bytes(memoryview(value))  # raises TypeError
+    try:
+        copied = bytes(memoryview(value))
+    except TypeError:
+        raise TypeError(f"text or bytes are expected, not {_kind(value)}") from None
     return copied, VARINT_BYTES + len(copied)
+
+
+def _kind(value: object) -> str:
+    return value.__class__.__name__
+
+
+# WHAT ARROW WOULD CHANGE WITHOUT A WORD
+
+
+def _check_whole(value: Any) -> None:
+    """Arrow asks anything for its __int__, which cuts off what is behind the point. It refuses by itself what has none."""
+    if not hasattr(value, "__int__"):
+        return
+    try:
+        index(value)
+    except TypeError:
+        raise TypeError(f"a whole number is expected, not {_kind(value)}, whose fraction would be cut off") from None
+
+
+def _check_float(value: Any) -> None:
+    """Rounding to 32 bits is meant; a number that becomes infinite is not."""
+    if isinstance(value, float) and abs(value) >= _BEYOND_FLOAT and not isinf(value):
+        raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_LARGEST_FLOAT:.7g}")
+
+
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+_BEYOND_FLOAT = 2.0**128 - 2.0**103  # rounded up, from here
+
+
+def _check_date(value: Any) -> None:
+    if isinstance(value, datetime):
+        raise TypeError(f"a date is expected, not {_kind(value)}, whose time of day would be cut off")
+    if not isinstance(value, date | np.datetime64):
+        _check_whole(value)
+
+
+def _check_instant(value: Any) -> None:
+    if not isinstance(value, date | np.datetime64):
+        _check_whole(value)
+
+
+def _check_local(value: Any) -> None:
+    """Arrow would move it to UTC."""
+    if isinstance(value, datetime | time) and value.tzinfo is not None:
+        raise TypeError(
+            f"the schema's time is local: a {_kind(value)} without a time zone is expected, not one with {value.tzinfo}"
+        )
+    if not isinstance(value, date | time | np.datetime64):
+        _check_whole(value)
+
+
+def _check_of_time(name: str) -> Check:
+    """`name`: a logical type."""
+    if name == "date":
+        return _check_date
+    return _check_instant if name.startswith("timestamp-") else _check_local
 
 
 # NESTED OBJECTS
@@ -160,42 +223,54 @@ def _map(values: PythonRows) -> PythonRows:
 
 def _record(schema: AvroRecord, at: str) -> PythonRows:
     fields = {field.name: _rows(field.schema, f"{at}.{field.name}") for field in schema.fields}
-    defaults = {field.name: _default(field) for field in schema.fields if field.default is not None}
+    defaults = {
+        field.name: _checked_default(field, fields[field.name], f"{at}.{field.name}")
+        for field in schema.fields
+        if field.default is not None
+    }
     names = frozenset(fields)
-    fixed_bytes, whole, taken_apart = _split(schema, fields)
+    fixed_bytes, checked, taken_apart = _split(schema, fields)
 
     def take(value: Any) -> Taken:
         if not isinstance(value, Mapping):
             raise TypeError(f"a dict is expected for {schema}, not {type(value).__name__}")
-        row, size = defaults | value, fixed_bytes  # type: ignore[operator]
+        row = defaults | value  # type: ignore[operator]
         if len(row) > len(names) or not names.issuperset(row):
             raise TypeError(_unknown(schema, row, names))
-        for name, expected in whole:
-            if isinstance(row.get(name), _NOT_WHOLE):
-                raise TypeError(f"{name}: {_cut_off(row[name], expected)}")
-        for name, take_field in taken_apart:
-            field = row.get(name)
-            if field is not None:
-                row[name], more = take_field(field)
-                size += more
-        return row, size
+        return row, fixed_bytes + _take_fields(row, checked, taken_apart)
 
     return PythonRows(pa.struct([(name, rows.type) for name, rows in fields.items()]), take)
 
 
-def _split(
-    schema: AvroRecord, fields: Mapping[str, PythonRows]
-) -> tuple[int, list[tuple[str, pa.DataType]], list[tuple[str, Take]]]:
-    """The bytes of fields whose values are taken as they are, those of them that are whole, and how the others are taken."""
-    fixed_bytes, whole, others = 0, [], []
+def _take_fields(row: dict[str, Any], checked: list[tuple[str, Check]], taken_apart: list[tuple[str, Take]]) -> int:
+    """Puts into the row what is taken of its fields, and returns the bytes of `taken_apart`."""
+    name, size = "", 0
+    try:
+        for name, check in checked:
+            field = row.get(name)
+            if type(field) is not int and field is not None:
+                check(field)
+        for name, take in taken_apart:
+            field = row.get(name)
+            if field is not None:
+                row[name], more = take(field)
+                size += more
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from error
+    return size
+
+
+def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, list[tuple[str, Check]], list[tuple[str, Take]]]:
+    """The bytes of fields whose values are taken as they are, the checks of these, and how the others are taken."""
+    fixed_bytes, checked, others = 0, [], []
     for field in schema.fields:
         plain = _fixed(_not_null(field.schema))
         fixed_bytes += UNION_BYTES if plain is None else UNION_BYTES + plain.bytes
         if plain is None:
             others.append((field.name, fields[field.name].take))
-        elif plain.is_whole:
-            whole.append((field.name, plain.type))
-    return fixed_bytes, whole, others
+        elif plain.check is not None:
+            checked.append((field.name, plain.check))
+    return fixed_bytes, checked, others
 
 
 def _not_null(schema: AvroSchema) -> AvroSchema:
@@ -208,8 +283,22 @@ def _unknown(schema: AvroRecord, row: Mapping[object, object], names: frozenset[
     return f"{printable_list(unknown)} is no field of {schema}, which has {printable_list(sorted(names))}"
 
 
+# DEFAULTS
+
+
+def _checked_default(field: AvroField, rows: PythonRows, at: str) -> Any:
+    """As an object that could be sent. Raises SchemaError if it cannot be written, for which rows need not lack the field."""
+    try:
+        encode_default(field)
+        default = _default(field)
+        pa.array([rows.take(default)[0]], rows.type)
+    except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
+        raise SchemaError(unwritable(at, error)) from error
+    return default
+
+
 def _default(field: AvroField) -> Any:
-    """As an object that could be sent: JSON has bytes as text, and shows no dates."""
+    """JSON has bytes as text, and shows no dates."""
     assert field.default is not None
     return _from_json(json.loads(field.default), field.schema)
 
@@ -231,12 +320,18 @@ def _from_json(value: Any, schema: AvroSchema) -> Any:
             octets = value.encode("latin-1")
             logical = schema.logical
             return _decimal(octets, logical.scale) if logical is not None and logical.name == "decimal" else octets
+        case AvroPrimitive(type="int" | "long"):
+            return int(value)  # 1.0 is whole
+        case AvroPrimitive(type="float" | "double"):
+            return float(value)
         case _:
             return value
 
 
 def _decimal(octets: bytes, scale: int) -> Decimal:
-    return Decimal(int.from_bytes(octets, "big", signed=True)).scaleb(-scale)
+    """Exactly: arithmetic would round to the digits of the thread's decimal context."""
+    unscaled = int.from_bytes(octets, "big", signed=True)
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
 # VALUES OF A BOUNDED SIZE
@@ -244,9 +339,9 @@ def _decimal(octets: bytes, scale: int) -> Decimal:
 _PLAIN = {
     "null": _Fixed(pa.null(), 0),
     "boolean": _Fixed(pa.bool_(), 1),
-    "int": _Fixed(pa.int32(), VARINT_BYTES, is_whole=True),
-    "long": _Fixed(pa.int64(), VARINT_BYTES, is_whole=True),
-    "float": _Fixed(pa.float32(), 4),
+    "int": _Fixed(pa.int32(), VARINT_BYTES, _check_whole),
+    "long": _Fixed(pa.int64(), VARINT_BYTES, _check_whole),
+    "float": _Fixed(pa.float32(), 4, _check_float),
     "double": _Fixed(pa.float64(), 8),
 }
 _UNITS = {"micros": "us", "nanos": "ns"}
@@ -257,23 +352,19 @@ _OF_MILLISECONDS = {
 }
 
 
-def _of_milliseconds(schema: AvroSchema) -> pa.DataType | None:
-    """A finer type for times in milliseconds: the encoder refuses or cuts off what they have of microseconds."""
+def _of_milliseconds(schema: AvroSchema) -> str | None:
+    """The logical type, if it has a finer one here: the encoder refuses or cuts off what values have of microseconds."""
     logical = schema.logical if isinstance(schema, AvroPrimitive) else None
-    return None if logical is None else _OF_MILLISECONDS.get(logical.name)
+    return logical.name if logical is not None and logical.name in _OF_MILLISECONDS else None
 
 
 def _fixed(schema: AvroSchema) -> _Fixed | None:
-    """None for texts, bytes, what is nested, and times in milliseconds."""
+    """None for texts, bytes, what is nested, and times in milliseconds. Bytes may change after `send`, so they are copied."""
     if _of_milliseconds(schema) is not None:
         return None
     match schema:
-        case AvroEnum():
-            return _Fixed(pa.string(), VARINT_BYTES)
         case AvroFixed() if schema.logical is not None and schema.logical.name == "decimal":
             return _Fixed(_decimal_type(schema.logical.precision, schema.logical.scale), schema.size)
-        case AvroFixed():
-            return _Fixed(pa.binary(schema.size), schema.size)
         case AvroPrimitive(logical=None):
             return _PLAIN.get(schema.type)
         case AvroPrimitive() if schema.logical is not None:
@@ -295,7 +386,7 @@ def _logical(name: str, precision: int, scale: int) -> _Fixed | None:
         "timestamp": lambda: pa.timestamp(_UNITS[unit], "UTC"),
         "local-timestamp": lambda: pa.timestamp(_UNITS[unit]),
     }
-    return _Fixed(types[kind](), VARINT_BYTES, is_whole=True)
+    return _Fixed(types[kind](), VARINT_BYTES, _check_of_time(name))
 
 
 def _decimal_type(precision: int, scale: int) -> pa.DataType:

@@ -8,6 +8,7 @@ Law: a call of `send_columns` with a row that cannot be encoded queues no row. A
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -152,9 +153,14 @@ class AvroSerializers:
         return EncodedRow(values[0].as_py())
 
     def encode_objects(self, part: str, topic: str, taken: Sequence[object]) -> tuple[pa.Array, dict[int, KafkaError]]:
-        """A column of bytes, and by row the errors of those that cannot be encoded. Never blocks: the schema is known."""
+        """A column of bytes, and by row the errors of those that cannot be encoded. Never blocks.
+
+        What `take` gave has a schema. Tombstones alone need none, and so do rows that are encoded already.
+        """
         done = {row: value for row, value in enumerate(taken) if type(value) is EncodedRow}
         rows = [None if row in done else value for row, value in enumerate(taken)] if done else taken
+        if all(value is None for value in rows):
+            return pa.array([done.get(row) for row in range(len(taken))], pa.binary()), {}
         rows_format, column = self._objects[part, topic]
         array, errors = _as_array(rows, rows_format.type)
         found = column.encode(array)
@@ -205,7 +211,7 @@ class AvroSerializers:
                 " thread sends: send a record to the topic before, or send from another thread",
                 condition="KAFKA_ILLEGAL_STATE",
             )
-        outcome = outcome_within(plan, self._max_block_ms)
+        outcome = outcome_within(partial(_result_of, plan), self._max_block_ms)
         if outcome is None:
             raise KafkaTimeoutError(
                 f"the schema registry has not told the {key[0]}'s schema for topic {printable(key[-1])} within"
@@ -213,7 +219,21 @@ class AvroSerializers:
             )
         if outcome.error is not None:
             raise outcome.error
-        return known.setdefault(key, outcome.result)
+        result, fault = outcome.result
+        if fault is not None:
+            raise fault
+        return known.setdefault(key, result)
+
+
+def _result_of(plan: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """A fault that is no KafkaError remains what it is: outcome_within would call it a login that failed."""
+    try:
+        return plan(), None
+    except KafkaError:
+        raise
+    except Exception as fault:  # noqa: BLE001 - raised again, on the thread that sends
+        fault.__traceback__ = fault.__context__ = fault.__cause__ = None  # frames of the registry's calls have its secrets
+        return None, fault
 
 
 def _require_all(encoded: EncodedColumn, part: str, places: np.ndarray[Any, Any] | None = None) -> pa.Array:
@@ -234,15 +254,13 @@ def _not_encodable(what: str, field: str, reason: str, more: str = "") -> Invali
 
 def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict[int, KafkaError]]:
     """Objects that are not of the type become null, and have an error."""
-    try:
+    with suppress(Exception):  # an object's own code runs here: a tzinfo, a number
         return pa.array(rows, type), {}
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
-        pass
     pieces, errors = [], dict[int, KafkaError]()
     for row, value in enumerate(rows):
         try:
             pieces.append(pa.array([value], type))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 - it fails alone
             pieces.append(pa.nulls(1, type))
             errors[row] = SerializationError(f"an object cannot be serialized as Avro: {error}")
     return pa.concat_arrays(pieces), errors

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.records.varint import encode_varint
 from spark_kafka_sink.schemas.avro.decimals import DecimalEncoding, FixedDecimalEncoding
-from spark_kafka_sink.schemas.avro.defaults import encode_default
+from spark_kafka_sink.schemas.avro.defaults import encode_default, unwritable
 from spark_kafka_sink.schemas.avro.encoding import Encoding
 from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, MapEncoding, NullableEncoding, RecordEncoding
 from spark_kafka_sink.schemas.avro.values import (
@@ -42,6 +42,7 @@ from spark_kafka_sink.schemas.avro_schema import (
     LogicalType,
 )
 
+LARGEST_FIXED_BYTES = 2**24  # 16 times the default of max.request.size
 MAX_DECIMAL_FIXED_BYTES = 256
 
 
@@ -74,6 +75,9 @@ class _Resolution:
                 return self._record(path, type, schema)
             case AvroArray() if _is_list(type):
                 return ArrayEncoding(path, self.encoding(f"{path}[*]", type.value_type, schema.items))
+            case AvroFixed() if schema.size > LARGEST_FIXED_BYTES:
+                self._problem(f"{self._column(path)} is {schema} in the schema; the limit is {LARGEST_FIXED_BYTES:,} bytes")
+                return ConstantEncoding(path, b"")
             case AvroMap() if pa.types.is_map(type) and _is_string(_plain_type(type.key_type)):
                 return self._map(path, type, schema)
         found = _value_encoding(path, type, schema, self.truncates_timestamps)
@@ -120,7 +124,7 @@ class _Resolution:
             try:
                 octets = encode_default(field)
             except ValueError as error:
-                self._problem(f"the default of the schema's field {printable(path)} cannot be written: {error}")
+                self._problem(unwritable(path, error))
         return ConstantEncoding(path, octets)
 
     def _map(self, path: str, type: pa.MapType, schema: AvroMap) -> Encoding:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import math
 import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 from uuid import UUID
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError
+from spark_kafka_sink.producer.avro_rows import python_rows
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.schemas.avro_schema import parse_schema
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from tests.fakes.fake_broker import FakeBroker
 from tests.schemas.fake_registry import FakeRegistry
@@ -240,8 +245,8 @@ def test_a_key_may_be_a_plain_string(broker: FakeBroker, registry: FakeRegistry)
     [
         ([("id", 1)], "a dict is expected for record Order, not list"),
         ({"id": 1, "amout": 1}, r"amout is no field of record Order, which has amount, customer, id, state"),
-        ({"id": 1.5, "amount": 1}, "id: int64 is expected, not float, whose fraction would be cut off"),
-        ({"id": 1, "amount": 1, "customer": 5}, "memoryview: a bytes-like object is required"),
+        ({"id": 1.5, "amount": 1}, "id: a whole number is expected, not float, whose fraction would be cut off"),
+        ({"id": 1, "amount": 1, "customer": 5}, "customer: text or bytes are expected, not int"),
     ],
 )
 def test_an_object_of_another_form_is_refused_at_once(broker: FakeBroker, registry: FakeRegistry, row: Any, why: str) -> None:
@@ -325,9 +330,6 @@ def test_a_partitioner_of_records_gets_the_bytes(broker: FakeBroker, registry: F
 
 
 def test_a_size_bound_is_never_too_small() -> None:
-    from spark_kafka_sink.producer.avro_rows import python_rows
-    from spark_kafka_sink.schemas.avro_schema import parse_schema
-
     rows = python_rows(parse_schema(json.dumps(EVERYTHING)), "value")
     long = {"tags": ["€" * 50] * 20, "counts": {"k" * 9: 2**31 - 1}, "inner": {"x": -(2**31), "ys": [2**63 - 1] * 30}}
     filled = {**{"flag": True, "real": 1.0, "small": 1.0, "raw": b"x" * 99, "four": b"abcd"}, "day": dt.date.max, **long}
@@ -339,7 +341,203 @@ def test_a_size_bound_is_never_too_small() -> None:
     assert len(out.getvalue()) <= size < 4 * len(out.getvalue())
 
 
+# VALUES THAT WOULD CHANGE
+
+
+def one_field(type: Any, **more: Any) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": [{"name": "f", "type": type, **more}]})
+
+
+@pytest.mark.parametrize("options", [{"value_schema": json.dumps(ORDER)}, {}], ids=["named", "derived"])
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_a_tombstone_needs_no_schema(
+    broker: FakeBroker, registry: FakeRegistry, options: dict[str, str], columns_first: bool
+) -> None:
+    """A tombstone before any object of its topic ended the producer: the Sender's thread looked for the schema of objects."""
+    rows = pa.array([{"id": 1, "amount": Decimal(1)}], pa.struct([("id", pa.int64()), ("amount", pa.decimal128(10, 2))]))
+    with producer_of(broker, registry, **options) as producer:
+        if columns_first:
+            producer.send_columns(TOPIC, value=rows)
+        futures = [producer.send(TOPIC, None, key=b"k") for _ in range(2)]
+        producer.flush()
+        assert [future.exception() for future in futures] == [None, None]
+        if options:
+            producer.send(TOPIC, {"id": 2, "amount": 1})
+    written = broker.values(TOPIC)[int(columns_first) :]
+    assert written[:2] == [None, None]
+    assert len(written) == 2 + len(options)
+
+
+def test_a_bundle_of_encoded_rows_and_tombstones_needs_no_schema(broker: FakeBroker, registry: FakeRegistry) -> None:
+    from spark_kafka_sink.producer.avro_serializers import EncodedRow
+
+    with producer_of(broker, registry) as producer:
+        assert producer._avro is not None
+        values, errors = producer._avro.encode_objects("value", TOPIC, [None, EncodedRow(b"x"), None])
+    assert (values.to_pylist(), errors) == ([None, b"x", None], {})
+
+
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+FOUR = {"type": "fixed", "name": "Four", "size": 4}
+EAST = dt.timezone(dt.timedelta(hours=2), "EET")
+CHANGED: list[tuple[Any, Any, str]] = [
+    ("long", 1.5, "a whole number is expected, not float, whose fraction would be cut off"),
+    ("long", Decimal("3.7"), "a whole number is expected, not Decimal"),
+    ("long", Fraction(3, 2), "a whole number is expected, not Fraction"),
+    ("int", np.array(1.5), "a whole number is expected, not ndarray"),
+    (["null", "int"], np.float32(1.5), "a whole number is expected, not float32"),
+    (MILLIS, Fraction(3, 2), "a whole number is expected, not Fraction"),
+    ("float", 1e300, "a number that a float of 32 bits can hold is expected, at most 3.402823e.38"),
+    ("float", -3.5e38, "at most"),
+    (
+        LOCAL,
+        dt.datetime(2024, 1, 1, tzinfo=EAST),
+        "the schema's time is local: a datetime without a time zone .* not one with EET",
+    ),
+    (LOCAL | {"logicalType": "local-timestamp-millis"}, dt.datetime(2024, 1, 1, tzinfo=EAST), "the schema's time is local"),
+    ({"type": "int", "logicalType": "time-millis"}, dt.time(1, tzinfo=EAST), "a time without a time zone is expected"),
+    ({"type": "int", "logicalType": "date"}, dt.datetime(2024, 1, 1, 5), "a date is expected, not datetime"),
+    ({"type": "int", "logicalType": "date"}, 1.5, "a whole number is expected"),
+    (FOUR, 5, "text or bytes are expected, not int"),
+]
+
+
+@pytest.mark.parametrize(("type", "value", "why"), CHANGED, ids=range(len(CHANGED)))
+@pytest.mark.parametrize("at", ["f", "f: g", "f[]"])
+def test_a_value_that_would_change_is_refused(type: Any, value: Any, why: str, at: str) -> None:
+    """Arrow cuts off, rounds to infinity and moves to UTC without a word."""
+    inner = json.loads(one_field(type)) | {"name": "Inner"}
+    inner["fields"][0]["name"] = "g"
+    types = {"f": (type, value), "f: g": (inner, {"g": value}), "f[]": ({"type": "array", "items": type}, [value])}
+    schema, given = types[at]
+    rows = python_rows(parse_schema(one_field(schema)), "value")
+    with pytest.raises(TypeError, match=rf"^{at.removesuffix('[]')}: .*{why}"):
+        rows.take({"f": given})
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "back"),
+    [
+        ("float", 0.1, np.float32(0.1)),
+        ("float", math.inf, math.inf),
+        ("float", float(np.finfo(np.float32).max), float(np.finfo(np.float32).max)),
+        ("long", np.int32(5), 5),
+        ("double", 2**53, 2.0**53),
+        (MILLIS, dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
+        (MILLIS, dt.datetime(2024, 1, 1, tzinfo=EAST), dt.datetime(2023, 12, 31, 22, tzinfo=dt.UTC)),
+        (LOCAL, 5, dt.datetime(1970, 1, 1, microsecond=5)),
+        ({"type": "int", "logicalType": "date"}, 1, dt.date(1970, 1, 2)),
+        (FOUR, b"abcd", b"abcd"),
+        (["null", FOUR], None, None),
+        ({"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}, UUID(int=5), UUID(int=5).bytes),
+    ],
+)
+def test_what_loses_nothing_is_written(broker: FakeBroker, registry: FakeRegistry, type: Any, value: Any, back: Any) -> None:
+    with producer_of(broker, registry, value_schema=one_field(type)) as producer:
+        producer.send(TOPIC, {"f": value})
+    assert sent(broker, registry) == [{"f": back}]
+
+
+@pytest.mark.parametrize("type", [FOUR, ["null", FOUR], "bytes", {"type": "enum", "name": "E", "symbols": ["AAAA", "BBBB"]}])
+def test_bytes_are_copied(broker: FakeBroker, registry: FakeRegistry, type: Any) -> None:
+    with producer_of(broker, registry, value_schema=one_field(type), linger_ms=10_000) as producer:
+        octets = bytearray(b"AAAA")
+        producer.send(TOPIC, {"f": octets})
+        octets[:] = b"BBBB"
+    assert sent(broker, registry) in ([{"f": b"AAAA"}], [{"f": "AAAA"}])
+
+
+def test_an_object_whose_own_code_fails_fails_alone(broker: FakeBroker, registry: FakeRegistry) -> None:
+    class Nowhere(dt.tzinfo):
+        pass  # each of its methods raises NotImplementedError
+
+    with producer_of(broker, registry, value_schema=one_field(MILLIS), linger_ms=10_000) as producer:
+        futures = [producer.send(TOPIC, {"f": dt.datetime(2024, 1, 1, tzinfo=zone)}) for zone in (Nowhere(), dt.UTC)]
+        producer.flush()
+        assert [future.exception() is None for future in futures] == [False, True]
+
+
+def test_a_fixed_of_another_size_fails_alone_and_names_its_field(broker: FakeBroker, registry: FakeRegistry) -> None:
+    with producer_of(broker, registry, value_schema=one_field(FOUR), linger_ms=10_000) as producer:
+        future = producer.send(TOPIC, {"f": b"abc"})
+        producer.send(TOPIC, {"f": b"abcd"})
+        producer.flush()
+        assert "field f: it does not have the 4 bytes of the fixed" in str(future.exception())
+    assert sent(broker, registry) == [{"f": b"abcd"}]
+
+
+# DEFAULTS
+
+
+def test_a_decimal_default_keeps_all_its_digits(broker: FakeBroker, registry: FakeRegistry) -> None:
+    unscaled = -12345678901234567890123456789012345678
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10}
+    schema = one_field(decimal, default=unscaled.to_bytes(16, "big", signed=True).decode("latin-1"))
+    with producer_of(broker, registry, value_schema=schema) as producer:
+        producer.send(TOPIC, {})
+    assert sent(broker, registry) == [{"f": Decimal("-1234567890123456789012345678.9012345678")}]
+
+
+WRONG_DEFAULTS: list[tuple[Any, Any, str]] = [
+    ("bytes", 5, "5 is no bytes"),
+    ("bytes", "\u20ac", "characters beyond 255, which are no bytes"),
+    ("long", "x", '"x" is no long'),
+    (FOUR, "abc", '"abc" is no fixed Four of 4 bytes'),
+    ({"type": "record", "name": "Q", "fields": [{"name": "x", "type": "int"}]}, {}, "it lacks field x"),
+    ({"type": "map", "values": "int"}, 5, "5 is no map"),
+    ({"type": "array", "items": "bytes"}, [5], "5 is no bytes"),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 2}, "\u007f\u007f", "precision"),
+]
+
+
+@pytest.mark.parametrize(("type", "default", "why"), WRONG_DEFAULTS, ids=range(len(WRONG_DEFAULTS)))
+def test_a_wrong_default_is_an_error_of_the_schema(
+    broker: FakeBroker, registry: FakeRegistry, type: Any, default: Any, why: str
+) -> None:
+    """It was an AuthenticationError with the name of Python's exception."""
+    with (
+        producer_of(broker, registry, value_schema=one_field(type, default=default)) as producer,
+        pytest.raises(SchemaError, match=rf"default of the schema's field value\.f cannot be written: .*{why}"),
+    ):
+        producer.send(TOPIC, {})
+
+
+def test_a_default_may_be_any_number_of_the_type(broker: FakeBroker, registry: FakeRegistry) -> None:
+    fields = [{"name": "f", "type": "long", "default": 5.0}, {"name": "g", "type": "double", "default": 2**60 + 1}]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+    with producer_of(broker, registry, value_schema=schema) as producer:
+        producer.send(TOPIC, {})
+    assert [value[5:] for value in broker.values(TOPIC)] == [b"\x0a" + struct.pack("<d", 2.0**60)]
+
+
+@pytest.mark.parametrize("sends_columns", [False, True])
+def test_a_fixed_that_is_too_large_is_an_error_of_the_schema(
+    broker: FakeBroker, registry: FakeRegistry, sends_columns: bool
+) -> None:
+    """Arrow was asked for 2 GiB, for seconds, and then raised an error of its own."""
+    schema = one_field({"type": "fixed", "name": "F", "size": 2**31 - 1})
+    with producer_of(broker, registry, value_schema=schema) as producer:
+        send = {
+            True: lambda: producer.send_columns(TOPIC, value=pa.array([{"f": b""}])),
+            False: lambda: producer.send(TOPIC, {"f": b""}),
+        }[sends_columns]
+        with pytest.raises(SchemaError, match=r"value\.f is fixed F of 2147483647 bytes in the schema; the limit is 16,777,216"):
+            send()
+
+
 # THE REGISTRY
+
+
+def test_a_fault_of_planning_is_not_called_a_login_that_failed(
+    broker: FakeBroker, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("planned badly")
+
+    monkeypatch.setattr("spark_kafka_sink.producer.avro_serializers.plan_part", fails)
+    with producer_of(broker, registry) as producer, pytest.raises(ZeroDivisionError, match="planned badly"):
+        producer.send_columns(TOPIC, value=ORDERS)
 
 
 def test_options_are_checked_together(broker: FakeBroker) -> None:

@@ -173,7 +173,7 @@ NO_DEFAULTS: list[tuple[Any, Any, str]] = [
     ("float", 1e300, "1e+300 is no float"),
     ("double", 10**400, "is no double"),
     ("string", None, "null is no string"),
-    ("bytes", "\u0100", "can't encode"),
+    ("bytes", "\u0100", "has characters beyond 255, which are no bytes"),
     ("string", "\ud800", "can't encode"),
     (FIXED, "abc", '"abc" is no fixed F of 4 bytes'),
     (ENUM, "B", '"B" is no enum E'),

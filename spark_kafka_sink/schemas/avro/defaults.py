@@ -31,6 +31,11 @@ def encode_default(field: AvroField) -> bytes:
     return _encode(field.schema, json.loads(field.default))
 
 
+def unwritable(path: str, error: Exception) -> str:
+    """The sentence about a default that `encode_default` refused. `path`: of the field."""
+    return f"the default of the schema's field {printable(path)} cannot be written: {error}"
+
+
 def _encode(schema: AvroSchema, value: Any) -> bytes:
     match schema:
         case AvroPrimitive():
@@ -97,7 +102,10 @@ def _member(field: AvroField, record: dict[str, Any]) -> bytes:
 
 def _octets(text: str) -> bytes:
     """Bytes are written as the characters 0 … 255."""
-    return text.encode("latin-1")
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError(f"{printable(json.dumps(text), 60)} has characters beyond 255, which are no bytes") from None
 
 
 def _with_length(octets: bytes) -> bytes:
