@@ -76,8 +76,9 @@ def test_the_python_blocks_of_each_page_run_as_one_program(spark: SparkSession, 
         finally:
             for query in spark.streams.active:
                 query.stop()
-        topics = ("orders", "events", "copies", "echoes")
-        orders, stream, copies, echoes = (read_topic(topic, bootstrap_servers=cluster.bootstrap_servers) for topic in topics)
+        topics = ("orders", "events", "copies", "echoes", "payments")
+        read = [read_topic(topic, bootstrap_servers=cluster.bootstrap_servers) for topic in topics]
+    orders, stream, copies, echoes, (first, second) = read
     values = [record.value for record in orders]
     assert values.count(b"first") == 3  # of README.md, migrating.md and exactly-once.md
     assert values.count(None) == 1  # of producer.md, a tombstone
@@ -89,7 +90,6 @@ def test_the_python_blocks_of_each_page_run_as_one_program(spark: SparkSession, 
     assert [record.value for record in echoes] == [(value or b"").lower() for value in values[: len(echoes)]]
     assert len(copies) == len(echoes) >= values.index(b"a value")
     # of schemas.md: Avro, then JSON
-    first, second = read_topic("payments", bootstrap_servers=cluster.bootstrap_servers)
     assert (first.key, (first.value or b"")[:1], (second.value or b"")[5:]) == (b"eve", b"\0", b'{"id": 7}')
     # of README.md and exactly-once.md
     assert [(record.key, json.loads(record.value or b"")["level"]) for record in stream] == [(b"d1", 7)] * 2
