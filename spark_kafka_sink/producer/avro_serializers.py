@@ -55,6 +55,7 @@ class AvroSerializers:
         registry: its options.
         max_block_ms: how long a call may wait for the registry.
         may_wait: whether the calling thread may. The Sender's must not.
+        await_topic: returns if the topic exists, and raises if not: columns for others register no schema.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class AvroSerializers:
         registry: RegistryConfig,
         max_block_ms: int,
         may_wait: Callable[[], bool],
+        await_topic: Callable[[str], object],
     ) -> None:
         self._parts = parts
         self._config = replace(
@@ -71,6 +73,7 @@ class AvroSerializers:
         )
         self._max_block_ms = max_block_ms
         self._may_wait = may_wait
+        self._await_topic = await_topic
         self._columns: dict[tuple[str, pa.DataType, str], ColumnFormat] = {}  # by part, type and topic; grows only
         self._objects: dict[tuple[str, str], _ObjectFormat] = {}  # by part and topic; grows only
 
@@ -80,9 +83,10 @@ class AvroSerializers:
     # COLUMNS: send_columns and send_table
 
     def encode_columns(self, given: ProducerColumns) -> ProducerColumns:
-        """With keys and values as bytes. Blocks for max.block.ms at most, when the registry has to be asked.
+        """With keys and values as bytes. Blocks for max.block.ms at most for each topic, and when the registry has to be asked.
 
         Raises:
+            KafkaTimeoutError, InvalidRecordError, BrokerError: a topic does not exist, or brokers do not tell it.
             SchemaError: a column's type has no schema, or does not fit it.
             InvalidRecordError: a row cannot be encoded.
             RegistryError, KafkaTimeoutError: the registry refuses, or does not answer in time.
@@ -114,6 +118,8 @@ class AvroSerializers:
         key = (part, type, topic)
         found = self._columns.get(key)
         if found is None:
+            self._require_may_wait(topic)
+            self._await_topic(topic)
             found = self._ask_once(key, self._columns, partial(self._plan_column, *key))
         return found
 
@@ -205,12 +211,7 @@ class AvroSerializers:
 
     def _ask_once(self, key: tuple[Any, ...], known: dict[Any, Any], plan: Callable[[], Any]) -> Any:
         """What `plan` returns, kept in `known`. Several threads that come at the same time ask the same, which does no harm."""
-        if not self._may_wait():
-            raise KafkaError(
-                f"the schema of topic {printable(key[-1])} is not known yet, and a callback cannot ask the registry, as its own"
-                " thread sends: send a record to the topic before, or send from another thread",
-                condition="KAFKA_ILLEGAL_STATE",
-            )
+        self._require_may_wait(key[-1])
         outcome = outcome_within(partial(_result_of, plan), self._max_block_ms)
         if outcome is None:
             raise KafkaTimeoutError(
@@ -223,6 +224,14 @@ class AvroSerializers:
         if fault is not None:
             raise fault
         return known.setdefault(key, result)
+
+    def _require_may_wait(self, topic: str) -> None:
+        if not self._may_wait():
+            raise KafkaError(
+                f"the schema of topic {printable(topic)} is not known yet, and a callback cannot ask the registry, as its own"
+                " thread sends: send a record to the topic before, or send from another thread",
+                condition="KAFKA_ILLEGAL_STATE",
+            )
 
 
 def _result_of(plan: Callable[[], Any]) -> tuple[Any, Exception | None]:

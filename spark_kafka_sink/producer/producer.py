@@ -82,7 +82,10 @@ class KafkaProducer(TransactionalMethods):
         self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
-        self._avro = _avro_serializers(parts, of_registry, self._config.max_block_ms, self._may_wait) if parts else None
+        self._avro: AvroSerializers | None = None
+        if parts:
+            waiting = self._config.max_block_ms, self._may_wait, self.partitions_for
+            self._avro = _avro_serializers(parts, of_registry, *waiting)
         self._generation = forks.generation()
         self._clock = clock or Clock()
         with ExitStack() as if_this_fails:
@@ -526,9 +529,13 @@ def _split_options(
 
 
 def _avro_serializers(
-    parts: Sequence[str], options: Mapping[str, object], max_block_ms: int, may_wait: Callable[[], bool]
+    parts: Sequence[str],
+    options: Mapping[str, object],
+    max_block_ms: int,
+    may_wait: Callable[[], bool],
+    await_topic: Callable[[str], object],
 ) -> AvroSerializers:
     from spark_kafka_sink.config.serializer_config import read_serializer_options
     from spark_kafka_sink.producer.avro_serializers import AvroSerializers
 
-    return AvroSerializers(*read_serializer_options(options, parts), max_block_ms, may_wait)
+    return AvroSerializers(*read_serializer_options(options, parts), max_block_ms, may_wait, await_topic)

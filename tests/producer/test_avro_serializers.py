@@ -79,6 +79,15 @@ def read(registry: FakeRegistry, framed: bytes | None, subject: str = f"{TOPIC}-
     return fastavro.schemaless_reader(io.BytesIO(framed[5:]), texts(registry, subject)[number], None)
 
 
+def test_columns_for_a_topic_that_does_not_exist_register_nothing(broker: FakeBroker, registry: FakeRegistry) -> None:
+    with producer_of(broker, registry, max_block_ms=500) as producer:
+        for topics in ("gone", pa.array(["gone", TOPIC]), pa.array([TOPIC, "no/topic"])):
+            with pytest.raises(KafkaError) as raised:
+                producer.send_columns(topics, value=ORDERS)
+            assert raised.value.condition in ("KAFKA_UNKNOWN_TOPIC", "KAFKA_INVALID_TOPIC_EXCEPTION")
+    assert not any("gone" in each or "no%2Ftopic" in each for each in registry.requests)
+
+
 def sent(broker: FakeBroker, registry: FakeRegistry) -> list[Any]:
     return [read(registry, value) for value in broker.values(TOPIC)]
 
