@@ -66,6 +66,7 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
     "send_columns": lambda producer: producer.send_columns("orders", value=pa.array([b"v"])),
     "flush": lambda producer: producer.flush(),
     "partitions_for": lambda producer: producer.partitions_for("orders"),
+    "ask_for_topics": lambda producer: producer.ask_for_topics(["orders"]),
     "unknown_topics": lambda producer: producer.unknown_topics(["orders"]),
     "rest": lambda producer: producer.rest(),
 }

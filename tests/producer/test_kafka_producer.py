@@ -272,6 +272,14 @@ def test_the_topics_of_a_chunk_are_asked_for_together(broker: FakeBroker, produc
     assert all(len(names) in (0, 3) for names in named)
 
 
+def test_topics_that_were_asked_for_together_are_known_after_one_wait(broker: FakeBroker) -> None:
+    with producer_of(broker, max_block_ms=500) as producer:
+        producer.ask_for_topics(["gone", "single", "lost", "no/topic"])
+        with pytest.raises(KafkaTimeoutError, match="Topic gone not present in metadata"):
+            producer.partitions_for("gone")
+        assert producer.unknown_topics(["gone", "single", "lost"]).keys() == {"gone", "lost"}
+
+
 def test_all_topics_of_a_chunk_that_brokers_do_not_have_are_known_after_one_wait(broker: FakeBroker) -> None:
     topics = ["gone", "single", "lost"]
     with producer_of(broker, max_block_ms=500) as producer:
