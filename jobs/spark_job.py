@@ -49,6 +49,7 @@ CONNECT_LIMIT_S = 2
 # Rows reach Python workers in Arrow batches that stay in a processor's cache. Unix sockets would be faster too, but with them
 # idle workers print a traceback when Spark ends: nobody reads their last answer.
 FAST_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
+ARROW_COMPRESSION = "spark.sql.execution.arrow.compression.codec"
 
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
 
@@ -173,6 +174,8 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
     signal.signal(signal.SIGINT, _interrupt)  # PySpark's own handler calls the JVM in the middle of another call
     if not verbose:
         _quieten(spark)
+    if spark.conf.get(ARROW_COMPRESSION, "none") == "lz4":
+        say(f"warning: {ARROW_COMPRESSION}=lz4 makes every sink in Python many times slower; leave it at none")
     spark.dataSource.register(KafkaDataSource)  # Spark does not search --py-files for data sources
     say(f"Spark {spark.version} started in {time.monotonic() - started:.1f} s")
     return spark

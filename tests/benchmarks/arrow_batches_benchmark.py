@@ -1,13 +1,15 @@
 """What the size of Spark's Arrow batches costs: rows/s and client CPU seconds per million rows, by value size.
 
     python -m tests.benchmarks.arrow_batches_benchmark [--values 100,1000] [--mib 300] [--repeats 4] [--codec none] …
-    python -m tests.benchmarks.arrow_batches_benchmark --cases defaults lz4 zstd --mib 30
-    python -m tests.benchmarks.arrow_batches_benchmark --cases "1m by bytes" --conf spark.buffer.size=256k
+    python -m tests.benchmarks.arrow_batches_benchmark --cases "1m by bytes" "buffer 256k" "buffer 1m"
+    python -m tests.benchmarks.arrow_batches_benchmark --cases "1m by bytes" lz4 zstd --mib 3
 
 Spark hands rows to Python in Arrow batches, which it cuts by rows (spark.sql.execution.arrow.maxRecordsPerBatch) or by bytes
 (spark.sql.execution.arrow.maxBytesPerBatch). Each setting is measured with this sink and with a writer that discards, all in one
 run and in turns; ratios compare with the first case. "1m by rows" is the number of rows that makes batches of 1 MiB. lz4, zstd:
-batches of 1 MiB, which Spark compresses (spark.sql.execution.arrow.compression.codec). Other settings hold for a whole run.
+batches of 1 MiB, which Spark compresses (spark.sql.execution.arrow.compression.codec). "buffer": batches of 1 MiB, which cross to
+Python in pieces of this size instead of 64 KiB (spark.sql.execution.pandas.udf.buffer.size, by default spark.buffer.size).
+Settings given with --conf hold for a whole run.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 COMPRESSION = "spark.sql.execution.arrow.compression.codec"
+BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
 SIZES = {"512k": 2**19, "1m": 2**20, "2m": 2**21, "4m": 2**22}
 ROW_OVERHEAD = 16  # offsets and validity of two columns
 
@@ -45,6 +48,7 @@ def settings(value_bytes: int, sizes: list[str]) -> dict[str, dict[str, str]]:
     found["1,000 rows"] = {ROWS: "1000"}
     found["bytes counted, never reached"] = {BYTES: "1g"}
     found |= {codec: {BYTES: "1m", COMPRESSION: codec} for codec in ("lz4", "zstd")}
+    found |= {f"buffer {name}": {BYTES: "1m", BUFFER: str(size)} for name, size in (("256k", 2**18), ("1m", 2**20))}
     return found
 
 

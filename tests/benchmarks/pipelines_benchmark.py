@@ -1,12 +1,13 @@
 """Our sink beside Spark's own in pipelines as people have them: rows/s, client CPU, and the latency of a stream.
 
-    python -m tests.benchmarks.pipelines_benchmark [--rows 3000000] [--repeats 3] [--rates 10000,100000] [--seconds 20]
+    python -m tests.benchmarks.pipelines_benchmark [--rows 3000000] [--repeats 3] [--rates 10000,100000] [--seconds 20] …
 
 - `parquet -> to_json -> lz4`: the flights that left New York in 2013, repeated, as JSON with a key.
 - `kafka -> kafka`: a topic of as many rows of 100 B, copied as it is.
 - `stream`: rows of 100 B come into a topic at a steady rate; a stream copies them as fast as it can. A row's latency is the time
   from its creation to its append to the target topic, by the broker's clock, which is the same. The time until the stream has
-  written its first micro-batches, and has no more to catch up with, is left out.
+  written its first micro-batches, and has no more to catch up with, is left out. A sink in Python that discards its rows has
+  micro-batches and no latency. A rate that is given twice is measured twice, the second time with warm JVMs.
 
 Variants take turns; figures are medians, ratios are against Spark's sink with defaults. Nothing is asserted.
 """
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 FAST_ROWS = {"spark.python.unix.domain.socket.enabled": "true", "spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
 COMPARED = [VARIANTS[name] for name in ("sink", "defaults", "tuned")]
+DISCARD = VARIANTS["discard"]
 PARTITIONS = 6
 WARM_UP_BATCHES = 8
 TICK_S = 0.01  # rows come in lots, this often
@@ -152,6 +154,9 @@ def stream(spark: SparkSession, broker: LocalKafka, folder: Path, variant: Varia
     query.processAllAvailable()
     durations = [progress["durationMs"]["triggerExecution"] for progress in batches_of(query)[warm_up:]]
     query.stop()
+    if variant is DISCARD:
+        print(f"{variant.name:24}{rate:>10,}{'':36}{statistics.median(durations):>16,.0f}", flush=True)
+        return
     late = latencies(broker.bootstrap_servers, target, from_ms)
     print(
         f"{variant.name:24}{rate:>10,}{len(late):>12,}{np.median(late):>12,.0f}{np.percentile(late, 99):>12,.0f}"
@@ -166,6 +171,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rates", default="10000,100000", help="rows/s of the streams")
     parser.add_argument("--seconds", type=int, default=20, help="of each stream")
+    parser.add_argument("--parts", default="parquet,kafka,stream")
     parser.add_argument("--master", default="local[2]")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, LocalKafka(Path(name) / "kafka", heap="1g") as broker:
@@ -173,14 +179,22 @@ def main() -> None:
         spark = session(arguments.master, FAST_ROWS)
         spark.sparkContext.setLogLevel("ERROR")  # Spark's producers outlive the broker and complain
         bench = Bench(spark, broker, PARTITIONS)
-        compare("parquet -> to_json", bench, flights(spark, folder, arguments.rows), "lz4", arguments.repeats)
-        compare("kafka -> kafka", bench, topic_of(spark, broker, arguments.rows), "none", arguments.repeats)
-        print(f"\nstreams of {arguments.seconds} s; latency in ms")
-        print(f"{'':24}{'rows/s':>10}{'rows':>12}{'median':>12}{'99 %':>12}{'micro-batch ms':>16}")
-        for rate in map(int, arguments.rates.split(",")):
-            for variant in COMPARED:
-                stream(spark, broker, folder, variant, rate, arguments.seconds)
+        parts = arguments.parts.split(",")
+        if "parquet" in parts:
+            compare("parquet -> to_json", bench, flights(spark, folder, arguments.rows), "lz4", arguments.repeats)
+        if "kafka" in parts:
+            compare("kafka -> kafka", bench, topic_of(spark, broker, arguments.rows), "none", arguments.repeats)
+        if "stream" in parts:
+            compare_streams(spark, broker, folder, arguments)
         spark.stop()
+
+
+def compare_streams(spark: SparkSession, broker: LocalKafka, folder: Path, arguments: argparse.Namespace) -> None:
+    print(f"\nstreams of {arguments.seconds} s; latency in ms")
+    print(f"{'':24}{'rows/s':>10}{'rows':>12}{'median':>12}{'99 %':>12}{'micro-batch ms':>16}")
+    for rate in map(int, arguments.rates.split(",")):
+        for variant in [*COMPARED, DISCARD]:
+            stream(spark, broker, folder, variant, rate, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     avro        valueFormat=avro of this sink, with a registry
     to_avro     to_avro of Spark's own Avro, and its own Kafka sink, tuned; no frame and no registry
     confluent   confluent-kafka's AvroSerializer and Producer in mapInArrow, with the registry
+    discard     a sink written in Python that throws its rows away: what the way to Python costs
 
 Rows have 6 flat fields, or 20 with nesting; they are kept in Spark's memory, so that making them costs none of the variants.
 Variants take turns, each first in some turn; figures are medians. `client` is Spark's JVM with its Python workers.
@@ -24,7 +25,16 @@ from typing import TYPE_CHECKING, Any
 from jobs.local_kafka import LocalKafka
 from tests.benchmarks.confluent_writer import ConfluentWriter
 from tests.benchmarks.measuring import Usage
-from tests.benchmarks.sink_benchmark import AT_ONCE, TUNED_OPTIONS, WARM_UP_RUNS, Bench, confluent_writer, map_in_arrow, session
+from tests.benchmarks.sink_benchmark import (
+    AT_ONCE,
+    TUNED_OPTIONS,
+    WARM_UP_RUNS,
+    Bench,
+    confluent_writer,
+    map_in_arrow,
+    session,
+    spark_settings,
+)
 from tests.schemas.fake_registry import FakeRegistry
 from tests.spark_connector import fetch_spark_avro, fetch_spark_kafka
 
@@ -121,7 +131,11 @@ def variants(registry: FakeRegistry, partitions: int) -> list[AvroVariant]:
         function = AvroWriter(plain._topic, plain._options, registry.url, text)
         map_in_arrow(frame, function, AvroWriter.SCHEMA).write.format("noop").mode("append").save()
 
-    return [AvroVariant("avro", avro), AvroVariant("to_avro", to_avro), AvroVariant("confluent", confluent)]
+    def discard(frame: DataFrame, _: dict[str, str]) -> None:
+        frame.write.format("discard").mode("append").save()
+
+    writes = {"avro": avro, "to_avro": to_avro, "confluent": confluent, "discard": discard}
+    return [AvroVariant(name, write, uses_kafka=name != "discard") for name, write in writes.items()]
 
 
 def compare(bench: Bench, frame: DataFrame, chosen: Sequence[AvroVariant], codec: str, repeats: int) -> dict[str, list[Usage]]:
@@ -151,11 +165,14 @@ def main() -> None:
     parser.add_argument("--codec", default="lz4")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument("--variants", default="avro,to_avro,confluent,discard")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")
     parser.add_argument("--master", default="local[2]")
     arguments = parser.parse_args()
     jars = ",".join(str(jar) for folder in (fetch_spark_kafka(), fetch_spark_avro()) for jar in sorted(folder.glob("*.jar")))
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g", properties=AT_ONCE) as broker:
-        spark = session(arguments.master, {"spark.jars": jars, "spark.sql.session.timeZone": "UTC"})
+        settings = {"spark.jars": jars, "spark.sql.session.timeZone": "UTC"} | spark_settings(arguments)
+        spark = session(arguments.master, settings)
         bench = Bench(spark, broker, arguments.partitions)
         for shape in arguments.shapes.split(","):
             rows = arguments.rows if shape == "flat" else arguments.rows // 2
@@ -165,7 +182,8 @@ def main() -> None:
             frame = made.persist()
             frame.count()
             with FakeRegistry() as registry:
-                usages = compare(bench, frame, variants(registry, arguments.partitions), arguments.codec, arguments.repeats)
+                chosen = [each for each in variants(registry, arguments.partitions) if each.name in arguments.variants.split(",")]
+                usages = compare(bench, frame, chosen, arguments.codec, arguments.repeats)
             print(f"\n{shape}: {rows:,} rows, {arguments.codec}, medians of {arguments.repeats}", flush=True)
             print(*lines(rows, usages), sep="\n", flush=True)
             frame.unpersist(blocking=True)

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +30,6 @@ from typing import TYPE_CHECKING
 import pyspark
 from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
 from pyspark.sql.classic import dataframe as classic
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 from pyspark.sql.udf import _create_udf
 from pyspark.util import PythonEvalType
 
@@ -43,11 +41,11 @@ from spark_kafka_sink.producer.producer_record import ProducerRecord
 from tests.benchmarks.comparison import CONFLUENT, DEFAULTS, DISCARD, NOOP, SINK, TUNED, Comparison, Measured, Run, recorded_runs
 from tests.benchmarks.comparison_chart import draw
 from tests.benchmarks.confluent_writer import ConfluentWriter, settings
+from tests.benchmarks.discarding import DiscardDataSource
 from tests.benchmarks.measuring import Usage, cpu_seconds, peak_resident_mb, python_workers, reset_peak
 from tests.spark_connector import fetch_spark_kafka
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,24 +62,6 @@ WARM_UP_RUNS = 2
 # takes memory that a virtual machine may have to fetch from its host first: the broker's CPU was up to four times as high then,
 # and for whichever variant it hit.
 AT_ONCE = {"log.segment.delete.delay.ms": "0"}
-
-
-class DiscardingWriter(DataSourceArrowWriter):
-    """What any Python sink costs before it does anything."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        for _ in iterator:
-            continue
-        return WriterCommitMessage()
-
-
-class DiscardDataSource(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "discard"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
-        return DiscardingWriter()
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
-from pyspark.sql.types import StructType
-
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
-from tests.benchmarks.sink_benchmark import DiscardDataSource, DiscardingWriter, Variant, session
+from tests.benchmarks.discarding import DiscardDataSource
+from tests.benchmarks.sink_benchmark import Variant, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,17 +33,6 @@ UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 FIRST_BATCHES = 3  # of a query: workers start, classes are loaded
 PARTITIONS = 3
 LIMIT_S = 300
-
-
-class DiscardingStreamWriter(DataSourceStreamArrowWriter):
-    """What a micro-batch with any Python sink costs before it does anything."""
-
-    write = DiscardingWriter.write
-
-
-class DiscardStreams(DiscardDataSource):
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002
-        return DiscardingStreamWriter()
 
 
 REFERENCE = Variant("discarding writer", "discard")
@@ -135,7 +122,7 @@ def main() -> None:
             medians: dict[str, tuple[float, float]] = {}
             for variants in ([REFERENCE], VARIANTS):
                 spark = session(arguments.master, {UNIX_SOCKETS: str(sockets == "unix").lower()})
-                spark.dataSource.register(DiscardStreams)
+                spark.dataSource.register(DiscardDataSource)
                 bench = Bench(spark, broker, Path(folder))
                 medians |= bench.measure(variants, arguments.repeats, arguments.batches, arguments.tasks)
                 spark.stop()

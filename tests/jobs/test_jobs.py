@@ -21,6 +21,7 @@ from pyspark.sql import functions
 
 from jobs import batch_to_kafka, spark_job, stream_to_kafka
 from jobs.local_kafka import LocalKafka
+from jobs.spark_job import ARROW_COMPRESSION
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from tests.fakes.fake_broker import FakeBroker
 from tests.integration.processes import until
@@ -115,11 +116,11 @@ def test_spark_knows_every_setting_of_the_sample(spark: SparkSession) -> None:
 
 
 PRINTS_FAST_ROWS = """
-from jobs.spark_job import FAST_ROWS, start_spark
+from jobs.spark_job import ARROW_COMPRESSION, FAST_ROWS, start_spark
 for who in ("user", "job"):
     spark = start_spark("settings", verbose=False)
     print(who, [spark.conf.get(key) for key in FAST_ROWS])
-    for key in FAST_ROWS:
+    for key in (*FAST_ROWS, ARROW_COMPRESSION):
         spark._jvm.System.clearProperty(key)  # where spark-submit keeps what the user has set
     spark.stop()
 """
@@ -130,10 +131,11 @@ for who in ("user", "job"):
 def test_jobs_have_rows_handed_over_fast_unless_told_otherwise(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRINTS_FAST_ROWS)
-    user = ["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m"]
+    user = ["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m", "--conf", f"{ARROW_COMPRESSION}=lz4"]
     done = _run([*submit(*user), str(program)], tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^(user|job) \['(.*)'\]$", done.stdout, re.MULTILINE) == [("user", "2m"), ("job", "1m")]
+    assert done.stdout.count(f"warning: {ARROW_COMPRESSION}=lz4 makes every sink") == 1  # of the session with it
 
 
 def test_an_idle_worker_is_left_alone_as_long_as_a_batch_may_take() -> None:
