@@ -141,14 +141,12 @@ class PartFormat:
     # FROM AN ANSWER TO A FORMAT
 
     def _of_text(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
-        """Rows are encoded by the own text, which the registry has found to be the same schema."""
-        assert self.text is not None
-        registered.require_writable()
+        """Rows are encoded by the registry's text of what it took for the same schema: that is what readers get for this id."""
         problems: list[str] = []
-        encoder = _encoder(self.type, self.text, (), self.part, self.options.truncates_timestamps, problems)
-        if encoder is None:
+        found = self._resolved(registered, subject, problems)
+        if found is None:
             raise SchemaError("; ".join(problems))
-        return self._format(registered, subject, encoder)
+        return found
 
     def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> ColumnFormat | None:
         registered.require_writable()

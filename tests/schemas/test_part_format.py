@@ -29,6 +29,7 @@ from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.avro_schema import PRIMITIVES
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.part_format import PartFormat, plan_part
+from spark_kafka_sink.schemas.registry import RegisteredSchema
 from spark_kafka_sink.schemas.registry_errors import INCOMPATIBLE, SCHEMA_NOT_FOUND, WRITE_RULE, RegistryError
 from tests.schemas.fake_registry import FakeRegistry
 
@@ -119,6 +120,29 @@ def test_a_derived_schema_is_registered_only_when_told_to(registry: FakeRegistry
     assert found.encode(pa.array([{"id": 1}, None], ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x01\x02", None]
     assert part.look(known, "t", problems) == found
     assert problems == []
+
+
+class WrongRegistry:
+    """Takes another schema for the one that it is asked for, as a cache between might."""
+
+    def __init__(self, text: str) -> None:
+        self._answer = RegisteredSchema(7, 3, "t-value", "AVRO", text, {}, None)
+
+    def lookup(self, *_: str) -> RegisteredSchema:
+        return self._answer
+
+    for_writing = lookup
+
+
+@pytest.mark.parametrize("registers", ["true", "false"])
+def test_what_is_written_is_what_the_registry_has_under_the_id(registers: str) -> None:
+    """Rows were encoded by the own text, with the id of whatever the registry had answered: no reader could read them."""
+    part = planned(settings=config(auto__register__schemas=registers))
+    with pytest.raises(SchemaError, match=r"column value .* and the schema has string there; .* \(t-value version 3 \(id 7\)\)"):
+        part.look(WrongRegistry('"string"'), "t", [])
+    swapped = WIDER_TEXT.replace('{"name":"id","type":"long"},', "").replace("}]}", '},{"name":"id","type":"long"}]}')
+    found = part.look(WrongRegistry(swapped), "t", [])
+    assert found.encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [b"\x00\x00\x00\x00\x07\x00\x02"]
 
 
 def test_what_a_task_gets_is_plain_data(registry: FakeRegistry, known: KnownSchemas) -> None:
