@@ -30,6 +30,7 @@ from spark_kafka_sink.schemas.registry_errors import (
 
 AVRO = "AVRO"
 MAX_REFERENCES = 200
+MAX_REFERENCED_CHARACTERS = 16_000_000  # of all texts that a schema refers to
 # Against all versions that the mode names; not every registry has this request. Against the latest version: all have it.
 _COMPATIBILITY_PATHS = (("versions",), ("versions", "latest"))
 _OTHER_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")  # a mode that is not known may be for writing
@@ -88,7 +89,11 @@ class SchemaRegistry:
         return self._of_subject(subject, "latest")
 
     def version(self, subject: str, number: int) -> RegisteredSchema:
-        return self._of_subject(subject, str(number))
+        found = self._of_subject(subject, str(number))
+        if found.version not in (None, number):
+            what = f"get version {number} of subject {printable(subject)}"
+            raise _malformed(what, f"it is version {printable(found.version)}")
+        return found
 
     def _of_subject(self, subject: str, version: str) -> RegisteredSchema:
         what = f"get version {version} of subject {printable(subject)}"
@@ -246,10 +251,9 @@ class SchemaRegistry:
         text, schema_type = body.get("schema"), body.get("schemaType") or AVRO
         if not isinstance(text, str) or not isinstance(schema_type, str) or not _is_unicode(text):
             raise _malformed(what, "there is no schema in it")
-        version = body.get("version")
         return RegisteredSchema(
             _number(body.get("id"), what),
-            version if isinstance(version, int) else None,
+            _version(body.get("version")),
             subject,
             schema_type,
             text,
@@ -276,6 +280,8 @@ class SchemaRegistry:
             if not isinstance(body.get("schema"), str) or not _is_unicode(body["schema"]):
                 raise _malformed(what, f"its reference {printable(name)} has no schema")
             texts[name] = body["schema"]
+            if sum(map(len, texts.values())) > MAX_REFERENCED_CHARACTERS:
+                raise _malformed(what, f"it refers to schemas of more than {MAX_REFERENCED_CHARACTERS:,} characters")
             waiting += _listed(body.get("references"), what)
         return texts
 
@@ -287,6 +293,8 @@ def _is_unicode(text: str) -> bool:
 def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
     if not isinstance(references, list):
         return []
+    if len(references) > MAX_REFERENCES:
+        raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
     try:
         found = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
     except (TypeError, KeyError, ValueError, OverflowError):
@@ -324,6 +332,11 @@ def _number(value: object, what: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_SCHEMA_ID:
         return value
     raise _malformed(what, f"{printable(value)} is not the id of a schema")
+
+
+def _version(value: object) -> int | None:
+    """None for what is no version: an answer need not have one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _malformed(what: str, why: str) -> RegistryError:

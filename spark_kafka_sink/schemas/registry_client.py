@@ -115,6 +115,8 @@ class RegistryClient:
     def _answer(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer:
         """The first answer that a repetition would not change."""
         config = self._config
+        if self._clock.now_ms() >= end_ms:
+            raise _too_late(request, config.schema_registry_default_api_timeout_ms)
         backoff = ExponentialBackoff(config.schema_registry_retries_wait_ms, config.schema_registry_retries_max_wait_ms, Random())
         attempts = 0
         while True:
@@ -257,6 +259,15 @@ def _failure(url: str, error: Exception, sent: HiddenHeaders) -> _NoAnswer:
     if isinstance(reason, ssl.SSLError):
         text += " (does the registry speak https on this port?)"
     return _NoAnswer(url, text, may_retry=True)
+
+
+def _too_late(request: RegistryRequest, limit_ms: int) -> RegistryError:
+    """For a further request of a call, such as for a reference."""
+    return RegistryError(
+        f"cannot {request.what}: the registry has taken all of schema.registry.default.api.timeout.ms={limit_ms} for the requests"
+        " before",
+        condition=UNREACHABLE,
+    )
 
 
 def _unreachable(request: RegistryRequest, failures: list[_NoAnswer], attempts: int) -> RegistryError:

@@ -19,11 +19,12 @@ import pytest
 
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
-from spark_kafka_sink.schemas import registry_client
+from spark_kafka_sink.schemas import registry, registry_client
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from spark_kafka_sink.schemas.registry_pools import pool_for
 from tests.fakes.certificates import Authority
+from tests.fakes.clock import ManualClock
 from tests.network.sasl.test_token_endpoint import TokenServer
 from tests.schemas.fake_registry import FakeRegistry, Fault, answers, hangs_up, stops_halfway
 from tests.schemas.test_registry_contract import FIRST, condition
@@ -118,6 +119,41 @@ def test_references_without_end_are_followed_to_a_limit(fake: FakeRegistry) -> N
 
     with fake.fail_with(more_and_more):
         assert "refers to more than 200 other schemas" in str(refusal(client(fake.url)))
+
+
+def test_a_long_list_of_references_is_refused_before_any_is_asked_for(fake: FakeRegistry) -> None:
+    references = [{"name": f"n{number}", "subject": "b", "version": 1} for number in range(201)]
+    with fake.fail_with(answers(200, json.dumps({"id": 1, "schema": "x", "references": references}).encode())):
+        assert "refers to more than 200 other schemas" in str(refusal(client(fake.url)))
+    assert len(fake.requests) == 1
+
+
+def test_references_to_gigantic_texts_are_followed_to_a_limit(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 answers of 8 MB each were held in memory."""
+    monkeypatch.setattr(registry, "MAX_REFERENCED_CHARACTERS", 100)
+    numbers = iter(range(10**6))
+
+    def more_and_more(handler: BaseHTTPRequestHandler) -> bool:
+        number = next(numbers)
+        references = [{"name": f"n{number}", "subject": "b", "version": number}]
+        return answers(200, json.dumps({"id": 1, "schema": "x" * 30, "references": references}).encode())(handler)
+
+    with fake.fail_with(more_and_more):
+        assert "refers to schemas of more than 100 characters" in str(refusal(client(fake.url)))
+    assert len(fake.requests) == 5
+
+
+@pytest.mark.parametrize("version", [5, 1])
+def test_another_version_than_was_asked_for_is_not_used(fake: FakeRegistry, version: int) -> None:
+    body = json.dumps({"id": 1, "version": version, "schema": FIRST}).encode()
+    with fake.fail_with(answers(200, body)), pytest.raises(RegistryError, match=f"version 3 .* it is version {version}"):
+        client(fake.url).version("s", 3)
+
+
+@pytest.mark.parametrize("version", [0, -1, True, "1", [1]])
+def test_what_is_no_version_is_told_to_nobody(fake: FakeRegistry, version: object) -> None:
+    with fake.fail_with(answers(200, json.dumps({"id": 1, "version": version, "schema": FIRST}).encode())):
+        assert client(fake.url).latest("s").version is None
 
 
 def test_schemas_that_refer_to_each_other_are_asked_for_once(fake: FakeRegistry) -> None:
@@ -276,6 +312,22 @@ def test_the_whole_call_has_a_limit(fake: FakeRegistry) -> None:
     with fake.fail_with(answers(503, b"{}")):
         error = refusal(client(fake.url, schema__registry__default__api__timeout__ms="5000", **waits))
     assert "after 1 attempt(s)" in str(error)
+
+
+def test_a_reference_that_no_time_is_left_for_is_told_as_such(fake: FakeRegistry) -> None:
+    """The error said that there was no complete answer within 1 ms."""
+    clock = ManualClock()
+    numbers = iter(range(10**6))
+
+    def slow(handler: BaseHTTPRequestHandler) -> bool:
+        clock.advance(3_000)
+        references = [{"name": "a", "subject": "b", "version": next(numbers)}]
+        return answers(200, json.dumps({"id": 1, "schema": "x", "references": references}).encode())(handler)
+
+    given = {"schema.registry.url": fake.url, "schema.registry.default.api.timeout.ms": "5000"}
+    registry = SchemaRegistry(RegistryConfig.from_mapping(given), clock)
+    with fake.fail_with(slow), pytest.raises(RegistryError, match=r"reference a: .* all of .*timeout\.ms=5000 for the requests"):
+        registry.latest("s")
 
 
 def test_an_address_that_says_nothing_leaves_time_for_the_next(fake: FakeRegistry) -> None:
