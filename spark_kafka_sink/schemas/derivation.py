@@ -70,7 +70,7 @@ class _NamedPlace:
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     def of_field(self, name: str) -> _NamedPlace:
-        return _NamedPlace(name, self.full_name, f"{self.path}.{name}", self.depth + 1)
+        return _NamedPlace(name, self.full_name, f"{self.path}.{printable(name)}", self.depth + 1)
 
     def of_items(self) -> _NamedPlace:
         return _NamedPlace(self.name, self.namespace, f"{self.path}[*]", self.depth + 1)
@@ -130,11 +130,11 @@ class _Derivation:
         for name in names:
             if not _NAME.fullmatch(name):
                 self._problems.append(
-                    f"{place.path} has a field {name!r}, which cannot be a name in Avro: {_RULE}. Rename it, as in `{name}` AS"
-                    f" {_allowed_name(name)}"
+                    f"{place.path} has a field '{printable(name)}', which cannot be a name in Avro: {_RULE}. Rename it, as in"
+                    f" `{printable(name)}` AS {printable(_allowed_name(name))}"
                 )
         for name in sorted({name for name in names if names.count(name) > 1}):
-            self._problems.append(f"{place.path} has more than one field {name!r}: rename all but one")
+            self._problems.append(f"{place.path} has more than one field '{printable(name)}': rename all but one")
 
     def _map(self, type: pa.MapType, place: _NamedPlace) -> Json:
         key = plain_type(type.key_type)

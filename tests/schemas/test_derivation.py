@@ -223,3 +223,12 @@ def test_a_variant_is_a_problem_with_the_function_that_helps() -> None:
 def test_all_problems_are_found_at_once() -> None:
     found = problems_of(pa.struct([("a b", pa.null()), ("c", pa.duration("s"))]), name="1x", namespace="com..acme")
     assert len(found) == 5
+
+
+def test_names_of_columns_are_shown_escaped() -> None:
+    """A line break, or a terminal's control sequence, came into the error and the log as it was."""
+    evil = pa.struct([("a\nERROR \x1b[31m", pa.struct([("b\r", pa.null())]))])
+    problems: list[str] = []
+    derive_schema(evil, False, at="value", problems=problems)
+    assert len(problems) == 3
+    assert all(problem.isprintable() for problem in problems)
