@@ -191,6 +191,17 @@ def test_a_default_that_does_not_fit_is_a_problem(type: Any, default: Any, reaso
     assert reason in problem
 
 
+@pytest.mark.parametrize("kind", ["array", "union"])
+def test_a_default_that_asks_for_hours_of_work_is_a_problem(kind: str) -> None:
+    """A schema of 100 KB, with an array of 1,000 records of which each has 9,000 defaults, was encoded for a minute; one of
+    4 MB would have been for a day."""
+    many = record(*(field(f"a{number}", "int", default=1) for number in range(9_000)), name="S")
+    items = {"type": "array", "items": many}
+    schema = record(field("b", items if kind == "array" else [items, "null"], default=[{}] * 1_000))
+    [problem] = problems_of(pa.struct([]), schema)
+    assert problem.endswith("with the defaults of fields below, it has more than 1,000,000 characters")
+
+
 def test_a_default_beyond_all_numbers_is_a_problem() -> None:
     text = '{"type": "record", "name": "R", "fields": [{"name": "b", "type": "long", "default": 1e400}]}'
     problems: list[str] = []
