@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
@@ -25,7 +28,8 @@ from jobs.spark_job import ARROW_COMPRESSION
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from tests.fakes.fake_broker import FakeBroker
 from tests.integration.processes import until
-from tests.integration.reading import ReadTopic, Topic
+from tests.integration.reading import ReadRecord, ReadTopic, Topic
+from tests.schemas.fake_registry import FakeRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +89,50 @@ def test_a_stream_writes_each_file_once_across_restarts(
     written = [line.partition("ended: ")[2] for line in said]
     assert written == ["3 rows written in 1 batch", "1 row written in 1 batch", "0 rows written in 0 batches"]
     assert [record.value for record in read_topic(name)] == [b"ann", b"bob", None, b"dan"]
+
+
+def read_avro(registry: FakeRegistry, topic: str, records: list[ReadRecord]) -> list[Any]:
+    """As another team's reader does it."""
+    read = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+    return [read(record.value, SerializationContext(topic, MessageField.VALUE)) for record in records]
+
+
+def test_a_batch_writes_rows_as_avro_with_a_schema_that_it_registers(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, csv: Path
+) -> None:
+    name = topic()
+    arguments = ["--input", str(csv), "--topic", name, "--bootstrap-servers", broker.bootstrap_servers]
+    with FakeRegistry() as registry:
+        arguments += ["--value-format", "avro", "--option", f"schema.registry.url={registry.url}"]
+        arguments += ["--key", "id", "--key-format", "avro"]
+        said = batch_to_kafka.batch_to_kafka(spark, batch_to_kafka.build_parser().parse_args(arguments))
+        records = read_topic(name)
+        rows = [{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}, {"id": 3, "name": None}]
+        assert read_avro(registry, name, records) == rows
+        frame = b"\0" + registry.register(f"{name}-key", '"int"').to_bytes(4)
+    assert [record.key for record in records] == [frame + bytes([2 * number]) for number in (1, 2, 3)]
+    assert "wrote 3 rows of " in said
+
+
+def test_a_stream_writes_avro_and_buries_as_json_what_the_schema_does_not_take(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, csv: Path, tmp_path: Path
+) -> None:
+    name, graves = topic(), topic()
+    enum = {"type": "enum", "name": "Name", "symbols": ["ann", "bob"]}
+    fields = [{"name": "id", "type": ["null", "int"]}, {"name": "name", "type": enum}]
+    arguments = ["--input", str(csv.parent), "--input-format", "csv", "--topic", name, "--trigger", "available-now"]
+    arguments += ["--bootstrap-servers", broker.bootstrap_servers, "--checkpoint", str(tmp_path / "checkpoint")]
+    with FakeRegistry() as registry:
+        registry.register(f"{name}-value", json.dumps({"type": "record", "name": "Person", "fields": fields}))
+        options = {"schema.registry.url": registry.url, "valueSchema": "latest"}
+        options |= {"onInvalidRecord": "deadLetter", "deadLetterTopic": graves}
+        arguments += ["--value-format", "avro", *(f"--option={key}={value}" for key, value in options.items())]
+        said = stream_to_kafka.stream_to_kafka(spark, stream_to_kafka.build_parser().parse_args(arguments))
+        assert read_avro(registry, name, read_topic(name)) == [{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}]
+    (grave,) = read_topic(graves)
+    assert grave.value == b'{"id": 3, "name": null}'
+    assert dict(grave.headers)["__pykafka_sink.errors.field"] == b"value.name"
+    assert "rows written in 1 batch" in said
 
 
 def test_a_long_write_prints_its_progress(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,7 @@ class FakeRegistry:
         login: user:password that each request needs; None: none.
         token: a bearer token that each request needs; None: none.
         tls: serves https with this context.
+        port: 0: a free one.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class FakeRegistry:
         login: str | None = None,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
+        port: int = 0,
     ) -> None:
         self.compatibility = compatibility
         self.login = login
@@ -82,7 +84,7 @@ class FakeRegistry:
         self._ids: dict[str, int] = {}  # by the canonical text
         self._faults: list[Fault] = []
         self._connections: list[socket.socket] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
         self._scheme = "http"
         if tls is not None:
@@ -110,6 +112,13 @@ class FakeRegistry:
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def started_again(self) -> Iterator[FakeRegistry]:
+        """After `stop`: one at the same address, with the same schemas. It counts its own requests."""
+        with FakeRegistry(compatibility=self.compatibility, port=self._server.server_address[1]) as again:
+            again._subjects, again._ids = self._subjects, self._ids
+            yield again
 
     # WHAT TESTS DO AS ANOTHER CLIENT
 
