@@ -8,7 +8,8 @@
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If it has timed out, its rows are written again
               4 look at the marker
-    finish()  5 write the marker into the transaction, wait until all is acknowledged, and leave it open
+    mark()    5 write the marker into the transaction, behind the rows
+    finish()    wait until all is acknowledged, and leave it open
 
 What others have left open, the driver ends. The order matters: protocol_model.py, beside the tests, finds a lost or doubled row
 for each step that is left out or moved.
@@ -79,6 +80,7 @@ class TaskAttempt:
         self._marker: Marker | None = None
         self._is_decided = False
         self._is_open = False
+        self._is_marked = False
         self._content = Content()  # of all rows that were read
         self.schemas = NO_SCHEMAS  # to encode the rows with, after begin()
 
@@ -159,8 +161,22 @@ class TaskAttempt:
             self.producer.begin_transaction()
             self._is_open = True
 
+    def mark(self) -> None:
+        """After the last row, before anybody waits for it: sends the marker behind the rows. Blocks as begin_transaction() does.
+
+        finish() does it otherwise. The transaction of a task without rows is begun, and gets no marker.
+        """
+        if self._is_marked or not self.writes:
+            return
+        self._open()  # rows that were skipped are rows of the version as well
+        if self._content.rows:
+            marker = OffsetAndMetadata(self.write.version, marker_text(self._content))
+            group = ConsumerGroupMetadata(self._ledger.marker_group(self._task.partition))
+            self.producer.send_offsets_to_transaction({self._ledger.place: marker}, group, wait=False)
+        self._is_marked = True
+
     def finish(self) -> TaskReport:
-        """After the last row, when every one is acknowledged.
+        """After mark(), when every row is acknowledged. Blocks until the marker is.
 
         Raises:
             ReplayError: an earlier run has written other rows into this partition.
@@ -171,13 +187,8 @@ class TaskAttempt:
             return self._report(Result.DECIDED, content)
         if not self.writes:
             return self._skipped(content)
-        self._open()  # rows that were skipped are rows of the version as well
-        if not content.rows:
-            return self._report(Result.EMPTY, content, self.producer.prepare_transaction())
-        marker = OffsetAndMetadata(self.write.version, marker_text(content))
-        group = ConsumerGroupMetadata(self._ledger.marker_group(self._task.partition))
-        self.producer.send_offsets_to_transaction({self._ledger.place: marker}, group)
-        return self._report(Result.OPEN, content, self.producer.prepare_transaction())
+        self.mark()
+        return self._report(Result.OPEN if content.rows else Result.EMPTY, content, self.producer.prepare_transaction())
 
     def _skipped(self, content: Content) -> TaskReport:
         assert self._marker is not None

@@ -127,6 +127,7 @@ class _KafkaWriter:
                     if attempt.takes(content_to_compare(chunk, attempt.write)):
                         sender.send(chunk)
                     del chunk
+            attempt.mark()
             sender.finish()
             message = sender.report(task, rows.waited_s, rows.schemas())
             report = attempt.finish()

@@ -58,11 +58,14 @@ class Task:
 
     def send(self) -> Task:
         """Until its rows are acknowledged."""
+        self._hand_over()
+        self.producer.flush()
+        return self
+
+    def _hand_over(self) -> None:
         self._are_read = True
         if self.rows and self.attempt.takes(self._content()):
             self.producer.send_columns(self._topic, value=pa.array(self.rows, pa.string()))
-            self.producer.flush()
-        return self
 
     def finish(self) -> TaskReport:
         if self.rows and not self._are_read:
@@ -75,7 +78,12 @@ class Task:
         return content_of(self.rows, self.attempt.schemas)
 
     def run(self) -> TaskReport:
-        return self.begin().send().finish()
+        """As a task of the sink does, which sends the marker behind its rows before it waits."""
+        self.begin()
+        self._hand_over()
+        self.attempt.mark()
+        self.producer.flush()
+        return self.finish()
 
     def die(self) -> None:
         self.producer.close(timeout_ms=0)

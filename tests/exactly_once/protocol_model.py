@@ -14,7 +14,7 @@ A task attempt
     3   is the version decided? Then describe the transaction that is decided for this partition, and after that read the marker:
         open, or in Kafka → nothing to write; otherwise it is lost, and written again
     4   read the marker: are the rows in Kafka already, encoded with the schema that it names?
-    5   write the rows, then the marker, all in one transaction; leave it open and report it to the driver
+    5   write the rows and beside them the marker, all in one transaction; leave it open and report it to the driver
 
 The driver
     6a  read the decision again; carry it out if there is one, whose run it ever was. If a part of it is lost which the own tasks

@@ -463,7 +463,7 @@ class Replay:
         task = self._run(*place[:2]).task(*place[2:], *known["rows"], **how)
 
         def work() -> TaskReport:
-            report = task.run()
+            report = task.begin().send().finish()
             return self._reports.setdefault(place, report)  # the first attempt that returns wins
 
         return TaskProcess(name, work, has_rows=bool(known["rows"]))

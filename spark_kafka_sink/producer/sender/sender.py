@@ -158,7 +158,7 @@ class Sender:
         timeout_ms = self._send_producer_data(now_ms)
         if rows_failed:
             timeout_ms = 0  # they may have been all that close() waits for
-        timeout_ms = min(timeout_ms, self._transactions.step(now_ms, self.is_settled()))
+        timeout_ms = min(timeout_ms, self._transactions.step(now_ms, self.is_settled(), self._is_all_sent))
         self._client.poll(timeout_ms, now_ms)
         denial = self._transactions.take_denial()
         if denial is not None:
@@ -167,6 +167,10 @@ class Sender:
     def is_settled(self) -> bool:
         """Whether every batch is acknowledged or has failed, and no answer is due, not even for a batch that has expired."""
         return not self._outcomes.in_flight and not self._accumulator.incomplete
+
+    def _is_all_sent(self) -> bool:
+        """Whether every batch that is not settled is in flight."""
+        return not self._accumulator.has_undrained()
 
     def _fatal_error(self) -> KafkaError | None:
         """The error because of which nothing can be sent any more, if there is one."""

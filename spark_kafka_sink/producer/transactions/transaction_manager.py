@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from random import Random
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
@@ -104,13 +105,14 @@ class TransactionManager(Sequencer):
     def prepare_drain(self) -> None:
         """Resolve sequences and bump the epoch, where that is due."""
 
-    def step(self, now_ms: int, all_settled: bool) -> int:  # noqa: ARG002
+    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:  # noqa: ARG002
         """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
 
         Called in every round while there is no fatal error. Never waits; the answer to a request ends the poll that follows.
 
         Args:
             all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
+            is_all_sent: tells whether every batch that is not settled is in flight.
         """
         return NEVER_MS
 
@@ -211,11 +213,11 @@ class IdempotentManager(TransactionManager):
     def has_producer_id(self) -> bool:
         return self.producer.is_valid
 
-    def step(self, now_ms: int, all_settled: bool) -> int:
+    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         if self.state is TxnState.UNINITIALIZED and not (self._was_denied and all_settled):
             self.transition_to(TxnState.INITIALIZING)
             self.requests.enqueue(InitProducerIdHandler(received=self.identity_received))
-        return self.requests.step(now_ms, all_settled)
+        return self.requests.step(now_ms, all_settled, is_all_sent)
 
     def identity_received(self, identity: ProducerIdAndEpoch) -> None:
         self._was_denied = False

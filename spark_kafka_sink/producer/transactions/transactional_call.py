@@ -37,6 +37,7 @@ class TransactionalCall:
     clock: Clock  # for the caller's bounded wait
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)  # of send_offsets_to_transaction
     group: ConsumerGroupMetadata = NO_GROUP  # of the same
+    is_behind_rows: bool = False  # of the same: nobody waits for it, and rows that were handed over before it go first
     transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
     is_taken: bool = False  # by the Sender: posted once more, it is not taken again
     is_reported: bool = False  # its caller has received the outcome

@@ -108,6 +108,8 @@ class TransactionalMethods:
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | Iterable[Any],
         group_metadata: ConsumerGroupMetadata | bytes | Any,
+        *,
+        wait: bool = True,
     ) -> None:
         """Have offsets of a consumer group take effect with the commit of this transaction (consume–transform–produce).
 
@@ -116,13 +118,15 @@ class TransactionalMethods:
                 confluent-kafka's consumer returns, and kafka-python's types.
             group_metadata: the group; with a member, brokers reject the offsets if it has lost its partitions. Also what
                 `consumer_group_metadata()` of confluent-kafka's consumer returns, or `group_metadata()` of kafka-python's.
+            wait: false returns at once. The offsets are sent behind the rows that were handed over before, the next time that
+                something else is waited for. If that fails, the transaction cannot be committed or prepared.
 
         Raises:
             TypeError, ValueError: a topic, number or text that no request can carry, or no group; nothing has changed.
             AbortableTransactionError: the group has moved on, or this user may not commit offsets of it.
             TransactionTimeoutError: they may still be sent. Send them again, or abort.
         """
-        self._calls().send_offsets(offsets, group_metadata)
+        self._calls().send_offsets(offsets, group_metadata, wait=wait)
 
     def commit_transaction(self) -> None:
         """Send what is queued without lingering, wait until every row is acknowledged, and commit.
@@ -251,11 +255,16 @@ class TransactionCalls:
             self._is_open = True
         call.is_reported = True  # until now no other call was possible
 
-    def send_offsets(self, offsets: object, group: object) -> None:
+    def send_offsets(self, offsets: object, group: object, *, wait: bool) -> None:
         member = checked_group(group)
         positions = checked_offsets(offsets)
-        if positions:
-            self._call(TransactionalCall(Method.SEND_OFFSETS, self.clock, positions, member), self._deadline_ms())
+        if not positions:
+            return
+        call = TransactionalCall(Method.SEND_OFFSETS, self.clock, positions, member, is_behind_rows=not wait)
+        if wait:
+            self._call(call, self._deadline_ms())
+        else:
+            self._posted(call)
 
     def commit(self) -> None:
         self._end(Method.COMMIT).is_reported = True

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -205,16 +206,17 @@ class Transactions(IdempotentManager):
         return self.transactional_id, self.producer, self._open
 
     def _send_offsets(self, call: TransactionalCall) -> None:
-        begins = not self._open.has_begun
+        how: Any = {"call": call, "begins_transaction": not self._open.has_begun}
+        if call.is_behind_rows:
+            how |= {"is_behind_rows": True, "priority": 3}  # behind AddPartitions, which rows wait for
         if self._version.is_v2:
             self._open.has_begun = True
-            self.requests.enqueue(TxnOffsetCommitHandler(*self._who, call=call, begins_transaction=begins))
+            self.requests.enqueue(TxnOffsetCommitHandler(*self._who, **how))
         else:
-            self.requests.enqueue(
-                AddOffsetsToTxnHandler(*self._who, call=call, added=self._offsets_added, begins_transaction=begins)
-            )
+            self.requests.enqueue(AddOffsetsToTxnHandler(*self._who, added=self._offsets_added, **how))
 
     def _offsets_added(self, call: TransactionalCall) -> None:
+        """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
         self.requests.enqueue(TxnOffsetCommitHandler(*self._who, call=call, max_version=LAST_OFFSET_COMMIT))
 
     def _prepare(self, call: TransactionalCall) -> None:
@@ -463,13 +465,13 @@ class Transactions(IdempotentManager):
 
     # EACH ROUND
 
-    def step(self, now_ms: int, all_settled: bool) -> int:
+    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         self.calls.settle_begun()
         if self._open.wanted:
             wanted, begins = self._open.take_wanted()
             self.requests.enqueue(AddPartitionsToTxnHandler(*self._who, partitions=wanted, begins_transaction=begins))
         self._prepare_if_settled(all_settled)
-        return self.requests.step(now_ms, all_settled)
+        return self.requests.step(now_ms, all_settled, is_all_sent)
 
     def settle_all(self, error: KafkaError) -> None:
         super().settle_all(error)

@@ -67,6 +67,7 @@ class TxnRequestHandler(ABC):
     call: who waits for this request; gets its outcome.
     priority: a smaller one goes first (Kafka's TxnRequestHandler.priority).
     begins_transaction: whether the coordinator learns of the transaction by this request.
+    is_behind_rows: whether it is sent behind all batches that wait now: on their connection, or when they are settled.
     max_version: the newest version to use; None: the newest that the node knows.
     """
 
@@ -77,6 +78,7 @@ class TxnRequestHandler(ABC):
     call: TransactionalCall | None = None
     priority: int = 2
     begins_transaction: bool = False
+    is_behind_rows: bool = False
     max_version: int | None = None
     attempts: int = 0
     not_before_ms: int = 0

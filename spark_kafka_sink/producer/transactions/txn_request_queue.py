@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from random import Random
@@ -92,11 +93,12 @@ class TxnRequestQueue:
         for request in requests:
             request.settle(error)
 
-    def step(self, now_ms: int, all_settled: bool) -> int:
+    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         """Send the next request, if it can be sent; returns in how many ms to ask again.
 
         Args:
             all_settled: whether every batch is acknowledged or has failed.
+            is_all_sent: tells whether every other batch is in flight.
         """
         wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
@@ -109,6 +111,8 @@ class TxnRequestQueue:
             if request.not_before_ms > now_ms:
                 return request.not_before_ms - now_ms
             node = self._node_for(request, now_ms)
+            if node is not None and request.is_behind_rows and not (all_settled or self._goes_behind(node, is_all_sent)):
+                return NEVER_MS  # an answer that settles batches wakes the Sender
             if node is not None and self._client.ready(node, now_ms):
                 heapq.heappop(self._queue)
                 self._send(request, node, now_ms)
@@ -118,6 +122,14 @@ class TxnRequestQueue:
                 backoff_ms = max(MIN_WAIT_MS, self._backoff.backoff_ms(0))
                 return backoff_ms if node is None else self._client.poll_delay_ms(node, now_ms)
         return wait_ms
+
+    def _goes_behind(self, node: int, is_all_sent: Callable[[], bool]) -> bool:
+        """Whether all batches are on their way to this node: a broker handles what comes on one connection one by one.
+
+        Two brokers at once would begin a transaction twice; one of them is told to try again after a back-off.
+        """
+        in_flight = self._client.in_flight_request_count
+        return in_flight() == in_flight(node) and is_all_sent()
 
     def _settle_unsent(self, request: TxnRequestHandler, all_settled: bool) -> bool:
         """Settle the first request of the queue, if it is of no use any more, or ends a transaction that brokers do not know."""

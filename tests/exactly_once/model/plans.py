@@ -281,6 +281,8 @@ UNNEEDED: Final = {
     "refuses_later_markers": ("zombie, one partition, two versions", "zombie, skipped version, one partition"),
     # the two requests may be answered in any order
     "reads_marker_first": ("zombie, one partition, two versions", "time-out after the decision"),
+    # the marker comes later: nobody reads it before the transaction is committed
+    "marker_beside_rows": ("zombie, one partition, two versions", "time-out after the decision"),
     # the next run finds the transactions gone, and takes the version out then
     "records_before_it_goes_on": ("first restart after time-outs", "skipped version, fewer partitions, time-out"),
     # only a checkpoint that was restored repeats a version after a later one, which no case does

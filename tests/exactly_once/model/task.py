@@ -12,6 +12,7 @@ from tests.exactly_once.model.broker import (
     ONGOING,
     PREPARE_COMMIT,
     TAKEN_OUT,
+    Broker,
     Earlier,
     Marker,
     TransactionalId,
@@ -42,6 +43,7 @@ DESCRIBE = "3 describe"
 COMPARE = "3 read marker"
 WRITE_ROWS = "5 write rows"
 WRITE_MARKER = "5 write marker"
+WRITE_ROWS_LAST = "5 write rows behind the marker"
 
 
 def own_id(plan: Plan, task: Task) -> TransactionalId:
@@ -137,32 +139,63 @@ def step_4_look_at_marker(setting: Setting, world: World, task: Task) -> Iterato
 
 
 def step_5_write_rows(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 5: write all rows in the transaction, encoded as the version's first run has done it."""
-    broker, error = world.broker.write(own_id(setting.plan, task), task.epoch, rows=task.rows)
-    if error == CONCURRENT_TRANSACTIONS:
-        return
-    if error:
-        yield Move(happened(task, "Produce: error {error}", error=error), _fail(setting, world, task))
-        return
-    event = happened(task, "Produce {rows}", rows=task.rows)
-    yield from answered(world, broker, _go(world._replace(broker=broker), task, step=WRITE_MARKER), event)
+    """Step 5: write all rows in the transaction, encoded as the version's first run has done it. The marker is sent beside them:
+    in any order.
+    """
+    yield from _write_rows(setting, world, task, WRITE_MARKER)
+    if setting.plan.marker_beside_rows and setting.plan.marker_is_in_transaction:
+        yield from _write_marker(setting, world, task, WRITE_ROWS_LAST)
+
+
+def step_5_write_rows_last(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 5: write all rows, where the marker was written before; leave the transaction open, and return its id and epoch."""
+    yield from _write_rows(setting, world, task, None)
 
 
 def step_5_write_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
     """Step 5: add the marker to the transaction, leave it open, and return its id and epoch."""
+    yield from _write_marker(setting, world, task, None)
+
+
+def _write_rows(setting: Setting, world: World, task: Task, after: str | None) -> Iterator[Move]:
+    broker, error = world.broker.write(own_id(setting.plan, task), task.epoch, rows=task.rows)
+    yield from _written(setting, world, task, broker, error, after, "Produce", " {rows}", rows=task.rows)
+
+
+def _write_marker(setting: Setting, world: World, task: Task, after: str | None) -> Iterator[Move]:
     marker = Marker(task.version, task.content, task.schema if setting.plan.marker_has_schema else None)
     if setting.plan.marker_is_in_transaction:
         broker, error = world.broker.write(own_id(setting.plan, task), task.epoch, marker=marker)
     else:
         broker, error = world.broker.commit_marker(task.partition, marker), 0
+    yield from _written(setting, world, task, broker, error, after, "TxnOffsetCommit", " of the marker")
+
+
+def _written(
+    setting: Setting,
+    world: World,
+    task: Task,
+    broker: Broker,
+    error: int,
+    after: str | None,
+    request: str,
+    what: str,
+    **arguments: Any,
+) -> Iterator[Move]:
+    """`after`: the next step; None: the transaction stays open, and the task returns."""
     if error == CONCURRENT_TRANSACTIONS:
         return
+    now = world._replace(broker=broker)
     if error:
-        yield Move(happened(task, "TxnOffsetCommit: error {error}", error=error), _fail(setting, world, task))
-        return
-    message = Message("OPEN", own_id(setting.plan, task), task.epoch, task.content, task.schema)
-    event = happened(task, "TxnOffsetCommit of the marker; returns id {id} and epoch {epoch}", id=message.id, epoch=task.epoch)
-    yield from answered(world, broker, spark.returned(world._replace(broker=broker), task, message), event)
+        yield Move(happened(task, request + ": error {error}", error=error), _fail(setting, world, task))
+    elif after is not None:
+        yield from answered(world, broker, _go(now, task, step=after), happened(task, request + what, **arguments))
+    else:
+        message = Message("OPEN", own_id(setting.plan, task), task.epoch, task.content, task.schema)
+        event = happened(
+            task, request + what + "; returns id {id} and epoch {epoch}", **arguments, id=message.id, epoch=task.epoch
+        )
+        yield from answered(world, broker, spark.returned(now, task, message), event)
 
 
 STEPS = {
@@ -179,6 +212,7 @@ STEPS = {
     LOOK_AT_MARKER: step_4_look_at_marker,
     WRITE_ROWS: step_5_write_rows,
     WRITE_MARKER: step_5_write_marker,
+    WRITE_ROWS_LAST: step_5_write_rows_last,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from spark_kafka_sink.errors import KafkaError
@@ -19,9 +21,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     own = IdempotentManager.step
 
-    def step(manager: IdempotentManager, now_ms: int, all_settled: bool) -> int:
+    def step(manager: IdempotentManager, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         made.append(all_settled)
-        return own(manager, now_ms, all_settled)
+        return own(manager, now_ms, all_settled, is_all_sent)
 
     monkeypatch.setattr(IdempotentManager, "step", step)
     return made

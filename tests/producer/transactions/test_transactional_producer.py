@@ -231,6 +231,27 @@ def test_a_defect_in_a_coordinators_request_ends_the_producer_and_reaches_the_ca
         producer.commit_transaction()
 
 
+def test_offsets_that_are_not_waited_for_come_with_the_rows(broker: FakeBroker, producer: KafkaProducer) -> None:
+    with producer.transaction():
+        write(producer, b"a")
+        producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(7)}, GROUP, wait=False)
+    settle_markers(broker)
+    assert broker.committed_values("single") == [b"a"]
+    assert {where: each.offset for where, each in broker.offsets.committed("readers").items()} == {tp(0): 7}
+
+
+def test_offsets_that_are_not_waited_for_fail_the_commit(broker: FakeBroker, producer: KafkaProducer) -> None:
+    broker.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED)
+    producer.begin_transaction()
+    write(producer, b"a")
+    producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(7)}, GROUP, wait=False)
+    with pytest.raises(AbortableTransactionError, match="readers"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    settle_markers(broker)
+    assert broker.committed_values("single") == []
+
+
 def test_offsets_of_an_aborted_transaction_never_take_effect(broker: FakeBroker, producer: KafkaProducer) -> None:
     producer.begin_transaction()
     producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(7)}, GROUP)

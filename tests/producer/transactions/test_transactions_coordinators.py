@@ -542,3 +542,88 @@ def test_one_request_to_a_coordinator_is_in_flight_at_most(stage: TransactionSta
         for request in asked:
             stage.answer(request)
     assert len(stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)) == 2
+
+
+# OFFSETS THAT NOBODY WAITS FOR, BEHIND ROWS
+
+LEADER, ELSEWHERE = 0, 3  # of partition 0; another node
+
+
+@pytest.fixture
+def beside_rows() -> TransactionStage:
+    """Within a transaction of version 2, in which a row was sent and is not acknowledged."""
+    made = TransactionStage(2)
+    made.begin()
+    made.send(b"a")
+    assert len(made.produced()) == 1
+    return made
+
+
+def offsets_in_flight(stage: TransactionStage) -> list[ClientRequest]:
+    return [request for request in stage.in_flight if isinstance(request.message, TxnOffsetCommitRequest)]
+
+
+def test_offsets_behind_rows_are_sent_on_the_connection_that_carries_all_rows(beside_rows: TransactionStage) -> None:
+    """The broker handles one after the other, so that the transaction is begun once; and nobody waits in between."""
+    stage = beside_rows
+    stage.cluster.move(KeyType.GROUP, GROUP.group_id, LEADER)
+    stage.holds = {ApiKey.TXN_OFFSET_COMMIT}
+    stage.post_offsets(is_behind_rows=True)
+    stage.run(3)
+    assert [request.node_id for request in (*stage.produced(), *offsets_in_flight(stage))] == [LEADER, LEADER]
+
+
+def test_offsets_behind_rows_of_another_broker_wait_for_these(beside_rows: TransactionStage) -> None:
+    """Two brokers at once would have the transaction begun twice: CONCURRENT_TRANSACTIONS, and a back-off."""
+    stage = beside_rows
+    stage.cluster.move(KeyType.GROUP, GROUP.group_id, ELSEWHERE)
+    operation = stage.post_offsets(is_behind_rows=True)
+    stage.run(3)
+    assert not stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)
+    found = [request for request in stage.requests_of(ApiKey.FIND_COORDINATOR) if GROUP.group_id in str(request.message)]
+    assert len(found) == 1, "the coordinator is looked up meanwhile"
+    stage.acknowledge()
+    assert stage.settle(operation) is None
+    assert len(stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)) == 1
+
+
+def test_offsets_behind_rows_wait_for_rows_that_are_not_sent_yet(beside_rows: TransactionStage) -> None:
+    stage = beside_rows
+    stage.cluster.move(KeyType.GROUP, GROUP.group_id, LEADER)
+    stage.send(b"b")  # the second batch of a partition waits for the first one, once per producer id
+    assert stage.accumulator.has_undrained()
+    operation = stage.post_offsets(is_behind_rows=True)
+    stage.run(3)
+    assert not stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)
+    stage.acknowledge()
+    assert stage.settle(operation) is None
+
+
+def test_offsets_that_are_waited_for_do_not_wait_for_rows(beside_rows: TransactionStage) -> None:
+    stage = beside_rows
+    stage.cluster.move(KeyType.GROUP, GROUP.group_id, ELSEWHERE)
+    assert stage.settle(stage.post_offsets()) is None
+    assert len(stage.produced()) == 1
+
+
+@pytest.mark.parametrize("end", [Method.PREPARE, Method.COMMIT])
+def test_offsets_behind_rows_that_were_refused_fail_the_end(stage: TransactionStage, end: Method) -> None:
+    stage.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED)
+    stage.send(b"a")
+    stage.post_offsets(is_behind_rows=True)
+    operation = stage.post(end)
+    stage.acknowledge_all()
+    error = stage.settle(operation)
+    assert isinstance(error, AbortableTransactionError)
+    assert "readers" in str(error.__cause__)
+
+
+def test_a_transaction_is_prepared_when_its_offsets_behind_rows_are_there(stage: TransactionStage) -> None:
+    stage.holds = {ApiKey.TXN_OFFSET_COMMIT}
+    stage.write(b"a")
+    stage.post_offsets(is_behind_rows=True)
+    operation = stage.post(Method.PREPARE)
+    stage.run(3)
+    assert not operation.is_done
+    stage.holds = set()
+    assert stage.settle(operation) is None

@@ -80,9 +80,11 @@ class TransactionStage(Stage):
         kind: Method,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata = NO_GROUP,
+        *,
+        is_behind_rows: bool = False,
     ) -> TransactionalCall:
         """As a caller's thread does that waits for it, and one round."""
-        operation = TransactionalCall(kind, self.clock, offsets or {}, group)
+        operation = TransactionalCall(kind, self.clock, offsets or {}, group, is_behind_rows=is_behind_rows)
         self.manager.calls.post(operation)
         self.run()
         return operation
@@ -105,9 +107,13 @@ class TransactionStage(Stage):
         self.call(Method.BEGIN)
 
     def post_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] = OFFSETS, group: ConsumerGroupMetadata = GROUP
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] = OFFSETS,
+        group: ConsumerGroupMetadata = GROUP,
+        *,
+        is_behind_rows: bool = False,
     ) -> TransactionalCall:
-        return self.post(Method.SEND_OFFSETS, offsets, group)
+        return self.post(Method.SEND_OFFSETS, offsets, group, is_behind_rows=is_behind_rows)
 
     def write(self, *values: bytes, partition: int = 0) -> Delivery:
         """Rows that are written and acknowledged."""

@@ -1,0 +1,119 @@
+"""How often a micro-batch waits for brokers, where its worker and its driver are connected already: what it costs to wait less.
+
+A wait begins when a request is sent while none is on its way, and ends when all answers have come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF, TransactionClient
+from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
+from spark_kafka_sink.exactly_once.version_commit import VersionCommit
+from spark_kafka_sink.exactly_once.writes import Result, TaskReport
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
+from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.producer.producer import KafkaProducer
+from tests.exactly_once.driving import Run, content_of
+from tests.fakes.fake_broker import FakeBroker
+
+TOPIC = "t"
+LINGER_MS = 10_000  # nothing is sent before the task waits for it
+
+
+class Waits:
+    """Args: waits: the names of the requests of each wait, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self.waits: list[list[str]] = []
+        self._lock = threading.Lock()
+        self._in_flight = 0
+
+    def sent(self, request: ClientRequest) -> ClientRequest:
+        with self._lock:
+            if not self._in_flight:
+                self.waits.append([])
+            self.waits[-1].append(type(request.message).__name__.removesuffix("Request"))
+            self._in_flight += 1
+        return replace(request, callback=lambda response: self._answered(request, response))
+
+    def _answered(self, request: ClientRequest, response: ClientResponse) -> None:
+        with self._lock:
+            self._in_flight -= 1
+        if request.callback is not None:
+            request.callback(response)
+
+    def of(self, call: Callable[[], Any]) -> list[list[str]]:
+        self.waits.clear()
+        call()
+        return [list(each) for each in self.waits]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    found, send = Waits(), NetworkClient.send
+    monkeypatch.setattr(NetworkClient, "send", lambda client, request, now_ms: send(client, found.sent(request), now_ms))
+    return found
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(nodes=1, topics={TOPIC: 1, COORDINATED_BY_LEADERS_OF: 50}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def run(broker: FakeBroker) -> Iterator[Run]:
+    with Run(broker.bootstrap_servers, TOPIC, "host", **{"linger.ms": LINGER_MS}) as run:
+        yield run
+
+
+@pytest.fixture
+def producer(run: Run) -> Iterator[KafkaProducer]:
+    """A worker keeps one for all of its tasks."""
+    with KafkaProducer({**run.options, "transactional.id": "none"}) as producer:
+        yield producer
+
+
+def write(run: Run, producer: KafkaProducer, version: int) -> TaskReport:
+    """As a task of the sink does."""
+    attempt = TaskAttempt(run.client, producer, run.names, run.write(version), run.planned(version), 0, 0, TOPIC)
+    attempt.begin()
+    attempt.takes(content_of(["row"]))
+    producer.send_columns(TOPIC, value=pa.array(["row"]))
+    attempt.mark()
+    producer.flush()
+    return attempt.finish()
+
+
+def test_a_task_waits_four_times(run: Run, producer: KafkaProducer, waits: Waits) -> None:
+    """Two looks, its own id, and the rows with the marker behind them."""
+    run.commit([write(run, producer, 0)])
+    assert waits.of(lambda: write(run, producer, 1)) == [
+        ["OffsetFetch"],
+        ["InitProducerId"],
+        ["OffsetFetch"],
+        ["Produce", "TxnOffsetCommit"],
+    ]
+
+
+def test_a_commit_waits_five_times(run: Run, producer: KafkaProducer, waits: Waits) -> None:
+    with TransactionClient(run.options) as driver:
+        for version in (0, 1):
+            report = write(run, producer, version)
+            assert report.result is Result.OPEN
+            commit = VersionCommit(driver, run.names, [report], TOPIC)
+            found = waits.of(commit.run)
+    assert [sorted(each) for each in found] == [
+        ["ListTransactions", "OffsetFetch"],
+        ["DescribeTransactions", "Metadata", "OffsetFetch"],
+        ["OffsetCommit"],
+        ["EndTxn"],
+        ["ListTransactions", "OffsetCommit"],
+    ]
