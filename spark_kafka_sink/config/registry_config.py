@@ -254,10 +254,14 @@ class RegistryConfig:
     def pick(mapping: Mapping[str, object]) -> dict[str, object]:
         """Of a larger configuration what concerns a registry, under the names of this class, with every secret wrapped.
 
-        Names that Confluent also writes with `schema.registry.` before them lose it; names that are unknown but belong to the
-        registry's families are taken too, and `check` reports them.
+        Names that Confluent also writes with `schema.registry.` before them lose it, unless that hides another value under the
+        short one; names that are unknown but belong to the registry's families are taken too. `check` reports both.
         """
-        named = {_own_name(key): value for key, value in mapping.items() if is_registry_key(key)}
+        named: dict[str, object] = {}
+        for key, value in mapping.items():
+            if is_registry_key(key):
+                own = _own_name(key)
+                named[key if mapping.get(own, value) != value else own] = value
         if isinstance(named.get(URL_KEY), list | tuple):
             named[URL_KEY] = as_text(named[URL_KEY])
         return conceal(named, REGISTRY_KEYS)
@@ -358,6 +362,8 @@ def _unknown(given: Mapping[str, object]) -> Iterator[str]:
             yield f"{key} is not supported: {_NOT_SUPPORTED[key]}"
         elif key in KEYS_WITHOUT_EFFECT:
             warn_once("Option '%s' has no effect: %s", key, KEYS_WITHOUT_EFFECT[key])
+        elif _own_name(key) in REGISTRY_KEYS and _own_name(key) != key:
+            yield f"{key} and {_own_name(key)} are one option, and have different values: remove one of the two"
         elif key not in REGISTRY_KEYS:
             nearest = nearest_key(key, REGISTRY_KEYS)
             hint = f"Did you mean '{nearest}'?" if nearest else f"Options of a schema registry are {', '.join(REGISTRY_KEYS)}."

@@ -115,6 +115,19 @@ def test_confluents_longer_names_are_the_same_options(name: str) -> None:
     assert accepted(URL | {name: f"me:{CANARY}"}).basic_auth_user_info == Secret(f"me:{CANARY}")
 
 
+LONGER = "schema.registry.basic.auth.user.info"
+
+
+def test_two_names_of_one_option_must_not_have_different_values() -> None:
+    """The one that stood last was taken without a word."""
+    both = {"basic.auth.user.info": f"me:{CANARY}", LONGER: f"me:{CANARY}"}
+    assert accepted(URL | both).basic_auth_user_info == Secret(f"me:{CANARY}")
+    for options in (both | {LONGER: f"you:{CANARY}"}, {LONGER: f"you:{CANARY}"} | both | {LONGER: f"x:{CANARY}"}):
+        expected = f"{LONGER} and basic.auth.user.info are one option, and have different values: remove one of the two"
+        assert problem_of(URL | options) == expected
+        assert problem_of(URL | RegistryConfig.pick(options)) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
