@@ -26,6 +26,7 @@ KEY, VALUE = PARTS_WITH_FORMAT = ("key", "value")
 
 LATEST, VERSION, ID, TEXT = "latest", "version", "id", "text"
 _ID_PREFIX = "id:"
+_MAX_NUMBER = 2**31 - 1
 _MAX_MESSAGE_DEPTH = 32
 
 
@@ -54,10 +55,10 @@ def read_reference(text: str) -> SchemaReference:
     if text.lower() == LATEST:
         return SchemaReference(LATEST)
     if re.fullmatch(r"0*[1-9][0-9]{0,9}", text):
-        return SchemaReference(VERSION, int(text))
+        return SchemaReference(VERSION, _number(text))
     numbered = re.fullmatch(rf"{_ID_PREFIX}([0-9]{{1,10}})", text, re.IGNORECASE)
     if numbered:
-        return SchemaReference(ID, int(numbered[1]))
+        return SchemaReference(ID, _number(numbered[1]))
     if text[:1] not in ("{", "[", '"'):
         raise InvalidValueError(f"{_shown(text)} is not one of its values: {_REFERENCE_RULE}")
     try:
@@ -65,6 +66,13 @@ def read_reference(text: str) -> SchemaReference:
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"it is no JSON: {printable(error)}; {_REFERENCE_RULE}") from None
     return SchemaReference(TEXT, text=text)
+
+
+def _number(digits: str) -> int:
+    number = int(digits)
+    if number > _MAX_NUMBER:
+        raise InvalidValueError(f"{number} is larger than any id or version of a registry, {_MAX_NUMBER}; {_REFERENCE_RULE}")
+    return number
 
 
 def _shown(text: str) -> str:

@@ -48,6 +48,7 @@ def test_without_a_format_keys_and_values_stay_as_they_are() -> None:
         ("3", SchemaReference(VERSION, 3)),
         ("id:42", SchemaReference(ID, 42)),
         ("ID:0", SchemaReference(ID, 0)),
+        ("id:2147483647", SchemaReference(ID, 2**31 - 1)),
         ('"string"', SchemaReference(TEXT, text='"string"')),
         (SEVERAL_LINES, SchemaReference(TEXT, text=SEVERAL_LINES)),
     ],
@@ -58,7 +59,10 @@ def test_a_schema_is_latest_a_version_an_id_or_text(written: str, meant: SchemaR
     assert options.value_schema == meant
 
 
-@pytest.mark.parametrize("written", ["newest", "0", "-1", "id:", "id:x", "string", "{", '{"type": ', "9" * 12, "[" * 100_000])
+NO_NUMBERS = ["9" * 12, "2147483648", "id:2147483648", "id:9999999999"]
+
+
+@pytest.mark.parametrize("written", ["newest", "0", "-1", "id:", "id:x", "string", "{", '{"type": ', *NO_NUMBERS, "[" * 100_000])
 def test_another_schema_is_told_what_it_may_be(written: str) -> None:
     _, problems = with_registry(valueFormat="avro", valueSchema=written)
     assert len(problems) == 1
