@@ -8,9 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafka_sink.config.registry_config import RegistryConfig
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.sasl.tokens import token_error
 from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.registry_errors import SUBJECT_NOT_FOUND, UNREACHABLE, RegistryError
+from spark_kafka_sink.schemas.registry_login import RegistryLogin
 from tests.fakes.clock import ManualClock
 from tests.schemas.fake_registry import FakeRegistry
 
@@ -110,6 +113,24 @@ def test_while_the_registry_is_gone_the_known_version_goes_on(
         with pytest.raises(RegistryError) as raised:
             each.latest("t")
     assert raised.value.condition == UNREACHABLE
+
+
+def test_while_the_server_of_tokens_is_gone_the_known_version_goes_on(
+    registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream ended with KAFKA_OAUTH_TOKEN_UNAVAILABLE, though it would have gone on without its registry."""
+    with known(registry, clock) as each:
+        each.latest("s")
+        clock.advance(LATEST_TTL_MS)
+
+        def no_token(*_: object) -> None:
+            raise token_error("no token from http://localhost:1")
+
+        monkeypatch.setattr(RegistryLogin, "headers", no_token)
+        assert each.latest("s").version == 1
+        with pytest.raises(AuthenticationError):
+            each.latest("t")
+    assert "s version 1 (id 1) is still written with" in caplog.text
 
 
 def test_a_subject_that_is_gone_is_an_error_even_if_it_was_known(clock: ManualClock) -> None:

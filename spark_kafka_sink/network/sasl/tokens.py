@@ -48,8 +48,11 @@ class OAuthBearerToken:
             raise TypeError(f"a token is a str, not {type(self.value).__name__}")
 
 
+TOKEN_UNAVAILABLE = "KAFKA_OAUTH_TOKEN_UNAVAILABLE"
+
+
 def token_error(text: str) -> AuthenticationError:
-    return AuthenticationError(text, condition="KAFKA_OAUTH_TOKEN_UNAVAILABLE")
+    return AuthenticationError(text, condition=TOKEN_UNAVAILABLE)
 
 
 def token_from_jwt(value: Secret, *, sub_claim: str = "sub", extensions: Mapping[str, str] | None = None) -> OAuthBearerToken:
