@@ -133,9 +133,14 @@ def _token(secret: Secret) -> Secret:
     return Secret(_header(secret.reveal()))
 
 
+_LOGIN_ALONE = re.compile(
+    r"(?!\w+://|.*@)[^/]*:(?![0-9]*([/?#]|$))", re.DOTALL
+)  # user:password where a URL should be, and not host:port
+
+
 def without_login(text: str) -> str:
     """What may be shown of a text that was meant to be a URL: no login, which may hold any character, and no query."""
-    if looks_like_a_secret(text):
+    if looks_like_a_secret(text) or _LOGIN_ALONE.match(text):
         return HIDDEN
     scheme, slashes, rest = text.partition("://") if "://" in text else ("", "", text)
     return scheme + slashes + re.split("[?#]", rest.rpartition("@")[2])[0]

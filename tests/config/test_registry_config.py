@@ -82,6 +82,7 @@ def test_a_list_of_addresses_is_read_too() -> None:
         (f"https://me:{CANARY}#x@host", "https://host is not a URL"),
         (f"https://{CANARY}@host", "https://host needs user and password"),
         (f"me:{CANARY}@host", "host is not a URL"),
+        (f"me:{CANARY}", r"\[hidden\] is not a URL"),  # the value of basic.auth.user.info
     ],
 )
 def test_a_wrong_address_is_shown_without_its_login(url: str, expected: str) -> None:
