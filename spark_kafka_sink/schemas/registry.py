@@ -39,7 +39,8 @@ _OTHER_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")  # a mode that is not 
 class RegisteredSchema(NamedTuple):
     """A schema as the registry has it. Plain data.
 
-    `references`: the texts of all schemas that it refers to, directly or not, by the names under which it does.
+    `references`: the texts of all schemas that it refers to, directly or not, by the names under which it does. Only of Avro:
+    other schemas are not read here.
     `has_write_rules`: the names of the rules that apply to writing; None without any.
     """
 
@@ -257,7 +258,7 @@ class SchemaRegistry:
             subject,
             schema_type,
             text,
-            self._references(body.get("references"), what),
+            self._references(body.get("references"), what) if schema_type == AVRO else {},
             _write_rules(body.get("ruleSet")),
         )
 

@@ -131,6 +131,16 @@ def test_a_schema_without_rules_is_written_with(fake: FakeRegistry, rules: objec
     client(fake).latest("s").require_writable()
 
 
+def test_references_of_schemas_that_are_not_read_are_not_followed(fake: FakeRegistry) -> None:
+    """A frame for Protobuf asked for each import of the schema, and failed if the user might not read one of them."""
+    fake.register("imported", "message B {}", schemaType="PROTOBUF")
+    references = [{"name": "b.proto", "subject": "imported", "version": 1}]
+    fake.register("s", 'import "b.proto"; message A {}', schemaType="PROTOBUF", references=references)
+    fake.forbidden.add("imported")
+    assert client(fake).latest("s").references == {}
+    assert len(fake.requests) == 1
+
+
 def test_references_are_followed_to_the_end(fake: FakeRegistry) -> None:
     inner = record(ID, name="Inner")
     middle = record({"name": "inner", "type": "com.acme.Inner"}, name="Middle")
