@@ -1,9 +1,11 @@
-"""What the tests of exactly-once share: a broker of each module, and a topic, a prefix and runs of each test."""
+"""What tests with a real broker share: one of a module for exactly-once, a world of each test, a planner of its own."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +13,11 @@ from jobs.local_kafka import LocalKafka
 from tests.broker_properties import QUICK_TIMEOUTS
 from tests.fakes.fault_proxy import ProxiedKafka
 from tests.integration.exactly_once_world import World, world_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_planner_memory_mib = itertools.count(16 * 1024)
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +30,16 @@ def cluster(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def world(cluster: LocalKafka) -> Iterator[World]:
     with world_of(cluster) as world:
         yield world
+
+
+@pytest.fixture
+def one_planner(spark: SparkSession) -> Iterator[None]:
+    """All writes of the test are planned in one new process, which keeps what it was told by brokers and registries.
+
+    Spark takes turns among the planners that earlier tests have left, if some of these planned at the same time. Planners with
+    another limit of memory are a pool of their own.
+    """
+    key = "spark.sql.planner.pythonExecution.memory"
+    spark.conf.set(key, f"{next(_planner_memory_mib)}m")
+    yield
+    spark.conf.unset(key)

@@ -85,6 +85,7 @@ def test_a_null_struct_is_a_tombstone(
     ]
 
 
+@pytest.mark.usefixtures("one_planner")
 def test_a_stream_asks_the_registry_in_its_first_micro_batch_only(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, registry: FakeRegistry, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_stream_asks_the_registry_in_its_first_micro_batch_only(
     assert [decoded(registry, f"{name}-value", each.value)["id"] for each in read_topic(name)] == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("one_planner")
 def test_a_stream_goes_on_while_the_registry_is_gone(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from tests.integration.test_formats import avro, registry
 from tests.integration.writing import FileStream, conditions, error_of, run
 from tests.schemas.fake_registry import FakeRegistry
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.usefixtures("one_planner")]
 
 __all__ = ["registry"]  # a fixture
 
