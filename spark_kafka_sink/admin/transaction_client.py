@@ -132,8 +132,8 @@ class TransactionClient:
     ) -> dict[str, EndOutcome]:
         """Commit or abort transactions that other producers have left open (EndTxn, KIP-98, KIP-890).
 
-        Waits while markers are being written, and while coordinators load, move or cannot be reached. If an answer is lost, the
-        request is sent again; coordinators recognize the retry.
+        Waits while control records are being written, and while coordinators load, move or cannot be reached. If an answer is
+        lost, the request is sent again; coordinators recognize the retry.
 
         Args:
             prepared: one for each transactional id.

@@ -6,7 +6,8 @@ Words
     version         the number of a write within its owner: a stream's batch id, txnVersion, or when the write was planned
     run             one life of the driver. No task knows which one it belongs to, and no name contains it
     attempt         one try of a task; two tries that run at the same time never share a transactional id
-    marker          a task's record, inside its transaction, that the rows of its partition are in Kafka
+    marker          a task's record, inside its transaction, that the rows of its partition are in Kafka; not Kafka's transaction
+                    markers, which brokers write: those are control records in this code
     decision        the driver's record that a version is to be committed
 
 A task writes its rows and its marker into a transaction and leaves it open (task_attempt.py). The driver writes the decision,

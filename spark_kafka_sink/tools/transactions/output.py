@@ -38,7 +38,7 @@ REMEDIES = {
     Obstacle.UNWATCHED: "If the query has ended, --force goes over this.",
     Obstacle.DECIDED: f"--even-decided aborts them, but {WHAT_IS_LOST}.",
     Obstacle.UNREADABLE: f"--even-decided aborts them all the same. If a version is decided, {WHAT_IS_LOST}.",
-    Obstacle.ENDING: "Look for partitions without a leader, and at the brokers' logs: markers cannot be written.",
+    Obstacle.ENDING: "Look for partitions without a leader, and at the brokers' logs: control records cannot be written.",
 }
 THE_QUERY_FAILS = "The query fails if it is alive. Nothing of the version is visible, and it can be run again."
 CONSEQUENCES = {
