@@ -6,14 +6,14 @@ the metadata holds the rest:
     marker      `rows=3 fingerprint=00c0ffee00c0ffee key_schema=7 value_schema=12`
                 the ids of registered schemas that rows are encoded with; left out where there are none
     decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… value_schema=12 earlier=… earlier_schemas=… entries=…`
-                state: decided, carried-out, taken-out (incomplete); `earlier`: the contents of the versions before, packed
+                state: decided, carried-out, incomplete; `earlier`: the contents of the versions before, packed
     width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
                 decision hides it; whoever finds it missing writes it
     aborted     the host of the driver; the offset is the time: what it planned before is aborted
 
-`entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in overflow
-groups, written before the decision, which then says `chunks=3 digest=…`; `digest` ties them together. The decision itself is one
-OffsetCommit, hence written whole or not at all.
+`entries` are the tasks' transactions, packed and compressed. If they are too long for an offset's metadata, they are written into
+overflow groups first, and the decision says `overflow=3 digest=…`: how many groups, and the digest of what is in them. The decision
+itself is one OffsetCommit, hence written whole or not at all.
 Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
 and each size that is read has a limit, which is checked before anything is built from it.
 """
@@ -72,7 +72,7 @@ def is_in_kafka(marker: Marker | None, version: int, entry: TaskTransaction) -> 
 class State(enum.Enum):
     DECIDED = "decided"
     CARRIED_OUT = "carried-out"
-    INCOMPLETE = "taken-out"  # a transaction was gone: the next run writes what is missing. Brokers keep the word
+    INCOMPLETE = "incomplete"  # a transaction was gone: the next run writes what is missing
 
 
 class Earlier(NamedTuple):
@@ -214,7 +214,7 @@ class Ledger:
         pieces = [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
         for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
             self._write(group, decision.version, piece)
-        where = f"chunks={len(pieces)} digest={_digest(packed)}"
+        where = f"overflow={len(pieces)} digest={_digest(packed)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
     def asked_record(self, decision: Decision) -> Question[None]:
@@ -274,9 +274,9 @@ class Ledger:
         if "entries" in values:
             return values["entries"]
         try:
-            count = _number(values["chunks"], MAX_OVERFLOW_GROUPS)
+            count = _number(values["overflow"], MAX_OVERFLOW_GROUPS)
         except (KeyError, ValueError):
-            raise _unreadable(f"chunks={values.get('chunks', '')}", group) from None
+            raise _unreadable(f"overflow={values.get('overflow', '')}", group) from None
         groups = self._overflow_groups(decision, count)
         found = self._read(groups)
         packed = "".join(found[each].metadata for each in groups if each in found)
@@ -290,7 +290,7 @@ _FINGERPRINT = re.compile("[0-9a-f]{1,16}")
 _WORDS = frozenset(  # of a decision
     (
         *("tasks", "partitions", "rows", "fingerprint", "key_schema", "value_schema"),
-        *("earlier", "earlier_schemas", "entries", "chunks", "digest"),
+        *("earlier", "earlier_schemas", "entries", "overflow", "digest"),
     )
 )
 

@@ -36,7 +36,7 @@ from tests.exactly_once.model.cases import BY_NAME
 from tests.exactly_once.model.exploration import EVERYTHING
 from tests.exactly_once.model.traces import DRIVER_ORDER, SPARKS_STEPS, TASK_ORDER
 from tests.exactly_once.model.world import FINAL_REASONS, rows_of
-from tests.exactly_once.stopping import CHUNKED_BYTES, STEPS
+from tests.exactly_once.stopping import OVERFLOW_BYTES, STEPS
 from tests.integration.processes import until
 
 LIMIT_S = 60.0
@@ -239,7 +239,7 @@ class DriverProcess(Process):
         if call == "6f" and first.state is not State.DECIDED:
             if first.state is State.CARRIED_OUT:
                 return None  # a long record of what was carried out is a part of 6h
-            return "6d record schema" if self.phase == "checks markers" else "6h mark taken out"
+            return "6d record schema" if self.phase == "checks markers" else "6h mark incomplete"
         if call != "6d" and self.phase == "checks markers":
             self.phase = ""
         return OF_A_DRIVER.get(call)
@@ -343,8 +343,8 @@ class Replay:
 
     def __enter__(self) -> Replay:
         self._stack.enter_context(patched())
-        if self.trace["chunked"]:
-            self._stack.enter_context(mock.patch.object(ledger, "METADATA_BYTES", CHUNKED_BYTES))
+        if self.trace["has_overflow"]:
+            self._stack.enter_context(mock.patch.object(ledger, "METADATA_BYTES", OVERFLOW_BYTES))
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:

@@ -44,7 +44,7 @@ BEFORE, AMID, AFTER = "before", "amid", "after"
 KILL, PAUSE = signal.SIGKILL, signal.SIGSTOP
 LIMIT_S = 60.0
 POLL_S = 0.005
-CHUNKED_BYTES = 60  # of a decision's metadata: with so few, any decision needs chunks
+OVERFLOW_BYTES = 60  # of a decision's metadata: with so few, any decision has overflow groups
 
 
 class Call(NamedTuple):
@@ -222,11 +222,11 @@ class _Life:
     run: str
     how: Mapping[str, Any]
     stop: Where = None
-    chunked: bool = False
+    has_overflow: bool = False
 
     def start(self) -> Run:
-        if self.chunked:
-            ledger.METADATA_BYTES = CHUNKED_BYTES
+        if self.has_overflow:
+            ledger.METADATA_BYTES = OVERFLOW_BYTES
         if isinstance(self.stop, int):
             _arm_requests(self.stop)
         elif isinstance(self.stop, Stop):
@@ -355,10 +355,10 @@ class Processes:
         return self._start(self._life(run, stop), _write, version, partition, rows, attempt, timeout_ms)
 
     def commit(
-        self, run: str, reports: Sequence[TaskReport], stop: Where = None, *, chunked: bool = False, has_listed: bool = False
+        self, run: str, reports: Sequence[TaskReport], stop: Where = None, *, has_overflow: bool = False, has_listed: bool = False
     ) -> Process:
         """A driver's commit(). Its outcome: Committed. `has_listed`: see Run."""
-        return self._start(self._life(run, stop, chunked, has_listed=has_listed), _commit, list(reports))
+        return self._start(self._life(run, stop, has_overflow, has_listed=has_listed), _commit, list(reports))
 
     def abort(self, run: str, stop: Where = None) -> Process:
         """A driver's abort(). Its outcome: how many transactional ids were fenced."""
@@ -368,8 +368,8 @@ class Processes:
         """A version from its first task to the end of commit(), in one process. Its outcome: Committed."""
         return self._start(self._life(run, stop), _write_all, version, partitions)
 
-    def _life(self, run: str, stop: Where, chunked: bool = False, **how: Any) -> _Life:
-        return _Life(self.address, self.topic, run, {**self.how, **how}, stop, chunked)
+    def _life(self, run: str, stop: Where, has_overflow: bool = False, **how: Any) -> _Life:
+        return _Life(self.address, self.topic, run, {**self.how, **how}, stop, has_overflow)
 
     def _start(self, life: _Life, work: Callable[..., object], *arguments: Any) -> Process:
         process = Process(life, work, *arguments)

@@ -243,7 +243,7 @@ def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_
 
 
 def partly_committed(first: Run) -> None:
-    """Partition 1 is in Kafka, partition 0 was taken out."""
+    """Partition 1 is in Kafka, partition 0 is incomplete."""
     reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
     commit = first.committing(reports)
     decision = commit._decide(None)
@@ -597,8 +597,8 @@ def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> Non
         "",
         "decided",
         "decided tasks=1 partitions=1 rows=1 fingerprint=00",
-        "decided tasks=1 partitions=1 rows=1 fingerprint=00 chunks=x digest=0",
-        "decided tasks=1 partitions=1 rows=1 fingerprint=00 chunks=99999999999 digest=0",
+        "decided tasks=1 partitions=1 rows=1 fingerprint=00 overflow=x digest=0",
+        "decided tasks=1 partitions=1 rows=1 fingerprint=00 overflow=99999999999 digest=0",
         "decided tasks=1 partitions=1 rows=1 fingerprint=00 entries=abc",
         "postponed tasks=1 partitions=1 rows=1 fingerprint=00 entries=0",
         "decided tasks=1 partitions=1 rows=many fingerprint=00 entries=0",
@@ -653,7 +653,7 @@ def test_a_negative_version_is_an_error(run: Runs) -> None:
 
 @pytest.mark.parametrize(("rows", "follows"), [(1, 1), (0, 1), (1, 50_000_000), (2, 0), (2**32 - 1, 0)])
 def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_write(run: Runs, rows: int, follows: int) -> None:
-    """5 MB of a decision's chunks inflated to 4 GB: the driver used 8 GB of memory for a minute, and then accepted them."""
+    """5 MB in a decision's overflow groups inflated to 4 GB: the driver used 8 GB of memory for a minute, and accepted them."""
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     size = 35 * min(rows, 2) + follows
@@ -662,7 +662,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
     chunks = [packed[start : start + 4000] for start in range(0, len(packed), 4000)]
     for number, chunk in enumerate(chunks):
         first.client.commit_offsets(first.names.overflow_group("q", 2 * number), {ledger.place: (0, chunk)})
-    metadata = f"{DECIDED} chunks={len(chunks)} digest={digest}"
+    metadata = f"{DECIDED} overflow={len(chunks)} digest={digest}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
     tracemalloc.start()
     try:

@@ -84,7 +84,7 @@ def test_with_the_stage_attempt_in_the_id_no_attempt_fences_another_one() -> Non
 
 def test_a_failed_batch_write_shows_nothing_or_what_was_decided() -> None:
     result = explore(Setting(FULL_PLAN, cases.BY_NAME["batch, time-out"]))
-    assert result.shown == {((), "no decision"), (("1a",), "taken out"), (("1b",), "taken out")}
+    assert result.shown == {((), "no decision"), (("1a",), "incomplete"), (("1b",), "incomplete")}
 
 
 # ONE STEP LEFT OUT

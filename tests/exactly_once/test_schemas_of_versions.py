@@ -71,7 +71,7 @@ def test_what_is_decided_and_lost_is_written_again_as_it_was_encoded(broker: Fak
 
 
 def test_tasks_that_encode_differently_fail_the_version_and_the_next_run_ends_well(broker: FakeBroker, run: Runs) -> None:
-    """Another run had the version taken out after the first task of this one had begun."""
+    """Another run had recorded the version as incomplete after the first task of this one had begun."""
     late = run("r2", schemas=NEWER)
     reports = [late.task(0, 0, "a", attempt=1).run()]
     partly_committed(run("r1", schemas=FIRST))

@@ -185,7 +185,7 @@ def test_a_driver_killed_while_it_commits_the_rest_is_followed_by_one_that_finis
 def test_a_decision_in_many_records_is_carried_out_by_the_next_run(world: World, stop: Stop) -> None:
     """As of a write with thousands of tasks, whose decision is too long for one."""
     run = world.run("r0")
-    assert world.processes.commit("r0", run.reports(0, *FIRST), stop, chunked=True).outcome() is KILLED
+    assert world.processes.commit("r0", run.reports(0, *FIRST), stop, has_overflow=True).outcome() is KILLED
     (committed,) = world.check()
     assert isinstance(committed, Committed)
     assert committed.how is HowCommitted.ROLLED_FORWARD

@@ -145,8 +145,8 @@ def test_a_new_version_between_crash_and_restart_changes_nothing(sink: Sink, com
     assert sink.seen() == [*ALL_WITH_THE_FIRST, (sink.writer(1).plan.formats[0].column.use.id, 4)]  # type: ignore[union-attr]
 
 
-def test_a_new_version_that_is_taken_out_is_completed_with_its_schema(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver itself found that a transaction had timed out, and only the decision that is taken out and a marker are left."""
+def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver itself found that a transaction had timed out, and only the incomplete decision and a marker are left."""
     with monkeypatch.context() as patch:
 
         def fence_first(ledger: Any, decision: Decision, **how: Any) -> Any:

@@ -14,7 +14,7 @@ from tests.exactly_once.model.broker import (
     DECIDED,
     EMPTY,
     ONGOING,
-    TAKEN_OUT,
+    INCOMPLETE,
     Decision,
     Entry,
     Marker,
@@ -40,18 +40,18 @@ from tests.exactly_once.model.world import (
     listed,
 )
 
-READ_CHUNKS = "6a read chunks"
+READ_OVERFLOW = "6a read overflow"
 LIST_OTHERS = "6c list"
 FENCE_OTHERS = "6c fence"
 READ_MARKERS = "6d read markers"
 RECORD_SCHEMA = "6d record schema"
 DESCRIBE = "6e describe"
 WIDEN = "6f widen"
-WRITE_CHUNKS = "6f write chunks"
+WRITE_OVERFLOW = "6f write overflow"
 DECIDE = "6f decide"
 END = "6g end"
 MARK = "6h mark carried out"
-TAKE_OUT = "6h mark taken out"
+MARK_INCOMPLETE = "6h mark incomplete"
 LIST_LOSERS = "6h list"
 FENCE_LOSERS = "6h fence"
 REPORT = "commit() returns"
@@ -87,19 +87,20 @@ def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Ite
         yield Move(_more(event, ": there is no decision"), world.with_driver(driver, **change))
 
 
-def step_6a_read_chunks(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6a_read_overflow(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6a: read the entries of a decision that was too long for one offset, and compare their digest. A decision whose
-    chunks were overwritten cannot be carried out by anybody: it counts as taken out, and the next run goes by the markers.
+    overflow groups were overwritten cannot be carried out by anybody: it counts as incomplete, and the next run goes by the
+    markers.
     """
     found = driver.found
     assert found is not None
     if world.broker.entries_of(found) is not None:
-        yield Move(happened(driver, "reads the chunks: the digest fits"), world.with_driver(driver, step=END))
-    elif setting.plan.unreadable_is_taken_out:
-        event = happened(driver, "reads the chunks: the digest does not fit, it cannot be carried out")
-        yield Move(event, world.with_driver(driver, step=TAKE_OUT, to_end=(), reason="taken out"))
+        yield Move(happened(driver, "reads the overflow groups: the digest fits"), world.with_driver(driver, step=END))
+    elif setting.plan.unreadable_is_incomplete:
+        event = happened(driver, "reads the overflow groups: the digest does not fit, it cannot be carried out")
+        yield Move(event, world.with_driver(driver, step=MARK_INCOMPLETE, to_end=(), reason="incomplete"))
     else:
-        event = happened(driver, "reads the chunks: the digest does not fit, fails")
+        event = happened(driver, "reads the overflow groups: the digest does not fit, fails")
         yield Move(event, _fail(world, driver, UNREADABLE))
 
 
@@ -159,13 +160,13 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
 
 def step_6d_record_schema(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6d: only a part of the version is in Kafka, and no decision has its schema. Record it for the next run, as that of a
-    version that was taken out.
+    version that is incomplete.
     """
     schemas = _schemas_in_kafka(world, driver) if setting.plan.records_schema_of_markers else set()
     if not schemas:
         yield Move(happened(driver, "does not record the schema"), _fail(world, driver, "schemas"))
         return
-    decision = Decision(driver.version, TAKEN_OUT, driver.content, earlier=driver.earlier, schema=min(schemas))
+    decision = Decision(driver.version, INCOMPLETE, driver.content, earlier=driver.earlier, schema=min(schemas))
     broker = world.broker.commit_decision(decision)
     event = happened(driver, "OffsetCommit: the version has schema {schema}", schema=decision.schema)
     yield from answered(world, broker, _fail(world._replace(broker=broker), driver, "schemas"), event)
@@ -192,16 +193,16 @@ def step_6f_widen(setting: Setting, world: World, driver: Driver) -> Iterator[Mo
     yield from answered(world, broker, after, happened(driver, "OffsetCommit of the number of partitions"))
 
 
-def step_6f_write_chunks(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6f_write_overflow(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6f: write the entries of a long decision into groups that the decision before does not use."""
-    broker = world.broker.commit_chunk(_slot(setting, driver), driver.entries)
-    event = happened(driver, "OffsetCommit of the chunks, slot {slot}", slot=_slot(setting, driver))
+    broker = world.broker.commit_overflow(_slot(setting, driver), driver.entries)
+    event = happened(driver, "OffsetCommit of the overflow groups, slot {slot}", slot=_slot(setting, driver))
     yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, step=DECIDE), event)
 
 
 def step_6f_decide(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6f: record the decision, with one plain OffsetCommit."""
-    slot = _slot(setting, driver) if setting.case.chunked else None
+    slot = _slot(setting, driver) if setting.case.has_overflow else None
     schema = min(driver.schemas) if setting.plan.decision_has_schema else None
     decision = Decision(driver.version, DECIDED, driver.content, driver.entries, slot, driver.earlier, schema)
     broker = world.broker.commit_decision(decision)
@@ -259,24 +260,24 @@ def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> 
         yield Move(happened(driver, "OffsetCommit: no answer in time"), after.spend("gives_up"), is_fault=True)
 
 
-def step_6h_mark_taken_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: a transaction was gone: record the version as taken out. If the own tasks have written again what is lost, then go
-    on with theirs. Otherwise fail: the next run writes what is missing.
+def step_6h_mark_incomplete(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6h: a transaction was gone: record the version as incomplete. If the own tasks have written again what is lost, go on
+    with theirs. Otherwise fail: the next run writes what is missing.
     """
     plan, found = setting.plan, driver.found
     was_read = found is not None
     schema = min(driver.schemas) if plan.decision_has_schema else None
     found = found or Decision(driver.version, DECIDED, driver.content, earlier=driver.earlier, schema=schema)
-    taken_out = found._replace(state=TAKEN_OUT, entries=(), slot=None)
-    if not plan.taken_out_keeps_schema:
-        taken_out = taken_out._replace(schema=None)
+    incomplete = found._replace(state=INCOMPLETE, entries=(), slot=None)
+    if not plan.incomplete_keeps_schema:
+        incomplete = incomplete._replace(schema=None)
     change: dict[str, Any] = {"step": ABORT}
     if was_read and found.version == driver.version and driver.has_written_again and plan.goes_on_without_lost:
         change = {"step": LIST_OTHERS, "found": None, "lost": (), "reason": ""}
         if not plan.records_before_it_goes_on:
             yield Move(happened(driver, "goes on with its own transactions"), world.with_driver(driver, **change))
             return
-    yield from _record(world, driver, taken_out, change)
+    yield from _record(world, driver, incomplete, change)
 
 
 def step_6h_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -342,18 +343,18 @@ def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Mov
 
 STEPS = {
     COMMIT: step_6a_read_decision,
-    READ_CHUNKS: step_6a_read_chunks,
+    READ_OVERFLOW: step_6a_read_overflow,
     LIST_OTHERS: step_6c_list,
     FENCE_OTHERS: step_6c_fence,
     READ_MARKERS: step_6d_read_markers,
     RECORD_SCHEMA: step_6d_record_schema,
     DESCRIBE: step_6e_describe,
     WIDEN: step_6f_widen,
-    WRITE_CHUNKS: step_6f_write_chunks,
+    WRITE_OVERFLOW: step_6f_write_overflow,
     DECIDE: step_6f_decide,
     END: step_6g_end,
     MARK: step_6h_mark_carried_out,
-    TAKE_OUT: step_6h_mark_taken_out,
+    MARK_INCOMPLETE: step_6h_mark_incomplete,
     LIST_LOSERS: step_6h_list,
     FENCE_LOSERS: step_6h_fence,
     REPORT: commit_returns,
@@ -384,7 +385,7 @@ def _schemas_in_kafka(world: World, driver: Driver) -> set[int]:
 
 
 def _carry_out(world: World, driver: Driver, found: Decision, **change: Any) -> World:
-    step = END if found.slot is None else READ_CHUNKS
+    step = END if found.slot is None else READ_OVERFLOW
     return world.with_driver(driver, step=step, found=found, to_end=found.entries, **NOT_LISTED, **change)
 
 
@@ -453,12 +454,12 @@ def _more(event: Event, sentence: str, **arguments: Any) -> Event:
 
 
 def _slot(setting: Setting, driver: Driver) -> int:
-    """Where the chunks of its decision lie."""
-    return driver.version % 2 if setting.plan.chunks_have_parity else 0
+    """Where the overflow of its decision lies."""
+    return driver.version % 2 if setting.plan.overflow_has_parity else 0
 
 
 def _after_width(setting: Setting) -> str:
-    return WRITE_CHUNKS if setting.case.chunked else DECIDE
+    return WRITE_OVERFLOW if setting.case.has_overflow else DECIDE
 
 
 def _is(world: World, id_: TransactionalId, epoch: int, state: str) -> bool:
@@ -479,7 +480,7 @@ def _is_committed(plan: Plan, world: World, driver: Driver, lost: Entry) -> bool
 def _after_6g(rest: tuple[Entry, ...], lost: tuple[Entry, ...]) -> dict[str, Any]:
     if rest:
         return {"step": END}
-    return {"step": TAKE_OUT, "reason": "taken out"} if lost else {"step": MARK}
+    return {"step": MARK_INCOMPLETE, "reason": "incomplete"} if lost else {"step": MARK}
 
 
 def _record(world: World, driver: Driver, decision: Decision, change: dict[str, Any]) -> Iterator[Move]:

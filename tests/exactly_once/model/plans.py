@@ -52,7 +52,7 @@ LEFT_OUT: Final = (
         "replay |ab, time-out",
         Violation.STALLED,
     ),
-    _left_out("2", "taken out counts as decided", "taken_out_is_not_decided", "time-out after the decision", Violation.STALLED),
+    _left_out("2", "incomplete counts as decided", "incomplete_is_not_decided", "time-out after the decision", Violation.STALLED),
     _left_out(
         "2, 6a",
         "an earlier version's decision is ignored",
@@ -103,15 +103,15 @@ LEFT_OUT: Final = (
     _left_out(
         "2, 6a",
         "an unreadable decision is an error",
-        "unreadable_is_taken_out",
-        "chunks, every other version, commit() gives up twice",
+        "unreadable_is_incomplete",
+        "overflow, every other version, commit() gives up twice",
         Violation.STALLED,
     ),
     _left_out(
         "6a",
         "an unreadable decision is an error in a foreachBatch",
-        "unreadable_is_taken_out",
-        "chunks, foreachBatch, commit() hangs",
+        "unreadable_is_incomplete",
+        "overflow, foreachBatch, commit() hangs",
         Violation.STALLED,
     ),
     _left_out(
@@ -202,9 +202,9 @@ LEFT_OUT: Final = (
     ),
     _left_out(
         "6f",
-        "all versions write the same chunks",
-        "chunks_have_parity unreadable_is_taken_out",
-        "chunks, commit() gives up twice",
+        "all versions write the same overflow groups",
+        "overflow_has_parity unreadable_is_incomplete",
+        "overflow, commit() gives up twice",
         Violation.STALLED,
     ),
     _left_out(
@@ -216,8 +216,8 @@ LEFT_OUT: Final = (
     ),
     _left_out(
         "6h",
-        "what was taken out does not say with which schema",
-        "taken_out_keeps_schema",
+        "what is incomplete does not say with which schema",
+        "incomplete_keeps_schema",
         "newer schema, first restart after a time-out",
         Violation.UNHEALTHY,
     ),
