@@ -14,7 +14,7 @@ from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionEnd
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
-from spark_kafka_sink.exactly_once.fencing import fence_all, listed
+from spark_kafka_sink.exactly_once.fencing import fence_all, list_unfinished
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State, is_in_kafka
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, TaskTransaction
@@ -168,6 +168,6 @@ def abort(client: TransactionClient, names: Names, marker_topic: str, now: Plann
         How many transactional ids were fenced.
     """
     Ledger(client, names, "", marker_topic).record_abort(now)
-    found = [each.task for each in listed(client, names) or ()]
+    found = [each.task for each in list_unfinished(client, names) or ()]
     decided = decided_of(client, names, found)
     return fence_all(client, names, [task for task in found if task not in decided])

@@ -12,8 +12,8 @@ the metadata holds the rest:
     aborted     the host of the driver; the offset is the time: what it planned before is aborted
 
 `entries` are the tasks' transactions, packed and compressed. If they are too long for an offset's metadata, they are written into
-overflow groups first, and the decision says `overflow=3 digest=…`: how many groups, and the digest of what is in them. The decision
-itself is one OffsetCommit, hence written whole or not at all.
+overflow groups first, and the decision says `overflow=3 digest=…`: how many groups there are, and the digest of what is in them.
+The decision itself is one OffsetCommit, hence written whole or not at all.
 Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
 and each size that is read has a limit, which is checked before anything is built from it.
 """
@@ -179,12 +179,12 @@ class Ledger:
         A decision whose overflow groups are gone counts as INCOMPLETE: nobody can carry it out any more, and markers say what
         is in Kafka. A later version has overwritten the groups, or they have expired.
         """
-        return self.client.ask(self.asked_decision())
+        return self.client.ask(self.decision_question())
 
-    def asked_decision(self) -> Question[Decision | None]:
-        """What `decision` asks."""
+    def decision_question(self) -> Question[Decision | None]:
+        """The answer is what `decision` returns."""
         group = self.names.decision_group(self.owner)
-        found = self._asked([group])
+        found = self._read_question([group])
         return found.then(lambda records: self.decision_in(records[group]) if group in records else None)
 
     def decision_in(self, record: CommittedOffset) -> Decision:
@@ -217,21 +217,20 @@ class Ledger:
         where = f"overflow={len(pieces)} digest={_digest(packed)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
-    def asked_record(self, decision: Decision) -> Question[None]:
-        """What `write_decision` asks, of a decision without entries."""
+    def write_decision_question(self, decision: Decision) -> Question[None]:
+        """Asked, it writes a decision without entries as `write_decision` does; the answer is None."""
         packed = _packed(decision.entries)
         text = _decision_text(decision)
         if not _is_short(text, packed):
             return Question((), lambda _: self.write_decision(decision))
         record = (decision.version, f"{text} entries={packed}")
-        return self.client.offset_commit(self.names.decision_group(self.owner), {self.place: record})
+        return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.place: record})
 
-    def all_markers(self, partitions: int) -> tuple[dict[int, Marker], int]:
-        """The markers of so many partitions, and of all others that a version of this owner has had; how many are on record."""
-        return self.client.ask(self.asked_markers(partitions))
+    def all_markers_question(self, partitions: int) -> Question[tuple[dict[int, Marker], int]]:
+        """The answer is the markers of at least so many partitions, and how many partitions are on record.
 
-    def asked_markers(self, partitions: int) -> Question[tuple[dict[int, Marker], int]]:
-        """What `all_markers` asks."""
+        It has the markers of all partitions that any version of this owner has had.
+        """
         groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
         markers = {self.marker_group(partition): partition for partition in range(partitions)}
 
@@ -240,7 +239,7 @@ class Ledger:
             first = {markers[group]: _marker(each, group) for group, each in found.items() if group in markers}
             return first | self.markers(range(partitions, recorded)), recorded
 
-        return self._asked([*groups, *markers]).then(read)
+        return self._read_question([*groups, *markers]).then(read)
 
     def record_width(self, partitions: int) -> None:
         """No fewer are on record from here on: a smaller number, which another driver records later, has another group."""
@@ -255,10 +254,10 @@ class Ledger:
 
     def _read(self, groups: Iterable[str]) -> dict[str, CommittedOffset]:
         groups = list(groups)
-        return self.client.ask(self._asked(groups)) if groups else {}
+        return self.client.ask(self._read_question(groups)) if groups else {}
 
-    def _asked(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
-        found = self.client.offsets({group: [self.place] for group in groups}, require_stable=False)
+    def _read_question(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
+        found = self.client.fetch_offsets_question({group: [self.place] for group in groups}, require_stable=False)
         return found.then(lambda answers: {group: each[self.place] for group, each in answers.items() if self.place in each})
 
     def _write(self, group: str, version: int, metadata: str) -> None:

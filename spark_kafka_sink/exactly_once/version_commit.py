@@ -44,7 +44,15 @@ from spark_kafka_sink.exactly_once.decisions import (
     decided_of,
     fail_incomplete,
 )
-from spark_kafka_sink.exactly_once.fencing import ENDING, UnfinishedId, fence_all, guessed, listed, listing_at_once, quick_list
+from spark_kafka_sink.exactly_once.fencing import (
+    ENDING,
+    UnfinishedId,
+    fence_all,
+    guessed,
+    list_unfinished,
+    list_unfinished_question,
+    whole_list_questions,
+)
 from spark_kafka_sink.exactly_once.ledger import (
     EARLIER_VERSIONS,
     Decision,
@@ -97,7 +105,7 @@ class Committed:
     other_rows: int = 0
 
 
-class _Listed(NamedTuple):
+class _ListBesideDecision(NamedTuple):
     """What step c has to fence, as it was listed beside step a. `is_whole`: to be asked when it is fenced."""
 
     found: Reply[list[UnfinishedId]]
@@ -147,7 +155,7 @@ class VersionCommit:
         self._empty = {each.task_id: each.entry for each in reports if each.result is Result.EMPTY}
         self._content = total(each.content for each in reports)
         self._fenced = 0
-        self._listed: _Listed | None = None  # beside step a
+        self._early_list: _ListBesideDecision | None = None
 
     def run(self) -> Committed:
         """
@@ -224,11 +232,11 @@ class VersionCommit:
 
     def _read_decision(self) -> Decision | None:
         """Step a, and beside it the list of step c, if that can be had so."""
-        quick = quick_list(self._client, self._names)
-        if quick is None:
+        questions = whole_list_questions(self._client, self._names)
+        if questions is None:
             return self._ledger.decision()
-        decision, found = self._client.ask_together(self._ledger.asked_decision(), quick.found)
-        self._listed = _Listed(found, quick.is_whole)
+        decision, found = self._client.ask_together(self._ledger.decision_question(), questions.found)
+        self._early_list = _ListBesideDecision(found, questions.is_whole)
         read: Decision | None = decision.answer()
         return read
 
@@ -254,11 +262,11 @@ class VersionCommit:
 
     def _fence_and_check(self, before: Decision | None) -> int:
         """Steps c to e. Returns how many partitions are on record."""
-        listed_before, self._listed = self._listed, None
-        if listed_before is not None:
+        early_list, self._early_list = self._early_list, None
+        if early_list is not None:
             try:
-                self._fence(listed_before.unfinished(), set(self._open | self._empty))
-                return self._check(before, listed_before.is_whole)
+                self._fence(early_list.unfinished(), set(self._open | self._empty))
+                return self._check(before, early_list.is_whole)
             except _NotWholeError as error:
                 logger.debug("= listing again: %s", error)
         self._fence_others(before)
@@ -272,7 +280,9 @@ class VersionCommit:
         others = () if list_is_whole is None else (list_is_whole,)
         ids = map(self._names.transactional_id, self._open | self._empty)
         markers, described, *is_whole = self._client.ask_together(
-            self._ledger.asked_markers(self._partitions(before)), self._client.descriptions(ids), *others
+            self._ledger.all_markers_question(self._partitions(before)),
+            self._client.describe_transactions_question(ids),
+            *others,
         )
         if not all(_is_so(reply) for reply in is_whole):
             raise _NotWholeError("coordinators have moved")
@@ -293,7 +303,7 @@ class VersionCommit:
 
     def _fence_others(self, before: Decision | None) -> None:
         """All but what the tasks have reported. Whether these ids are still theirs is checked afterwards, where that can be."""
-        found = listed(self._client, self._names)
+        found = list_unfinished(self._client, self._names)
         kept = set(self._open | self._empty)
         if found is None:
             found, kept = self._guessed(before), set(self._open)
@@ -421,7 +431,7 @@ class VersionCommit:
             self._fail_incomplete(decision, lost)
 
     def _end_decided(self, decision: Decision) -> list[TaskTransaction]:
-        self._listed = None  # as these transactions are
+        self._early_list = None  # the list contains the transactions that end now, so it is out of date
         return commit_decided(self._ledger, decision, rest=self._rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE))
 
     def _fail_incomplete(self, decision: Decision, lost: Sequence[TaskTransaction]) -> NoReturn:
@@ -441,7 +451,7 @@ class VersionCommit:
 
     def _ask_record(self, decision: Decision, *others: Question[Any]) -> list[Reply[Any]]:
         """Record what has become of a version, and ask others beside it."""
-        return self._client.ask_together(self._ledger.asked_record(decision), *others)
+        return self._client.ask_together(self._ledger.write_decision_question(decision), *others)
 
     def _warn_of_record(self, decision: Decision, recorded: Reply[None]) -> None:
         try:
@@ -451,7 +461,7 @@ class VersionCommit:
 
     def _record_and_fence_late(self, decision: Decision) -> None:
         """Step h after the own commit: its two requests side by side."""
-        recorded, late = self._ask_record(decision, listing_at_once(self._client, self._names))
+        recorded, late = self._ask_record(decision, list_unfinished_question(self._client, self._names))
         self._warn_of_record(decision, recorded)
         self._fence_late(decision, late=late)
 
@@ -465,7 +475,7 @@ class VersionCommit:
         """
         own = set(self._open | self._empty)
         try:
-            found = self._listed_late(late, at_once=kept is None)
+            found = self._late_list(late, at_once=kept is None)
             if found is None:
                 found = [*self._guessed(decision), *(UnfinishedId(task, TransactionState.ONGOING) for task in own)]
                 kept = own if kept is None else kept
@@ -482,13 +492,13 @@ class VersionCommit:
                 TIMEOUT_OPTION,
             )
 
-    def _listed_late(self, late: Reply[list[UnfinishedId]] | None, *, at_once: bool) -> list[UnfinishedId] | None:
+    def _late_list(self, late: Reply[list[UnfinishedId]] | None, *, at_once: bool) -> list[UnfinishedId] | None:
         if late is not None:
             try:
                 return late.answer()
             except (BrokerGoneError, UnsupportedVersionError) as error:
                 logger.debug("= listing again: %s", error)
-        return listed(self._client, self._names, at_once=at_once)
+        return list_unfinished(self._client, self._names, at_once=at_once)
 
     def _still_empty(self) -> set[TaskId]:
         ids = {self._names.transactional_id(task): task for task in self._empty}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF
+from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerFencedError
 from spark_kafka_sink.exactly_once.ledger import EARLIER_VERSIONS, Decision, Earlier, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import TaskId
@@ -40,7 +40,7 @@ Runs = Callable[..., Run]
 
 @pytest.fixture(params=[2, 1], ids=["TV2", "TV1"])
 def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={TOPIC: 1, COORDINATED_BY_LEADERS_OF: 50}) as broker:
+    with FakeBroker(nodes=2, topics={TOPIC: 1, TRANSACTION_LOG: 50}) as broker:
         broker.set_transaction_version(request.param)
         yield broker
 
@@ -136,7 +136,7 @@ def test_a_list_that_may_lack_an_id_is_made_again(broker: FakeBroker, run: Runs,
     if is_refused:
         broker.fail_next(ApiKey.LIST_TRANSACTIONS, Errors.UNKNOWN_SERVER_ERROR)
     else:
-        broker.move_leader(COORDINATED_BY_LEADERS_OF, 0, 1)
+        broker.move_leader(TRANSACTION_LOG, 0, 1)
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
     assert first.write_version(1, ["b"]).how is HowCommitted.COMMITTED
     assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) >= before + 3 * 2
@@ -803,7 +803,7 @@ def test_as_many_partitions_are_on_record_as_there_were_and_never_fewer(run: Run
     ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
     ledger.record_width(partitions)
     ledger.record_width(1)
-    _, recorded = ledger.all_markers(1)
+    _, recorded = ledger.client.ask(ledger.all_markers_question(1))
     assert partitions <= recorded < 2 * partitions or partitions == recorded == 1
 
 

@@ -57,7 +57,7 @@ class Groups:
     def ask(self, question: Question[T]) -> T:
         return question.read([])
 
-    def offsets(
+    def fetch_offsets_question(
         self, asked: Mapping[str, Iterable[TopicPartition]], *, require_stable: bool
     ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
         assert not require_stable
@@ -72,7 +72,7 @@ class Groups:
         assert list(offsets) == [PLACE]
         self.kept[group] = CommittedOffset(*offsets[PLACE])
 
-    def offset_commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
+    def commit_offsets_question(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
         return Question((), lambda _: self.commit_offsets(group, offsets))
 
     def put(self, group: str, offset: int, metadata: str) -> None:
@@ -444,11 +444,11 @@ def test_rows_are_in_kafka_by_the_marker_of_their_version_or_of_a_later_one(mark
 def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: Ledger, groups: Groups) -> None:
     for partition in range(5):
         groups.put(f"P-q-{partition}-marker", 7, marker_text(Content(partition, 0)))
-    assert ledger.all_markers(2)[1] == 0
+    assert ledger.client.ask(ledger.all_markers_question(2))[1] == 0
     ledger.record_width(5)
     assert groups.kept["P-q-3-width"] == (8, "")
     groups.fetches.clear()
-    markers, recorded = ledger.all_markers(2)
+    markers, recorded = ledger.client.ask(ledger.all_markers_question(2))
     assert ({partition: each.content.rows for partition, each in markers.items()}, recorded) == (
         {each: each for each in range(5)},
         8,
@@ -485,7 +485,7 @@ def test_what_a_task_cannot_read_is_an_error_that_names_the_group(ledger: Ledger
     with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
         ledger.look(Planned("host", 100), 1)
     with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
-        ledger.all_markers(2)
+        ledger.client.ask(ledger.all_markers_question(2))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from tests.exactly_once.model import spark
 from tests.exactly_once.model.broker import (
     CONCURRENT_TRANSACTIONS,
     DECIDED,
+    INCOMPLETE,
     ONGOING,
     PREPARE_COMMIT,
-    INCOMPLETE,
     Broker,
     Earlier,
     Marker,
