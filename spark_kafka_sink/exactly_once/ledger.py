@@ -35,6 +35,7 @@ from typing import NamedTuple
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, CommitFailedError, Content, Planned, SchemaIds, TaskTransaction
@@ -48,7 +49,6 @@ MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
 WIDTHS = range(MAX_TASKS.bit_length() + 1)  # powers of two
 EARLIER_VERSIONS = 10  # of which a decision remembers the content
 MAX_NUMBER = 2**63 - 1
-MAX_SCHEMA_ID = 2**31 - 1  # a record's frame has 4 bytes for it
 OVERFLOW_TURNS = 2  # two versions that follow each other have different overflow groups
 
 
@@ -160,11 +160,11 @@ class Ledger:
         )
 
     def marker(self, partition: int) -> Marker | None:
-        """Of a Spark partition. A marker of an open transaction is not seen."""
+        """Read the marker of a Spark partition. One in an open transaction is not seen."""
         return self.markers([partition]).get(partition)
 
     def markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
-        """By Spark partition; one without a marker is left out."""
+        """Read the markers of Spark partitions. A partition without one is left out."""
         groups = {self.marker_group(partition): partition for partition in partitions}
         return {groups[group]: _marker(each, group) for group, each in self._read(groups).items()}
 
