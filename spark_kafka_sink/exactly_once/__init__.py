@@ -23,6 +23,7 @@ Files
     fencing.py          which transactional ids are not complete, and how they are fenced
     task_attempt.py     what a task does before and after its rows
     version_commit.py   what the driver does: check, decide, commit, fence
+    version_checks.py   what tasks report, compared with what coordinators say
     decisions.py        what anybody does with a decision: find it, carry it out, or abort what is not decided
     heartbeat.py        the sign that a task is at work
 

@@ -1,7 +1,7 @@
 """Tasks and drivers of exactly-once writes in processes of their own, which are killed or stopped at a step of the protocol.
 
     with Processes(address, topic, prefix) as processes:
-        killed = processes.commit("r1", reports, Stop("6f", BEFORE))     # SIGKILL to itself when it gets there
+        killed = processes.commit("r1", reports, Stop("6e", BEFORE))     # SIGKILL to itself when it gets there
         assert killed.outcome() is KILLED
         zombie = processes.task("r1", 0, 0, ["a"], Stop("2", AFTER, how=PAUSE))
         zombie.await_pause()                                             # SIGSTOP to itself
@@ -50,7 +50,7 @@ OVERFLOW_BYTES = 60  # of a decision's metadata: with so few, any decision has o
 class Call(NamedTuple):
     """A call that is a step of the protocol: the first one of this method in the process for which `applies` holds.
 
-    `applies` is told the first argument, and what the task or the driver has begun: "1" and "6g".
+    `applies` is told the first argument, and what the task or the driver has begun: "1" and "6f".
     """
 
     owner: type
@@ -67,11 +67,11 @@ def _with_its_id(first: object, begun: set[str]) -> bool:  # noqa: ARG001
 
 
 def _until_the_decision(first: object, begun: set[str]) -> bool:  # noqa: ARG001
-    return "6g" not in begun
+    return "6f" not in begun
 
 
 def _after_the_commits(first: object, begun: set[str]) -> bool:  # noqa: ARG001
-    return "6g" in begun
+    return "6f" in begun
 
 
 def _says_decided(decision: Decision, begun: set[str]) -> bool:  # noqa: ARG001
@@ -90,17 +90,17 @@ TASK_STEPS: Mapping[str, Call] = {
     "5 wait": Call(KafkaProducer, "prepare_transaction"),
 }
 COMMIT_STEPS: Mapping[str, Call] = {
-    "6a": Call(VersionCommit, "_read_decision"),  # 6c is listed beside it, where the client has listed before
-    "6c list": Call(TransactionClient, "list_transactions", _until_the_decision),
-    "6c fence": Call(TransactionClient, "fence", _until_the_decision),
-    "6c complete": Call(TransactionClient, "abort_fenced", _until_the_decision),
-    "6d": Call(VersionCommit, "_check"),  # and 6e beside it
-    "6f width": Call(Ledger, "record_width"),
-    "6f": Call(Ledger, "write_decision", _says_decided),
-    "6g": Call(TransactionClient, "end_transactions"),
-    "6h mark": Call(VersionCommit, "_ask_record"),  # and the list of 6h beside it
-    "6h fence": Call(TransactionClient, "fence", _after_the_commits),
-    "6h complete": Call(TransactionClient, "abort_fenced", _after_the_commits),
+    "6a": Call(VersionCommit, "_read_decision"),  # 6b is listed beside it, where the client has listed before
+    "6b list": Call(TransactionClient, "list_transactions", _until_the_decision),
+    "6b fence": Call(TransactionClient, "fence", _until_the_decision),
+    "6b complete": Call(TransactionClient, "abort_fenced", _until_the_decision),
+    "6c": Call(VersionCommit, "_check"),  # and 6d beside it
+    "6e width": Call(Ledger, "record_width"),
+    "6e": Call(Ledger, "write_decision", _says_decided),
+    "6f": Call(TransactionClient, "end_transactions"),
+    "6g mark": Call(VersionCommit, "_ask_record"),  # and the list of 6g beside it
+    "6g fence": Call(TransactionClient, "fence", _after_the_commits),
+    "6g complete": Call(TransactionClient, "abort_fenced", _after_the_commits),
 }
 ABORT_STEPS: Mapping[str, Call] = {
     "7 record": Call(Ledger, "record_abort"),
@@ -110,7 +110,7 @@ ABORT_STEPS: Mapping[str, Call] = {
     "7 complete": Call(TransactionClient, "abort_fenced"),
 }
 STEPS = {**TASK_STEPS, **COMMIT_STEPS, **ABORT_STEPS}
-HAS_AMID = ("6c fence", "6g", "6h fence", "7 fence")  # of several transactions, the first one is done
+HAS_AMID = ("6b fence", "6f", "6g fence", "7 fence")  # of several transactions, the first one is done
 
 
 class Stop(NamedTuple):
@@ -139,7 +139,7 @@ def arm(step: str, when: str, is_due: Callable[[], bool], strike: Callable[[], N
     _around(TaskAttempt, "begin", begun.clear)
     _around(KafkaProducer, "init_transactions", lambda: begun.add("1"))
     _around(VersionCommit, "run", begun.clear)
-    _around(TransactionClient, "end_transactions", lambda: begun.add("6g"))
+    _around(TransactionClient, "end_transactions", lambda: begun.add("6f"))
     original = getattr(owner, method)
 
     @functools.wraps(original)

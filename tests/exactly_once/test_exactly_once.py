@@ -123,7 +123,7 @@ def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: 
     run("r2").task(2, 5, "left open").begin().send()
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
     assert first.write_version(1, ["b"]).fenced == 1
-    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2 * 2  # steps c and h, of two brokers
+    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2 * 2  # steps b and g, of two brokers
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
@@ -703,8 +703,8 @@ def test_a_decision_that_nobody_could_read_is_not_written(broker: FakeBroker, ru
     assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
 
 
-def test_a_decision_whose_chunks_were_overwritten_counts_as_not_carried_out(run: Runs) -> None:
-    """By a later version: its driver died before its own decision. To fail here was to fail for ever."""
+def test_a_decision_whose_overflow_was_overwritten_counts_as_not_carried_out(run: Runs) -> None:
+    """A later version overwrote it: its driver died before its own decision. To fail here was to fail for ever."""
     first = run("r1")
     entries = tuple(TaskTransaction(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
     ledger = Ledger(first.client, first.names, "q", TOPIC)

@@ -173,7 +173,7 @@ def test_each_step_says_which_one_of_the_plan_it_is(step: tuple[str, Callable[..
 
 def test_the_table_of_crash_points_has_a_line_for_each_step_of_a_write() -> None:
     lines = "\n".join(protocol_model.crash_points())
-    for step in ("1 take own id", "5 write marker", "6a read decision", "6e describe", "6f decide", "6g end", "log"):
+    for step in ("1 take own id", "5 write marker", "6a read decision", "6d describe", "6e decide", "6f end", "log"):
         assert f"[{step}]" in lines
 
 

@@ -22,7 +22,7 @@ def test_rows_are_encoded_with_the_schemas_of_the_plan_where_nothing_is_known(ru
 
 @pytest.mark.parametrize("newer", [NEWER, SchemaIds(7, 1), SchemaIds()], ids=["id", "key", "none"])
 def test_a_committed_version_is_compared_as_it_was_encoded(broker: FakeBroker, run: Runs, newer: SchemaIds) -> None:
-    """Of the tasks' plans. Encoded with a newer schema, the same rows would be other rows."""
+    """The tasks' plans have a newer schema. Encoded with it, the same rows would be other rows."""
     run("r1", schemas=FIRST).write_version(0, ["a"], ["b"], [])
     second = run("r2", schemas=newer)
     reports = second.reports(0, ["a"], ["b"], [])

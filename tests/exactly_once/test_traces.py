@@ -79,7 +79,7 @@ WALKED = [case for case in cases.EVIDENCE if can_be_walked(case)]
 
 @pytest.mark.parametrize("case", WALKED, ids=lambda case: case.name)
 def test_the_built_code_does_what_the_model_does(case: Case) -> None:
-    """In one random order of steps, with faults."""
+    """The order of steps is random, with faults."""
     check(walk(case, seed=0), has_listed=True)
 
 

@@ -141,9 +141,9 @@ def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: M
     [
         (NO_DESCRIBE_ON_GROUPS, ""),  # 6a
         (NO_DESCRIBE_ON_TOPIC, ""),  # 6a
-        (NO_DESCRIBE_ON_IDS, ""),  # 6e: 6c sees no id of others
-        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-q-2-width'"),  # 6f
-        (NO_READ_ON_TOPIC, ""),  # 6f
+        (NO_DESCRIBE_ON_IDS, ""),  # 6d: 6b sees no id of others
+        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-q-2-width'"),  # 6e
+        (NO_READ_ON_TOPIC, ""),  # 6e
     ],
     ids=str,
 )
@@ -176,7 +176,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
 
 
 def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(world: World) -> None:
-    """6c takes them over."""
+    """6b takes them over."""
     world.run("dead").reports(0, [], [], [], ["x"])
     run = alices(world, "r1")
     reports = run.reports(0, *FIRST)

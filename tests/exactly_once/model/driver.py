@@ -1,4 +1,4 @@
-"""The driver of one write: commit(), steps 6a to 6h, and abort(), step 7. Each function is one step, and yields what may happen
+"""The driver of one write: commit(), steps 6a to 6g, and abort(), step 7. Each function is one step, and yields what may happen
 when the driver takes it.
 """
 
@@ -41,19 +41,19 @@ from tests.exactly_once.model.world import (
 )
 
 READ_OVERFLOW = "6a read overflow"
-LIST_OTHERS = "6c list"
-FENCE_OTHERS = "6c fence"
-READ_MARKERS = "6d read markers"
-RECORD_SCHEMA = "6d record schema"
-DESCRIBE = "6e describe"
-WIDEN = "6f widen"
-WRITE_OVERFLOW = "6f write overflow"
-DECIDE = "6f decide"
-END = "6g end"
-MARK = "6h mark carried out"
-MARK_INCOMPLETE = "6h mark incomplete"
-LIST_LOSERS = "6h list"
-FENCE_LOSERS = "6h fence"
+LIST_OTHERS = "6b list"
+FENCE_OTHERS = "6b fence"
+READ_MARKERS = "6c read markers"
+RECORD_SCHEMA = "6c record schema"
+DESCRIBE = "6d describe"
+WIDEN = "6e widen"
+WRITE_OVERFLOW = "6e write overflow"
+DECIDE = "6e decide"
+END = "6f end"
+MARK = "6g mark carried out"
+MARK_INCOMPLETE = "6g mark incomplete"
+LIST_LOSERS = "6g list"
+FENCE_LOSERS = "6g fence"
 REPORT = "commit() returns"
 LIST_UNDECIDED = "7 list"
 FENCE_UNDECIDED = "7 fence"
@@ -61,7 +61,7 @@ FENCE_UNDECIDED = "7 fence"
 
 def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6a: read the decision again. Carried out → nothing is left to do. Decided → carry that one out, whose run it ever was;
-    one of an earlier version before the own. The list of 6c is asked for beside it, and is of use if there is no decision.
+    one of an earlier version before the own. The list of 6b is asked for beside it, and is of use if there is no decision.
     """
     yield from _list_others_beside(setting, world, driver)
     plan, found = setting.plan, world.broker.decision
@@ -104,23 +104,23 @@ def step_6a_read_overflow(setting: Setting, world: World, driver: Driver) -> Ite
         yield Move(event, _fail(world, driver, UNREADABLE))
 
 
-def step_6c_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6c: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
+def step_6b_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6b: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
     yield _listed(setting, world, driver, _others(setting, world, driver), FENCE_OTHERS, READ_MARKERS)
 
 
-def step_6c_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6c: InitProducerId on each of these, until it is not answered 51. Then EndTxn(abort), so that it is complete."""
+def step_6b_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6b: InitProducerId on each of these, until it is not answered 51. Then EndTxn(abort), so that it is complete."""
     yield from _fence(setting, world, driver, READ_MARKERS)
 
 
-def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6d: read the markers of all partitions that there ever were. A partition that has reached the version must have been
+def step_6c_read_markers(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6c: read the markers of all partitions that there ever were. A partition that has reached the version must have been
     SKIPPED, or DECIDED with the same rows. If it was neither and has the same rows, then another run was committed meanwhile, and
     this one is to be run again. What is said to be DECIDED must be there. Where a later version is there and no decision reaches
     this one, what was committed as this version is not known. Tasks that have read different decisions or markers may have
     encoded their rows with different schemas: then the write is to be run again, with the one that a marker has. The descriptions
-    of 6e are asked for beside the markers.
+    of 6d are asked for beside the markers.
     """
     yield from _describe_beside(setting, world, driver)
     plan, reached, missing, differs = setting.plan, [], [], False
@@ -154,12 +154,12 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
         yield Move(event, _fail(world, driver, "committed meanwhile"))
     else:
         event = happened(driver, "no partition but those that say so has reached the version")
-        change = {"step": DESCRIBE} if driver.is_untouched is None else _after_6e(setting, world, driver, driver.is_untouched)
+        change = {"step": DESCRIBE} if driver.is_untouched is None else _after_6d(setting, world, driver, driver.is_untouched)
         yield Move(event, world.with_driver(driver, **change))
 
 
-def step_6d_record_schema(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6d: only a part of the version is in Kafka, and no decision has its schema. Record it for the next run, as that of a
+def step_6c_record_schema(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6c: only a part of the version is in Kafka, and no decision has its schema. Record it for the next run, as that of a
     version that is incomplete.
     """
     schemas = _schemas_in_kafka(world, driver) if setting.plan.records_schema_of_markers else set()
@@ -172,8 +172,8 @@ def step_6d_record_schema(setting: Setting, world: World, driver: Driver) -> Ite
     yield from answered(world, broker, _fail(world._replace(broker=broker), driver, "schemas"), event)
 
 
-def step_6e_describe(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6e: is each own transaction open, at its epoch? And does nobody else have the id of an empty task? Otherwise fail,
+def step_6d_describe(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6d: is each own transaction open, at its epoch? And does nobody else have the id of an empty task? Otherwise fail,
     before anything is visible.
     """
     is_untouched = _is_untouched(setting, world, driver)
@@ -183,25 +183,25 @@ def step_6e_describe(setting: Setting, world: World, driver: Driver) -> Iterator
         event = happened(driver, "all transactions are open")
     else:
         event = happened(driver, "nothing is to be committed")
-    yield Move(event, world.with_driver(driver, **_after_6e(setting, world, driver, is_untouched)))
+    yield Move(event, world.with_driver(driver, **_after_6d(setting, world, driver, is_untouched)))
 
 
-def step_6f_widen(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6f: record how many partitions there are, before the decision. This record only grows, whoever writes it."""
+def step_6e_widen(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6e: record how many partitions there are, before the decision. This record only grows, whoever writes it."""
     broker = world.broker.commit_width(len(driver.messages))
     after = world._replace(broker=broker).with_driver(driver, step=_after_width(setting))
     yield from answered(world, broker, after, happened(driver, "OffsetCommit of the number of partitions"))
 
 
-def step_6f_write_overflow(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6f: write the entries of a long decision into groups that the decision before does not use."""
+def step_6e_write_overflow(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6e: write the entries of a long decision into groups that the decision before does not use."""
     broker = world.broker.commit_overflow(_slot(setting, driver), driver.entries)
     event = happened(driver, "OffsetCommit of the overflow groups, slot {slot}", slot=_slot(setting, driver))
     yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, step=DECIDE), event)
 
 
-def step_6f_decide(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6f: record the decision, with one plain OffsetCommit."""
+def step_6e_decide(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6e: record the decision, with one plain OffsetCommit."""
     slot = _slot(setting, driver) if setting.case.has_overflow else None
     schema = min(driver.schemas) if setting.plan.decision_has_schema else None
     decision = Decision(driver.version, DECIDED, driver.content, driver.entries, slot, driver.earlier, schema)
@@ -214,8 +214,8 @@ def step_6f_decide(setting: Setting, world: World, driver: Driver) -> Iterator[M
         yield Move(event, _fail(world._replace(broker=broker), driver, "no answer").spend("gives_up"), is_fault=True)
 
 
-def step_6g_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6g: EndTxn(commit) for each transaction of the decision, in any order. What is gone may be committed all the same,
+def step_6f_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6f: EndTxn(commit) for each transaction of the decision, in any order. What is gone may be committed all the same,
     which its marker tells, by version and fingerprint.
     """
     plan, case = setting.plan, setting.case
@@ -226,20 +226,20 @@ def step_6g_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move
         is_lost = error != 0 and not _is_committed(plan, world, driver, entry)
         lost = (*driver.lost, entry) if is_lost else driver.lost
         rest = tuple(each for each in driver.to_end if each != entry)
-        change = {"to_end": rest, "lost": lost, **_after_6g(rest, lost)}
+        change = {"to_end": rest, "lost": lost, **_after_6f(rest, lost)}
         if not plan.decides_before_it_ends and world.broker.decision is None:
             change["step"] = DECIDE
         event = happened(driver, "EndTxn(commit) of {id} at epoch {epoch}: {error}", id=entry.id, epoch=entry.epoch, error=error)
         yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, **change), event)
     if not driver.to_end:  # decided after the last EndTxn
-        yield Move(happened(driver, "all transactions are ended"), world.with_driver(driver, **_after_6g((), driver.lost)))
+        yield Move(happened(driver, "all transactions are ended"), world.with_driver(driver, **_after_6f((), driver.lost)))
     elif world.faults.gives_up:
         event = happened(driver, "EndTxn is not answered in time, and commit() raises")
         yield Move(event, _fail(world, driver, "no answer").spend("gives_up"), is_fault=True)
 
 
-def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: all is visible: record the version as carried out. A failure to do so is logged, and nothing else. After the own
+def step_6g_mark_carried_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6g: all is visible: record the version as carried out. A failure to do so is logged, and nothing else. After the own
     commit, the losers are listed beside it.
     """
     plan, found = setting.plan, driver.found
@@ -260,8 +260,8 @@ def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> 
         yield Move(happened(driver, "OffsetCommit: no answer in time"), after.spend("gives_up"), is_fault=True)
 
 
-def step_6h_mark_incomplete(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: a transaction was gone: record the version as incomplete. If the own tasks have written again what is lost, go on
+def step_6g_mark_incomplete(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6g: a transaction was gone: record the version as incomplete. If the own tasks have written again what is lost, go on
     with theirs. Otherwise fail: the next run writes what is missing.
     """
     plan, found = setting.plan, driver.found
@@ -280,15 +280,15 @@ def step_6h_mark_incomplete(setting: Setting, world: World, driver: Driver) -> I
     yield from _record(world, driver, incomplete, change)
 
 
-def step_6h_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
+def step_6g_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6g: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
     An own id that is listed is another's by now, but for those of empty tasks at their epoch.
     """
     yield _listed(setting, world, driver, _losers(setting, world, driver), FENCE_LOSERS, REPORT)
 
 
-def step_6h_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: as 6c fences."""
+def step_6g_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6g: as 6b fences."""
     yield from _fence(setting, world, driver, REPORT)
 
 
@@ -328,7 +328,7 @@ def step_7_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move
 
 
 def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 7: as 6c fences; never EndTxn(abort) first, which in transaction version 1 leaves the epoch."""
+    """Step 7: as 6b fences; never EndTxn(abort) first, which in transaction version 1 leaves the epoch."""
     if setting.plan.fences_by_init_producer_id:
         yield from _fence(setting, world, driver, _failed(driver))
         return
@@ -344,19 +344,19 @@ def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Mov
 STEPS = {
     COMMIT: step_6a_read_decision,
     READ_OVERFLOW: step_6a_read_overflow,
-    LIST_OTHERS: step_6c_list,
-    FENCE_OTHERS: step_6c_fence,
-    READ_MARKERS: step_6d_read_markers,
-    RECORD_SCHEMA: step_6d_record_schema,
-    DESCRIBE: step_6e_describe,
-    WIDEN: step_6f_widen,
-    WRITE_OVERFLOW: step_6f_write_overflow,
-    DECIDE: step_6f_decide,
-    END: step_6g_end,
-    MARK: step_6h_mark_carried_out,
-    MARK_INCOMPLETE: step_6h_mark_incomplete,
-    LIST_LOSERS: step_6h_list,
-    FENCE_LOSERS: step_6h_fence,
+    LIST_OTHERS: step_6b_list,
+    FENCE_OTHERS: step_6b_fence,
+    READ_MARKERS: step_6c_read_markers,
+    RECORD_SCHEMA: step_6c_record_schema,
+    DESCRIBE: step_6d_describe,
+    WIDEN: step_6e_widen,
+    WRITE_OVERFLOW: step_6e_write_overflow,
+    DECIDE: step_6e_decide,
+    END: step_6f_end,
+    MARK: step_6g_mark_carried_out,
+    MARK_INCOMPLETE: step_6g_mark_incomplete,
+    LIST_LOSERS: step_6g_list,
+    FENCE_LOSERS: step_6g_fence,
     REPORT: commit_returns,
     ABORT: step_7_record_abort,
     LIST_UNDECIDED: step_7_list,
@@ -438,7 +438,7 @@ def _is_untouched(setting: Setting, world: World, driver: Driver) -> bool:
     return all(_is(world, *each) for each in expected)
 
 
-def _after_6e(setting: Setting, world: World, driver: Driver, is_untouched: bool) -> dict[str, Any]:
+def _after_6d(setting: Setting, world: World, driver: Driver, is_untouched: bool) -> dict[str, Any]:
     """When the markers are known, and what the descriptions say."""
     plan, known = setting.plan, {"is_untouched": None, "markers": None}  # of no use from here on
     if not is_untouched:
@@ -477,7 +477,7 @@ def _is_committed(plan: Plan, world: World, driver: Driver, lost: Entry) -> bool
     return marker.content == lost.content or not plan.compares_content_of_lost
 
 
-def _after_6g(rest: tuple[Entry, ...], lost: tuple[Entry, ...]) -> dict[str, Any]:
+def _after_6f(rest: tuple[Entry, ...], lost: tuple[Entry, ...]) -> dict[str, Any]:
     if rest:
         return {"step": END}
     return {"step": MARK_INCOMPLETE, "reason": "incomplete"} if lost else {"step": MARK}
