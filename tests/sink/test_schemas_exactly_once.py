@@ -78,7 +78,7 @@ class Sink:
         return KafkaDataSource(CaseInsensitiveDict(given)).writer(columns, False)  # type: ignore[return-value]
 
     def run_tasks(self, writer: KafkaBatchWriter, *partitions: list[dict[str, Any]]) -> list[KafkaCommitMessage]:
-        kind = writer.plan.formats[0].part.type
+        kind = writer.plan.formats[0].wanted.type
         return [self._run_task(writer, number, pa.array(rows, kind)) for number, rows in enumerate(partitions)]
 
     def _run_task(self, writer: KafkaBatchWriter, partition: int, values: pa.Array) -> KafkaCommitMessage:
