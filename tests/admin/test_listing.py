@@ -206,7 +206,7 @@ def test_a_list_by_questions_is_whole_as_long_as_no_leader_moves(cluster: Cluste
             assert client.ask(quick.is_whole) is is_whole
 
 
-def test_a_list_by_questions_is_not_whole_when_a_broker_that_was_not_asked_coordinates(cluster: Cluster) -> None:
+def test_a_list_by_questions_is_not_whole_when_another_broker_coordinates(cluster: Cluster) -> None:
     broker = cluster(topics=WITH_LEADERS)
     with client_of(broker) as client:
         client.list_transactions("P-")
