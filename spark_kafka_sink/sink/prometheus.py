@@ -95,7 +95,7 @@ def _total(name: str, doc: str, read: Callable[[CommitSummary], float]) -> SinkM
 
 
 def _total_of(name: str, doc: str, counter: str, scale: float = 1) -> SinkMetric:
-    """Of a counter of the commit, divided by `scale`."""
+    """Sum up a counter of the commits, divided by `scale`."""
     return _total(name, doc, lambda summary: summary.counters.get(counter, 0) / scale)
 
 
@@ -208,7 +208,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def markdown_table() -> str:
-    """For docs/report.md."""
+    """Describe METRICS, for docs/report.md."""
     rows = (f"| `{each.name}` | {', '.join(f'`{label}`' for label in each.label_names)} | {each.doc} |" for each in METRICS)
     return "\n".join(["| Metric | Labels | |", "|---|---|---|", *rows])
 
@@ -363,7 +363,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _private_directory() -> Path:
-    """For the totals behind a port, where no file is named. Another user must not be able to put anything there."""
+    """Make the directory of the totals behind a port, if no file is named. No other user may be able to write there."""
     if sys.platform == "win32":
         raise ConfigError(NO_LOCKS)
     directory = Path(tempfile.gettempdir()) / f"pykafka-sink-prometheus-{os.getuid()}"
@@ -378,7 +378,7 @@ _serving: dict[tuple[int, str, int], object] = {}  # process, host and port -> t
 
 
 def _serve(target: Target) -> None:
-    """Unless this process does already, or another one of the sink's does. Blocks for ASK_LIMIT_S at most."""
+    """Open the port, unless this or another process of the sink has it open. Blocks for ASK_LIMIT_S at most."""
     key = (os.getpid(), target.host, target.port)
     if key in _serving:
         return
@@ -410,7 +410,7 @@ def _is_ours(target: Target) -> bool:
 
 
 def record(summary: CommitSummary) -> None:
-    """For the option onCommit. Raises ConfigError, which the sink logs: the write succeeds all the same."""
+    """Add a commit to the totals; for the option onCommit. Raises ConfigError, which the sink logs: the write succeeds anyway."""
     target = Target.of(os.environ)
     TextFile(target.file).add(summary)
     if target.port:
