@@ -19,7 +19,8 @@ Files
     names.py            transactional ids and groups, by prefix, owner, partition and attempt
     writes.py           which write it is, its content, and what a task reports
     fingerprint.py      the content of a partition in 64 bits, whatever the order of its rows
-    ledger.py           markers, decisions and records of aborted writes: their encoding, and how they are read and written
+    ledger.py           markers, decisions and records of aborted writes: how they are read and written
+    ledger_records.py   what they say, and their encoding
     fencing.py          which transactional ids are not complete, and how they are fenced
     task_attempt.py     what a task does before and after its rows
     version_commit.py   what the driver does: check, decide, commit, fence

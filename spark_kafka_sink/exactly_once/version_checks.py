@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spark_kafka_sink.admin.transaction_operations import TransactionDescription, TransactionState
 from spark_kafka_sink.errors import printable_list
 from spark_kafka_sink.exactly_once.decisions import WHY_GONE
-from spark_kafka_sink.exactly_once.ledger import Marker
+from spark_kafka_sink.exactly_once.ledger_records import Marker
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, ReplayError, Result, TaskReport, TaskTransaction
 
 logger = logging.getLogger(__name__)

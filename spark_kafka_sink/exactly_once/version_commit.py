@@ -54,13 +54,8 @@ from spark_kafka_sink.exactly_once.fencing import (
     list_unfinished_question,
     whole_list_questions,
 )
-from spark_kafka_sink.exactly_once.ledger import (
-    EARLIER_VERSIONS,
-    Decision,
-    Ledger,
-    Marker,
-    State,
-)
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, Marker, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.version_checks import (
     OTHER_SCHEMAS,

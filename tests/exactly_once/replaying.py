@@ -25,8 +25,8 @@ from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
-from spark_kafka_sink.exactly_once import ledger
-from spark_kafka_sink.exactly_once.ledger import State
+from spark_kafka_sink.exactly_once import ledger_records
+from spark_kafka_sink.exactly_once.ledger_records import State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Planned, ReplayError, SchemaIds, TaskReport
@@ -344,7 +344,7 @@ class Replay:
     def __enter__(self) -> Replay:
         self._stack.enter_context(patched())
         if self.trace["has_overflow"]:
-            self._stack.enter_context(mock.patch.object(ledger, "METADATA_BYTES", OVERFLOW_BYTES))
+            self._stack.enter_context(mock.patch.object(ledger_records, "METADATA_BYTES", OVERFLOW_BYTES))
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:

@@ -31,8 +31,9 @@ from typing import Any, NamedTuple
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once import ledger
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
+from spark_kafka_sink.exactly_once import ledger_records
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import Decision, State
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
 from spark_kafka_sink.exactly_once.writes import TaskReport
@@ -226,7 +227,7 @@ class _Life:
 
     def start(self) -> Run:
         if self.has_overflow:
-            ledger.METADATA_BYTES = OVERFLOW_BYTES
+            ledger_records.METADATA_BYTES = OVERFLOW_BYTES
         if isinstance(self.stop, int):
             _arm_requests(self.stop)
         elif isinstance(self.stop, Stop):

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once import ledger as module
-from spark_kafka_sink.exactly_once.ledger import (
+from spark_kafka_sink.exactly_once import ledger_records as module
+from spark_kafka_sink.exactly_once.ledger import Ledger, Seen
+from spark_kafka_sink.exactly_once.ledger_records import (
     EARLIER_VERSIONS,
     MAX_NUMBER,
     MAX_OVERFLOW_GROUPS,
@@ -28,10 +29,8 @@ from spark_kafka_sink.exactly_once.ledger import (
     METADATA_BYTES,
     Decision,
     Earlier,
-    Ledger,
     LedgerError,
     Marker,
-    Seen,
     State,
     is_in_kafka,
     marker_text,

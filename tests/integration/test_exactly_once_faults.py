@@ -15,7 +15,8 @@ from spark_kafka_sink.admin.brokers import FindCoordinator
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport

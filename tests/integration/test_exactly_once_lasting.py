@@ -14,7 +14,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.ledger import MAX_NUMBER
+from spark_kafka_sink.exactly_once.ledger_records import MAX_NUMBER
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics

@@ -16,7 +16,8 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS, TransactionClient
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
 from spark_kafka_sink.exactly_once.decisions import roll_forward
-from spark_kafka_sink.exactly_once.ledger import Ledger, State
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import State
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from tests.exactly_once.driving import Run

@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.decisions import commit_decided
-from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
 from spark_kafka_sink.schemas import known_schemas

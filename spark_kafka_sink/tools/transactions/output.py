@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from spark_kafka_sink.errors import KafkaError, printable
-from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.survey import Survey, Transaction
 from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
