@@ -28,7 +28,6 @@ else:  # spark-submit adds this directory to the path, not its parent
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FORMAT = "pykafka-sink"
 EXAMPLES = """
     python -m jobs.batch_to_kafka --input flights.csv --topic flights --key carrier --bootstrap-servers localhost:9092
     python -m jobs.batch_to_kafka --input s3a://bucket/orders/ --input-format parquet --topic orders \\
@@ -59,7 +58,7 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     checked = command_line.checked_options(arguments)
     with reported(command_line.sink_options(arguments)) as (options, report):
         with spark_job.status_lines(spark, checked):
-            rows.write.format(FORMAT).options(**options).mode("append").save()
+            rows.write.format(spark_job.FORMAT).options(**options).mode("append").save()
         found = report.read()
     ended = time.monotonic()
     return (

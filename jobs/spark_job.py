@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     Job = Callable[[SparkSession, argparse.Namespace], str]
 
+FORMAT = "pykafka-sink"  # Spark's name of the sink
 STOP_LIMIT_S = 120  # Spark may wait a minute for a query's thread
 JVM_END_LIMIT_S = 60
 STATUS_INTERVAL_S = 10  # between progress lines

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-FORMAT = "pykafka-sink"
 NAMED_TRIGGERS: dict[str, dict[str, Any]] = {"available-now": {"availableNow": True}, "once": {"once": True}}
 POLL_S = 2  # often enough: Spark keeps the progress of the last 100 batches
 EXAMPLES = """
@@ -56,7 +55,9 @@ def build_parser() -> argparse.ArgumentParser:
 def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     """Run the query to its end. Returns the line that the job prints."""
     options = command_line.sink_options(arguments)
-    writer = command_line.records(_read_stream(spark, arguments), arguments).writeStream.format(FORMAT).options(**options)
+    writer = (
+        command_line.records(_read_stream(spark, arguments), arguments).writeStream.format(spark_job.FORMAT).options(**options)
+    )
     writer = writer.option("checkpointLocation", arguments.checkpoint).outputMode("append")
     if arguments.query_name:
         writer = writer.queryName(arguments.query_name)

@@ -113,6 +113,9 @@ class SchemaError(KafkaError):
     condition = "KAFKA_INVALID_SCHEMA"
 
 
+NOT_ENCODABLE = "KAFKA_ROW_NOT_ENCODABLE"  # the condition of an InvalidRecordError, if a key or value does not fit its schema
+
+
 class InvalidRecordError(KafkaError):
     """`row`: the position of the row that is to blame, among those of the call. None: of none, or it is not known."""
 

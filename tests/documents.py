@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.option_tables import HEADINGS, markdown_table
 from spark_kafka_sink.producer.producer_metrics import markdown_tables
-from spark_kafka_sink.sink import prometheus
+from spark_kafka_sink.sink.prometheus import metrics as prometheus_metrics
 from spark_kafka_sink.tools.report import findings
 from tests.benchmarks import comparison
 
@@ -60,7 +60,7 @@ PARTS = {
     "metrics": markdown_tables,
     "speed": speed,
     "findings": findings.markdown_table,
-    "prometheus": prometheus.markdown_table,
+    "prometheus": prometheus_metrics.markdown_table,
 }
 
 

@@ -14,7 +14,7 @@ ELSEWHERE = {
     "clock.py": "sleeps on a condition that nobody else knows",
     "exactly_once/heartbeat.py": "its thread is not interrupted; a caller only notifies it",
     "network/sasl/tokens.py": "the Sender waits there, and threads of background.py",
-    "sink/prometheus.py": "a thread of its own waits there",
+    "sink/prometheus/text_file.py": "a thread of its own waits there",
 }
 UNSAFE = {"Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "acquire", "join"}
 

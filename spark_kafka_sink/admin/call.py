@@ -79,7 +79,7 @@ class Call:
 
     def run(self) -> list[Any]:
         """The outcomes, in the order of the asks: results and KafkaErrors. Blocks until the deadline at most."""
-        self._access.fatal_error()  # discards an error of earlier calls
+        self._access.metadata.take_error()  # discards an error of earlier calls
         self._route(self._asked)
         try:
             while len(self._outcomes) < len(self._asked) and self._take_turn():
@@ -91,7 +91,7 @@ class Call:
     def _take_turn(self) -> bool:
         """Send what can be sent, and wait for answers. False if the call is over: by a fatal error or at its deadline."""
         now_ms = self._access.clock.now_ms()
-        error = self._access.fatal_error()
+        error = self._access.metadata.take_error()
         if error is not None or now_ms >= self._deadline_ms:
             self._give_up(error)
             return False

@@ -9,7 +9,7 @@ from random import Random
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
+from spark_kafka_sink.errors import KafkaTimeoutError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.coordinators import CoordinatorDirectory
@@ -54,20 +54,12 @@ class ClusterAccess:
         return max(self._backoff.backoff_ms(failures - 1), LEAST_BACKOFF_MS)
 
     def is_newer_than(self, version: int) -> bool:
-        """Whether metadata is newer than this version. Raises a fatal error, as `fatal_error` returns it."""
+        """Whether metadata is newer than this version. Raises the fatal error of the metadata, if there is one."""
         try:
             self.metadata.await_update(version, 0)
         except KafkaTimeoutError:
             return False
         return True
-
-    def fatal_error(self) -> KafkaError | None:
-        """The error because of which no broker can be asked, if there is one. Returned once, unless it is permanent."""
-        try:
-            self.is_newer_than(-1)  # always true, unless it raises
-        except KafkaError as error:
-            return error
-        return None
 
     def timeout_error(self, what: str, timeout_ms: int, trouble: str) -> KafkaTimeoutError:
         connections = self.metadata.last_connection_error()

@@ -75,7 +75,6 @@ class ActiveProducer(NamedTuple):
 
     producer_epoch: int
     last_sequence: int  # of its last batch; -1: it has written nothing in this epoch
-    last_timestamp_ms: int  # the largest of its last batch, which may be any time that its records name; -1: unknown
     transaction_start_offset: int | None  # None: it has no open transaction there
 
 
@@ -114,7 +113,6 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | No
                 each.producer_id: ActiveProducer(
                     each.producer_epoch,
                     each.last_sequence,
-                    each.last_timestamp,
                     each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
                 )
                 for each in found.active_producers

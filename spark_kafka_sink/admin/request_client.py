@@ -100,16 +100,16 @@ class RequestClient:
             at_once = False
             asks = _asks(nodes, operation, item)
             outcomes = self.ask(asks, max(deadline_ms - self.clock.now_ms(), 0))
-            is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self._known_brokers()
+            is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self.known_brokers()
             if is_same or self.clock.now_ms() >= deadline_ms:
                 return dict(zip(nodes, results_of(asks, outcomes, timeout_ms), strict=True))
             logger.debug("= the brokers of the cluster have changed: asking all of them again")
 
     def ask_known_brokers(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
         """As `ask_every_broker`, of the brokers that are known already, if any are. One that leaves meanwhile is left out."""
-        if self._access.cluster().is_bootstrap:
+        nodes = self.known_brokers()
+        if not nodes:
             return self.ask_every_broker(operation, item, timeout_ms)
-        nodes = self._known_brokers()
         asks = _asks(nodes, operation, item)
         outcomes: list[ResultT | KafkaError] = self.ask(asks, timeout_ms)
         there = [number for number, outcome in enumerate(outcomes) if not isinstance(outcome, BrokerGoneError)]
@@ -127,22 +127,20 @@ class RequestClient:
             self._access.network.poll(left_ms, self.clock.now_ms())
 
     def known_brokers(self) -> list[int]:
-        """Node ids, by the latest metadata; empty before the first."""
-        return [] if self._access.cluster().is_bootstrap else self._known_brokers()
-
-    def _known_brokers(self) -> list[int]:
-        return sorted(node.id for node in self._access.cluster().nodes)
+        """Return their node ids, by the latest metadata; none before the first."""
+        cluster = self._access.cluster()
+        return [] if cluster.is_bootstrap else sorted(node.id for node in cluster.nodes)
 
     def _listed_brokers(self, deadline_ms: int, timeout_ms: int, *, at_once: bool) -> list[int]:
         """Node ids, from a Metadata answer that is requested by this call."""
-        self._access.fatal_error()  # discards an error of earlier calls
+        self._access.metadata.take_error()  # discards an error of earlier calls
         version = self._access.metadata.request_update("a request goes to every broker", at_once=at_once)
         while not self._access.is_newer_than(version) or self._access.cluster().is_bootstrap:
             now_ms = self.clock.now_ms()
             if now_ms >= deadline_ms:
                 raise self._access.timeout_error("the list of brokers", timeout_ms, "")
             self._access.network.poll(deadline_ms - now_ms, now_ms)
-        return self._known_brokers()
+        return self.known_brokers()
 
 
 def _asks(nodes: Iterable[int], operation: Operation[ItemT, ResultT], item: ItemT) -> list[Ask[ItemT, ResultT]]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
@@ -57,7 +57,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; see FenceProducer
 DEFAULT_LONGEST_TRANSACTION_MS = 15 * 60 * 1000  # transaction.max.timeout.ms of brokers
 TRANSACTION_VERSION_2 = 2
-COORDINATED_BY_LEADERS_OF = "__transaction_state"  # each partition's leader coordinates the transactional ids in it
+TRANSACTION_LOG = "__transaction_state"  # each partition's leader coordinates the transactional ids in it
 # Where that topic's leaders cannot be seen: suffixes of ids, which need not exist, so that the ids are in as many of its
 # partitions as possible. The partition is Java's hashCode of the id modulo transaction.state.log.num.partitions: these reach each
 # of 50, the default, and most of 100.
@@ -66,14 +66,14 @@ PROBES = range(100, 200)
 T = TypeVar("T")
 
 
-class QuickListing(NamedTuple):
-    """A list of transactional ids that is asked for beside something else. Ask for `found` first, for `is_whole` afterwards.
+class WholeListQuestions(NamedTuple, Generic[T]):
+    """Two questions that replace a call of `list_transactions`: ask `found` beside other questions, and `is_whole` afterwards.
 
-    `found` asks the brokers that are known. It misses no id if the answer to `is_whole` is true; otherwise, or after an error of
-    either, list again with `list_transactions`.
+    The answer to `found` is the list of the brokers that are known. It misses no id if the answer to `is_whole` is true.
+    Otherwise, or after an error of either, call `list_transactions`.
     """
 
-    found: Question[list[ListedTransaction]]
+    found: Question[T]
     is_whole: Question[bool]
 
 
@@ -98,9 +98,9 @@ class TransactionClient:
         self._given_transaction_ms = checked.transaction_timeout_ms if "transaction.timeout.ms" in checked.given else None
         self._longest_transaction_ms: int | None = None
         self._found_topics: set[str] = set()
-        self._found_keepers: tuple[str | None, list[int] | None] = (None, None)  # by _keepers: for which ids, and what
+        self._last_coordinators: tuple[str | None, list[int] | None] = (None, None)  # a prefix, and its _coordinator_ids
         self._may_see_leaders = True
-        self._leaders: list[int] | None = None  # the latter, where they are leaders: then they are those of all ids
+        self._transaction_log_leaders: list[int] | None = None  # they coordinate all ids; None: not known
 
     def __enter__(self) -> TransactionClient:
         return self
@@ -132,8 +132,8 @@ class TransactionClient:
     ) -> dict[str, EndOutcome]:
         """Commit or abort transactions that other producers have left open (EndTxn, KIP-98, KIP-890).
 
-        Waits while markers are being written, and while coordinators load, move or cannot be reached. If an answer is lost, the
-        request is sent again; coordinators recognize the retry.
+        Waits while control records are being written, and while coordinators load, move or cannot be reached. If an answer is
+        lost, the request is sent again; coordinators recognize the retry.
 
         Args:
             prepared: one for each transactional id.
@@ -260,21 +260,23 @@ class TransactionClient:
             return _sorted(self._requests.ask_known_brokers(operation, prefix, within_ms))
         deadline_ms = self._requests.clock.now_ms() + within_ms
         probed = prefix if probed is None else probed
-        keepers = self._found_keepers[1] if self._found_keepers[0] == probed else self._keepers(probed, within_ms)
+        last_probed, coordinators = self._last_coordinators
+        if last_probed != probed:
+            coordinators = self._coordinator_ids(probed, within_ms)
         attempts = 0
         while True:
             answers = self._requests.ask_every_broker(operation, prefix, self._until(deadline_ms))
-            keepers, before = self._keepers(probed, self._until(deadline_ms)), keepers
-            self._found_keepers = (probed, keepers)
-            if keepers == before and set(keepers or ()) <= answers.keys():
+            coordinators, before = self._coordinator_ids(probed, self._until(deadline_ms)), coordinators
+            self._last_coordinators = (probed, coordinators)
+            if coordinators == before and set(coordinators or ()) <= answers.keys():
                 return _sorted(answers)
             if not self._until(deadline_ms):
                 raise KafkaTimeoutError(f"{operation.describe(prefix)}: coordinators kept moving for {within_ms} ms")
             attempts += 1
             self._requests.back_off(attempts, self._until(deadline_ms))
 
-    def listing_at_once(self, prefix: str, states: Collection[str] = ()) -> Question[list[ListedTransaction]]:
-        """What `list_transactions` with `at_once` asks. Raises BrokerGoneError, too, for a broker that has left meanwhile."""
+    def list_transactions_question(self, prefix: str, states: Collection[str] = ()) -> Question[list[ListedTransaction]]:
+        """The answer is what `list_transactions` with `at_once` returns. It also raises BrokerGoneError, if a broker has left."""
         nodes = self._requests.known_brokers()
         if not nodes:
             return Question((), lambda _: self.list_transactions(prefix, states, at_once=True))
@@ -282,31 +284,34 @@ class TransactionClient:
         asks = [Ask(Broker(node_id), operation, prefix) for node_id in nodes]
         return Question(asks, lambda answers: _sorted(dict(zip(nodes, answers, strict=True))))
 
-    def quick_listing(self, prefix: str, states: Collection[str] = ()) -> QuickListing | None:
-        """None where it cannot be told quickly which brokers coordinate ids: before the first `list_transactions`, or always."""
-        before, asked = self._leaders, set(self._requests.known_brokers())
+    def whole_list_questions(
+        self, prefix: str, states: Collection[str] = ()
+    ) -> WholeListQuestions[list[ListedTransaction]] | None:
+        """Return None if the leaders of the transaction log are not known: before the first `list_transactions`, or always."""
+        before, asked = self._transaction_log_leaders, set(self._requests.known_brokers())
         if before is None or not asked:
             return None
 
         def are_same(answers: list[dict[int, int]]) -> bool:
-            self._leaders = _in_order(answers[0])
-            return self._leaders == before and asked.issuperset(before)
+            self._transaction_log_leaders = _in_order(answers[0])
+            return self._transaction_log_leaders == before and asked.issuperset(before)
 
-        ask = Ask(ANY_BROKER, FindLeaders(), COORDINATED_BY_LEADERS_OF)
-        return QuickListing(self.listing_at_once(prefix, states), Question([ask], are_same))
+        ask = Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)
+        return WholeListQuestions(self.list_transactions_question(prefix, states), Question([ask], are_same))
 
     def _until(self, deadline_ms: int) -> int:
         return max(deadline_ms - self._requests.clock.now_ms(), 0)
 
-    def _keepers(self, prefix: str, timeout_ms: int) -> list[int] | None:
-        """The coordinators of ids with this prefix, as far as PROBES show them; None if the user may not look them up.
+    def _coordinator_ids(self, prefix: str, timeout_ms: int) -> list[int] | None:
+        """Find the node ids of the coordinators of transactional ids. None: the user may not look them up.
 
-        Where the user may see them, the leaders of COORDINATED_BY_LEADERS_OF: all coordinators, in one small answer. Waits for
-        coordinators that are not available: ListTransactions does not show that ids have no coordinator.
+        If the user may see the leaders of the transaction log, these are all coordinators, in one small answer. Otherwise PROBES
+        show the coordinators of most ids with this prefix. Waits for coordinators that are not available: ListTransactions does
+        not show that ids have no coordinator.
         """
-        self._leaders = self._find_leaders(timeout_ms)
-        if self._leaders is not None:
-            return self._leaders
+        self._transaction_log_leaders = self._find_transaction_log_leaders(timeout_ms)
+        if self._transaction_log_leaders is not None:
+            return self._transaction_log_leaders
         probes = [_transaction(f"{prefix}{each}") for each in PROBES]
         operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
         found = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], timeout_ms)
@@ -317,12 +322,12 @@ class TransactionClient:
             raise errors[0]  # one stands for all: they are probes
         return [node.id for node in found if isinstance(node, Node)]
 
-    def _find_leaders(self, timeout_ms: int) -> list[int] | None:
-        """In the order of their partitions; None if one is missing, or they cannot be seen."""
+    def _find_transaction_log_leaders(self, timeout_ms: int) -> list[int] | None:
+        """Ask for the leaders, in the order of their partitions. None: one is missing, or they cannot be seen."""
         if not self._may_see_leaders:
             return None
         try:
-            (found,) = self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(), COORDINATED_BY_LEADERS_OF)], timeout_ms)
+            (found,) = self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)], timeout_ms)
         except AuthorizationError:
             self._may_see_leaders = False  # it takes DESCRIBE on the topic: only administrators have that
             return None
@@ -339,10 +344,12 @@ class TransactionClient:
         Returns:
             The description of each transactional id; None if its coordinator does not know it: never used, or expired.
         """
-        return self.ask(self.descriptions(transactional_ids), timeout_ms=timeout_ms)
+        return self.ask(self.describe_transactions_question(transactional_ids), timeout_ms=timeout_ms)
 
-    def descriptions(self, transactional_ids: Iterable[str]) -> Question[dict[str, TransactionDescription | None]]:
-        """What `describe_transactions` asks."""
+    def describe_transactions_question(
+        self, transactional_ids: Iterable[str]
+    ) -> Question[dict[str, TransactionDescription | None]]:
+        """The answer is what `describe_transactions` returns."""
         ids = list(dict.fromkeys(transactional_ids))
         asks = [Ask(_transaction(each), DescribeTransactions(), each) for each in ids]
         return Question(asks, lambda found: dict(zip(ids, found, strict=True)))
@@ -445,12 +452,12 @@ class TransactionClient:
                 on a topic, WRITE does too. If partitions are not named, brokers leave out topics that the user has no permission
                 to describe, without an error.
         """
-        return self.ask(self.offsets(groups, require_stable), timeout_ms=timeout_ms)
+        return self.ask(self.fetch_offsets_question(groups, require_stable), timeout_ms=timeout_ms)
 
-    def offsets(
+    def fetch_offsets_question(
         self, groups: Mapping[str, Collection[TopicPartition] | None], require_stable: bool
     ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
-        """What `fetch_offsets` asks."""
+        """The answer is what `fetch_offsets` returns."""
         operation = FetchOffsets(require_stable)
         questions = [OffsetQuestion(group, None if named is None else tuple(named)) for group, named in groups.items()]
         asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in questions]
@@ -475,10 +482,10 @@ class TransactionClient:
             KafkaError: see the head of this file. The user needs READ on the group and on the topics; WRITE is not enough.
         """
         if offsets:
-            self.ask(self.offset_commit(group_id, offsets), timeout_ms=timeout_ms)
+            self.ask(self.commit_offsets_question(group_id, offsets), timeout_ms=timeout_ms)
 
-    def offset_commit(self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
-        """What `commit_offsets` asks."""
+    def commit_offsets_question(self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
+        """Asked, it commits as `commit_offsets` does; the answer is None."""
         item = OffsetsToCommit(group_id, {partition: CommittedOffset(*offset) for partition, offset in offsets.items()})
         return Question([Ask(CoordinatorKey(KeyType.GROUP, group_id), CommitOffsets(), item)], lambda _: None)
 

@@ -59,7 +59,7 @@ _NOT_OPEN = frozenset(
 
 @dataclass(frozen=True)
 class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
-    """EndTxn. It is retried until the broker has written the markers; before that it answers CONCURRENT_TRANSACTIONS."""
+    """EndTxn. It is retried until brokers have written the control records; before that the answer is CONCURRENT_TRANSACTIONS."""
 
     commit: bool
     is_v2: bool  # the transaction was written with transaction.version 2 or higher
@@ -102,7 +102,7 @@ class ProducerIdentity(NamedTuple):
 @dataclass(frozen=True)
 class FenceProducer(Operation[str, ProducerIdentity]):
     """InitProducerId without a producer id or epoch. The first request aborts an open transaction. The coordinator answers
-    CONCURRENT_TRANSACTIONS until the markers are written, and then with a new epoch.
+    CONCURRENT_TRANSACTIONS until the control records are written, and then with a new epoch.
 
     The coordinator stores the time-out with the transactional id, and also uses it as the time-out for writing this to its log:
     a few milliseconds would be too short.

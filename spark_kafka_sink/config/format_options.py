@@ -26,7 +26,7 @@ KEY, VALUE = PARTS_WITH_FORMAT = ("key", "value")
 
 LATEST, VERSION, ID, TEXT = "latest", "version", "id", "text"
 _ID_PREFIX = "id:"
-_MAX_NUMBER = 2**31 - 1
+MAX_SCHEMA_ID = 2**31 - 1  # a frame has 4 bytes for it; versions have the same limit
 _MAX_MESSAGE_DEPTH = 32
 
 
@@ -70,8 +70,8 @@ def read_reference(text: str) -> SchemaReference:
 
 def _number(digits: str) -> int:
     number = int(digits)
-    if number > _MAX_NUMBER:
-        raise InvalidValueError(f"{number} is larger than any id or version of a registry, {_MAX_NUMBER}; {_REFERENCE_RULE}")
+    if number > MAX_SCHEMA_ID:
+        raise InvalidValueError(f"{number} is larger than any id or version of a registry, {MAX_SCHEMA_ID}; {_REFERENCE_RULE}")
     return number
 
 

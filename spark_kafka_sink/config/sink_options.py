@@ -251,17 +251,17 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
         if name == "path":
             warn_once("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")
             continue
-        nearest = known.get(PRODUCER_PREFIX + name) or known.get(_nearest(name, known) or "")
+        nearest = known.get(PRODUCER_PREFIX + name) or _nearest(name, known)
         hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."
         yield f"Unknown option '{name}'. {hint} Options of the Kafka producer begin with 'kafka.'"
 
 
-def _nearest(name: str, known: dict[str, str]) -> str | None:
-    """Of all options. Adds those of a schema registry to `known`."""
+def _nearest(name: str, known: Mapping[str, str]) -> str | None:
+    """Find the option with the most similar name, among `known` and those of a schema registry."""
     from spark_kafka_sink.config.registry_config import REGISTRY_KEYS
 
-    known |= {key: key for key in REGISTRY_KEYS}
-    return nearest_key(name, known)
+    names = {**known, **{key: key for key in REGISTRY_KEYS}}
+    return names.get(nearest_key(name, names) or "")
 
 
 def _rejected_registry(producer_options: dict[str, object]) -> Iterator[str]:

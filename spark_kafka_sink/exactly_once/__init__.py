@@ -6,7 +6,8 @@ Words
     version         the number of a write within its owner: a stream's batch id, txnVersion, or when the write was planned
     run             one life of the driver. No task knows which one it belongs to, and no name contains it
     attempt         one try of a task; two tries that run at the same time never share a transactional id
-    marker          a task's record, inside its transaction, that the rows of its partition are in Kafka
+    marker          a task's record, inside its transaction, that the rows of its partition are in Kafka; not Kafka's transaction
+                    markers, which brokers write: those are control records in this code
     decision        the driver's record that a version is to be committed
 
 A task writes its rows and its marker into a transaction and leaves it open (task_attempt.py). The driver writes the decision,
@@ -18,10 +19,12 @@ Files
     names.py            transactional ids and groups, by prefix, owner, partition and attempt
     writes.py           which write it is, its content, and what a task reports
     fingerprint.py      the content of a partition in 64 bits, whatever the order of its rows
-    ledger.py           markers, decisions and records of aborted writes: their encoding, and how they are read and written
+    ledger.py           markers, decisions and records of aborted writes: how they are read and written
+    ledger_records.py   what they say, and their encoding
     fencing.py          which transactional ids are not complete, and how they are fenced
     task_attempt.py     what a task does before and after its rows
     version_commit.py   what the driver does: check, decide, commit, fence
+    version_checks.py   what tasks report, compared with what coordinators say
     decisions.py        what anybody does with a decision: find it, carry it out, or abort what is not decided
     heartbeat.py        the sign that a task is at work
 

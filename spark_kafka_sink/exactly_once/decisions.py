@@ -1,7 +1,7 @@
-"""What is decided, and carried out by anybody: the driver, its next run, whoever aborts a write, or an operator.
+"""Finding decisions and carrying them out. Anyone may do so: the driver, its next run, `abort`, or an operator.
 
-version_commit.py makes decisions. Here they are found, and their transactions are committed: twice is as good as once.
-abort() records that writes are given up, then fences what is not decided.
+version_commit.py makes decisions. Here their transactions are committed: twice is as good as once. abort() records that writes
+are given up, then fences what is not decided. Nobody deletes a decision: a newer record replaces it, and brokers expire it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionEnd
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
-from spark_kafka_sink.exactly_once.fencing import fence_all, listed
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State, is_in_kafka
+from spark_kafka_sink.exactly_once.fencing import fence_all, list_unfinished
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import Decision, LedgerError, State, is_in_kafka
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, TaskTransaction
 
@@ -41,9 +42,10 @@ class OwnersDecision(NamedTuple):
 
 
 def decisions_of(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, list[OwnersDecision]]:
-    """By owner; the one on the latest version is the last. It is kept under the topic of the markers, which its offset names.
+    """Find the decisions of each owner; the one on the latest version is the last.
 
-    An owner has several only where the option markerTopic has changed. Raises KafkaError.
+    A decision is kept under the topic of the markers, which its offset names. An owner has several only where the option
+    markerTopic has changed. Raises KafkaError.
     """
     groups = {owner: names.decision_group(owner) for owner in owners}
     offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False) if groups else {}
@@ -63,7 +65,7 @@ def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaErr
 
 
 def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId]) -> set[TaskId]:
-    """Those of these unfinished ids that are left alone.
+    """Find those of these unfinished ids that are left alone.
 
     Their owner has decided to commit the transaction, or the owner's decision cannot be read. Raises KafkaError.
     """
@@ -84,7 +86,7 @@ def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId])
 
 
 def _open_ones(client: TransactionClient, names: Names, entries: dict[TaskId, list[TaskTransaction]]) -> set[TaskId]:
-    """Those whose transaction is open, and is that of one of the entries."""
+    """Find the tasks whose transaction is open, and is that of one of the entries."""
     ids = {names.transactional_id(task): task for task in entries}
     known = client.describe_transactions(ids) if ids else {}
     described = ((task, known[transactional_id]) for transactional_id, task in ids.items())
@@ -168,6 +170,6 @@ def abort(client: TransactionClient, names: Names, marker_topic: str, now: Plann
         How many transactional ids were fenced.
     """
     Ledger(client, names, "", marker_topic).record_abort(now)
-    found = [each.task for each in listed(client, names) or ()]
+    found = [each.task for each in list_unfinished(client, names) or ()]
     decided = decided_of(client, names, found)
     return fence_all(client, names, [task for task in found if task not in decided])

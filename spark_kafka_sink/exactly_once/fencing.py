@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from spark_kafka_sink.admin.question import Question
-from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient, WholeListQuestions
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import Names, TaskId
@@ -31,35 +31,30 @@ class UnfinishedId(NamedTuple):
     state: str
 
 
-def listed(client: TransactionClient, names: Names, *, at_once: bool = False) -> list[UnfinishedId] | None:
-    """The unfinished ids of this prefix; None when the brokers cannot list (before Kafka 3.0). `at_once`: see the client."""
+def list_unfinished(client: TransactionClient, names: Names, *, at_once: bool = False) -> list[UnfinishedId] | None:
+    """List the unfinished ids of this prefix. None: the brokers cannot list (before Kafka 3.0). `at_once`: see the client."""
     try:
         found = client.list_transactions(names.id_prefix, UNFINISHED, at_once=at_once)
     except UnsupportedVersionError as error:
         logger.warning("! transactions that earlier runs have left open cannot be looked for: %s", error)
         return None
-    return _of(names, found)
+    return _unfinished(names, found)
 
 
-def listing_at_once(client: TransactionClient, names: Names) -> Question[list[UnfinishedId]]:
-    """What `listed` asks with `at_once`, to be asked beside something else."""
-    return client.listing_at_once(names.id_prefix, UNFINISHED).then(partial(_of, names))
+def list_unfinished_question(client: TransactionClient, names: Names) -> Question[list[UnfinishedId]]:
+    """The answer is what `list_unfinished` with `at_once` returns."""
+    return client.list_transactions_question(names.id_prefix, UNFINISHED).then(partial(_unfinished, names))
 
 
-class QuickList(NamedTuple):
-    """See QuickListing of the client."""
-
-    found: Question[list[UnfinishedId]]
-    is_whole: Question[bool]
-
-
-def quick_list(client: TransactionClient, names: Names) -> QuickList | None:
-    """What `listed` asks, if it can be asked beside something else."""
-    quick = client.quick_listing(names.id_prefix, UNFINISHED)
-    return None if quick is None else QuickList(quick.found.then(partial(_of, names)), quick.is_whole)
+def whole_list_questions(client: TransactionClient, names: Names) -> WholeListQuestions[list[UnfinishedId]] | None:
+    """The questions that replace a call of `list_unfinished`; see the client."""
+    questions = client.whole_list_questions(names.id_prefix, UNFINISHED)
+    if questions is None:
+        return None
+    return WholeListQuestions(questions.found.then(partial(_unfinished, names)), questions.is_whole)
 
 
-def _of(names: Names, found: Iterable[ListedTransaction]) -> list[UnfinishedId]:
+def _unfinished(names: Names, found: Iterable[ListedTransaction]) -> list[UnfinishedId]:
     tasks = ((names.parse(each.transactional_id), each.state) for each in found)
     return [UnfinishedId(task, state) for task, state in tasks if task is not None]
 

@@ -33,7 +33,7 @@ EVERY_MS = 4_000  # twice within `transactions abort --watch-seconds`, whose def
 
 @dataclass(eq=False, repr=False)
 class Heartbeat:
-    """For the length of a `with` block. Neither its begin nor its end blocks."""
+    """Sends heartbeats for the length of a `with` block. Neither its begin nor its end blocks."""
 
     lend: Callable[[], AbstractContextManager[TransactionClient]]  # a client of its own. Called on its thread, at most once
     group: str  # see Names.heartbeat_group

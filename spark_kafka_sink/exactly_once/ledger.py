@@ -1,124 +1,42 @@
-"""Markers, decisions and records of aborted writes: what they say, and how they are read and written.
+"""One owner's markers, decisions and records of aborted writes: how they are read and written.
 
-Each is one offset of a consumer group without members (names.py), for partition 0 of the marker topic. The offset is the version,
-the metadata holds the rest:
-
-    marker      `rows=3 fingerprint=00c0ffee00c0ffee key_schema=7 value_schema=12`
-                the ids of registered schemas that rows are encoded with; left out where there are none
-    decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… value_schema=12 earlier=… earlier_schemas=… entries=…`
-                state: decided, carried-out, taken-out (incomplete); `earlier`: the contents of the versions before, packed
-    width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
-                decision hides it; whoever finds it missing writes it
-    aborted     the host of the driver; the offset is the time: what it planned before is aborted
-
-`entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in overflow
-groups, written before the decision, which then says `chunks=3 digest=…`; `digest` ties them together. The decision itself is one
-OffsetCommit, hence written whole or not at all.
-Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
-and each size that is read has a limit, which is checked before anything is built from it.
+Each is one offset of a consumer group without members (names.py), for partition 0 of the marker topic. ledger_records.py has what
+they say.
 """
 
 from __future__ import annotations
 
-import enum
-import hashlib
 import logging
-import re
-import struct
-import zlib
-from base64 import b85decode, b85encode
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.exactly_once.ledger_records import (
+    MAX_TASKS,
+    WIDTHS,
+    Decision,
+    Marker,
+    State,
+    decision_text,
+    digest_of,
+    fits_one_offset,
+    overflow_groups_in,
+    pack_entries,
+    pieces_of,
+    read_decision,
+    read_marker,
+    unpack_entries,
+)
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, CommitFailedError, Content, Planned, SchemaIds, TaskTransaction
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
-MAX_OVERFLOW_GROUPS = 10_000  # of a decision: 40 MB, enough for MAX_TASKS
-MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
-WIDTHS = range(MAX_TASKS.bit_length() + 1)  # powers of two
-EARLIER_VERSIONS = 10  # of which a decision remembers the content
-MAX_NUMBER = 2**63 - 1
-MAX_SCHEMA_ID = 2**31 - 1  # a record's frame has 4 bytes for it
 OVERFLOW_TURNS = 2  # two versions that follow each other have different overflow groups
-
-
-class LedgerError(KafkaError):
-    """What was recorded in a group cannot be read: it is damaged, incomplete or of a later version of this package."""
-
-    condition = "KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE"
-
-
-class Marker(NamedTuple):
-    version: int
-    content: Content
-
-
-def is_in_kafka(marker: Marker | None, version: int, entry: TaskTransaction) -> bool:
-    """Whether the marker says that the rows of this entry of a version are in Kafka, by its transaction or another's, or later
-    rows."""
-    return marker is not None and (marker.version > version or marker == (version, entry.content))
-
-
-class State(enum.Enum):
-    DECIDED = "decided"
-    CARRIED_OUT = "carried-out"
-    INCOMPLETE = "taken-out"  # a transaction was gone: the next run writes what is missing. Brokers keep the word
-
-
-class Earlier(NamedTuple):
-    """What was committed as an earlier version."""
-
-    version: int
-    content: Content
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """
-    Args:
-        version: of the write.
-        state: what has become of it.
-        tasks: Spark partitions of the write.
-        partitions: the most that any version of this owner has had, as far as it is known.
-        content: what is in Kafka, or will be: the whole write, all partitions together.
-        entries: the transactions to be committed. Only while `state` is DECIDED.
-        earlier: the last versions before this one that are in Kafka as a whole.
-    """
-
-    version: int
-    state: State
-    tasks: int
-    partitions: int
-    content: Content
-    entries: tuple[TaskTransaction, ...] = ()
-    earlier: tuple[Earlier, ...] = ()
-
-    def reaches(self, version: int) -> bool:
-        """Whether that version is decided or carried out: its rows are not written again."""
-        return self.version > version or (self.version == version and self.state is not State.INCOMPLETE)
-
-    def now(self, state: State) -> Decision:
-        return replace(self, state=state, entries=())
-
-    def content_of(self, version: int) -> Content | None:
-        """None if it is not known: the version was never committed, or not as a whole, or too many have followed."""
-        return self.content if version == self.version else dict(self.earlier).get(version)
-
-    def before(self, version: int) -> tuple[Earlier, ...]:
-        """`earlier` of the decision on that version, if it follows this one."""
-        if self.version == version or self.state is State.INCOMPLETE:
-            return self.earlier
-        return (*self.earlier, Earlier(self.version, self.content))[-EARLIER_VERSIONS:]
 
 
 class Seen(NamedTuple):
@@ -156,17 +74,17 @@ class Ledger:
         return Seen(
             decision=self.decision_in(found[decision]) if decision in found else None,
             is_aborted=record is not None and record.metadata == planned.host and planned.time_ms < record.offset,
-            marker=_marker(found[marker], marker) if marker in found else None,
+            marker=read_marker(found[marker], marker) if marker in found else None,
         )
 
     def marker(self, partition: int) -> Marker | None:
-        """Of a Spark partition. A marker of an open transaction is not seen."""
+        """Read the marker of a Spark partition. One in an open transaction is not seen."""
         return self.markers([partition]).get(partition)
 
     def markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
-        """By Spark partition; one without a marker is left out."""
+        """Read the markers of Spark partitions. A partition without one is left out."""
         groups = {self.marker_group(partition): partition for partition in partitions}
-        return {groups[group]: _marker(each, group) for group, each in self._read(groups).items()}
+        return {groups[group]: read_marker(each, group) for group, each in self._read(groups).items()}
 
     def marker_group(self, partition: int) -> str:
         return self.names.marker_group(self.owner, partition)
@@ -179,25 +97,25 @@ class Ledger:
         A decision whose overflow groups are gone counts as INCOMPLETE: nobody can carry it out any more, and markers say what
         is in Kafka. A later version has overwritten the groups, or they have expired.
         """
-        return self.client.ask(self.asked_decision())
+        return self.client.ask(self.decision_question())
 
-    def asked_decision(self) -> Question[Decision | None]:
-        """What `decision` asks."""
+    def decision_question(self) -> Question[Decision | None]:
+        """The answer is what `decision` returns."""
         group = self.names.decision_group(self.owner)
-        found = self._asked([group])
+        found = self._read_question([group])
         return found.then(lambda records: self.decision_in(records[group]) if group in records else None)
 
     def decision_in(self, record: CommittedOffset) -> Decision:
         """What an offset says that was read already. Raises as `decision` does."""
         group = self.names.decision_group(self.owner)
-        decision, values = _decision(record, group)
+        decision, values = read_decision(record, group)
         if decision.state is not State.DECIDED:
             return decision
         packed = self._packed_entries(decision, values, group)
         if packed is None:
             logger.warning("! the transactions that version %d decided to commit are not listed any more", decision.version)
             return decision.now(State.INCOMPLETE)
-        return replace(decision, entries=_unpacked(packed, decision, group))
+        return replace(decision, entries=unpack_entries(packed, decision, group))
 
     def write_decision(self, decision: Decision) -> None:
         """Raises KafkaError; after a time-out the decision may be written all the same."""
@@ -206,41 +124,40 @@ class Ledger:
                 f"an exactly-once write has at most {MAX_TASKS:,} Spark partitions, and this one has {decision.tasks:,}. Nothing"
                 " was committed: write with fewer partitions (coalesce)"
             )
-        packed = _packed(decision.entries)
-        text = _decision_text(decision)
-        if _is_short(text, packed):
+        packed = pack_entries(decision.entries)
+        text = decision_text(decision)
+        if fits_one_offset(text, packed):
             self._write(self.names.decision_group(self.owner), decision.version, f"{text} entries={packed}")
             return
-        pieces = [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
+        pieces = pieces_of(packed)
         for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
             self._write(group, decision.version, piece)
-        where = f"chunks={len(pieces)} digest={_digest(packed)}"
+        where = f"overflow={len(pieces)} digest={digest_of(packed)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
-    def asked_record(self, decision: Decision) -> Question[None]:
-        """What `write_decision` asks, of a decision without entries."""
-        packed = _packed(decision.entries)
-        text = _decision_text(decision)
-        if not _is_short(text, packed):
+    def write_decision_question(self, decision: Decision) -> Question[None]:
+        """Asked, it writes a decision without entries as `write_decision` does; the answer is None."""
+        packed = pack_entries(decision.entries)
+        text = decision_text(decision)
+        if not fits_one_offset(text, packed):
             return Question((), lambda _: self.write_decision(decision))
         record = (decision.version, f"{text} entries={packed}")
-        return self.client.offset_commit(self.names.decision_group(self.owner), {self.place: record})
+        return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.place: record})
 
-    def all_markers(self, partitions: int) -> tuple[dict[int, Marker], int]:
-        """The markers of so many partitions, and of all others that a version of this owner has had; how many are on record."""
-        return self.client.ask(self.asked_markers(partitions))
+    def all_markers_question(self, partitions: int) -> Question[tuple[dict[int, Marker], int]]:
+        """The answer is the markers of at least so many partitions, and how many partitions are on record.
 
-    def asked_markers(self, partitions: int) -> Question[tuple[dict[int, Marker], int]]:
-        """What `all_markers` asks."""
+        It has the markers of all partitions that any version of this owner has had.
+        """
         groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
         markers = {self.marker_group(partition): partition for partition in range(partitions)}
 
         def read(found: dict[str, CommittedOffset]) -> tuple[dict[int, Marker], int]:
             recorded = max((width for group, width in groups.items() if group in found), default=0)
-            first = {markers[group]: _marker(each, group) for group, each in found.items() if group in markers}
+            first = {markers[group]: read_marker(each, group) for group, each in found.items() if group in markers}
             return first | self.markers(range(partitions, recorded)), recorded
 
-        return self._asked([*groups, *markers]).then(read)
+        return self._read_question([*groups, *markers]).then(read)
 
     def record_width(self, partitions: int) -> None:
         """No fewer are on record from here on: a smaller number, which another driver records later, has another group."""
@@ -255,10 +172,10 @@ class Ledger:
 
     def _read(self, groups: Iterable[str]) -> dict[str, CommittedOffset]:
         groups = list(groups)
-        return self.client.ask(self._asked(groups)) if groups else {}
+        return self.client.ask(self._read_question(groups)) if groups else {}
 
-    def _asked(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
-        found = self.client.offsets({group: [self.place] for group in groups}, require_stable=False)
+    def _read_question(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
+        found = self.client.fetch_offsets_question({group: [self.place] for group in groups}, require_stable=False)
         return found.then(lambda answers: {group: each[self.place] for group, each in answers.items() if self.place in each})
 
     def _write(self, group: str, version: int, metadata: str) -> None:
@@ -273,192 +190,7 @@ class Ledger:
         """None if the overflow groups do not hold them any more."""
         if "entries" in values:
             return values["entries"]
-        try:
-            count = _number(values["chunks"], MAX_OVERFLOW_GROUPS)
-        except (KeyError, ValueError):
-            raise _unreadable(f"chunks={values.get('chunks', '')}", group) from None
-        groups = self._overflow_groups(decision, count)
+        groups = self._overflow_groups(decision, overflow_groups_in(values, group))
         found = self._read(groups)
         packed = "".join(found[each].metadata for each in groups if each in found)
-        return packed if _digest(packed) == values.get("digest") else None
-
-
-# ENCODING
-
-_DECIMAL = re.compile("[0-9]{1,19}")
-_FINGERPRINT = re.compile("[0-9a-f]{1,16}")
-_WORDS = frozenset(  # of a decision
-    (
-        *("tasks", "partitions", "rows", "fingerprint", "key_schema", "value_schema"),
-        *("earlier", "earlier_schemas", "entries", "chunks", "digest"),
-    )
-)
-
-
-def _is_short(text: str, packed: str) -> bool:
-    """Whether a decision and its entries fit into one offset's metadata."""
-    return len(text) + len(packed) <= METADATA_BYTES - 50
-
-
-def marker_text(content: Content) -> str:
-    """The metadata of a marker."""
-    ids = [f" {part}_schema={number}" for part, number in content.schemas._asdict().items() if number is not None]
-    return f"rows={content.rows} fingerprint={content.fingerprint:016x}{''.join(ids)}"
-
-
-def _decision_text(decision: Decision) -> str:
-    numbers = f"tasks={decision.tasks} partitions={decision.partitions} {marker_text(decision.content)}"
-    earlier = f" earlier={_packed_earlier(decision.earlier)}" if decision.earlier else ""
-    if any(each.content.schemas != NO_SCHEMAS for each in decision.earlier):
-        earlier += f" earlier_schemas={_packed_schemas(decision.earlier)}"
-    return f"{decision.state.value} {numbers}{earlier}"
-
-
-def _values(metadata: str) -> dict[str, str]:
-    return {name: value for name, _, value in (word.partition("=") for word in metadata.split())}
-
-
-def _number(text: str, most: int = MAX_NUMBER) -> int:
-    """As this package writes numbers: int() takes signs, spaces, underscores and thousands of digits."""
-    if not _DECIMAL.fullmatch(text) or int(text) > most:
-        raise ValueError
-    return int(text)
-
-
-def _content(values: Mapping[str, str]) -> Content:
-    if not _FINGERPRINT.fullmatch(values["fingerprint"]):
-        raise ValueError
-    ids = [values.get(f"{part}_schema") for part in SchemaIds._fields]
-    schemas = SchemaIds(*[None if text is None else _number(text, MAX_SCHEMA_ID) for text in ids])
-    return Content(_number(values["rows"]), int(values["fingerprint"], 16), schemas)
-
-
-def _marker(record: CommittedOffset, group: str) -> Marker:
-    values = _values(record.metadata)
-    try:
-        return Marker(_version(record), _content(values))
-    except (KeyError, ValueError):
-        raise _unreadable(record.metadata, group) from None
-
-
-def _version(record: CommittedOffset) -> int:
-    if record.offset < 0:
-        raise ValueError
-    return record.offset
-
-
-@lru_cache(maxsize=4)  # a task looks twice
-def _decision(record: CommittedOffset, group: str) -> tuple[Decision, Mapping[str, str]]:
-    """Without its entries; with the words that lead to them."""
-    state, _, rest = record.metadata.partition(" ")
-    values = _values(rest)
-    try:
-        if not values.keys() <= _WORDS:  # it may say which transactions are meant
-            raise ValueError
-        decision = Decision(
-            version=_version(record),
-            state=State(state),
-            tasks=_number(values["tasks"], MAX_TASKS),
-            partitions=_number(values["partitions"], 2 ** WIDTHS[-1]),
-            content=_content(values),
-            earlier=_unpacked_earlier(values.get("earlier", ""), values.get("earlier_schemas")),
-        )
-    except (KeyError, ValueError, struct.error):
-        raise _unreadable(record.metadata, group) from None
-    return decision, values
-
-
-def _unreadable(metadata: str, group: str) -> LedgerError:
-    return LedgerError(
-        f"the offset of group {printable(group)} has metadata that cannot be read: {printable(metadata)!r}. Another program"
-        " uses the"
-        " group, or a later version of pykafka-sink has written it: choose another transactionalIdPrefix, or use that version"
-    )
-
-
-_EARLIER = struct.Struct("<qQQ")  # version, rows, fingerprint
-
-
-def _packed_earlier(earlier: Sequence[Earlier]) -> str:
-    rows = [(version, content.rows, content.fingerprint) for version, content in earlier]
-    return b85encode(b"".join(_EARLIER.pack(*each) for each in rows)).decode()
-
-
-def _unpacked_earlier(text: str, schemas: str | None) -> tuple[Earlier, ...]:
-    """`schemas`: None in a decision that knows of no registered schema, or was written before there were any."""
-    data = b85decode(text)
-    if len(data) > EARLIER_VERSIONS * _EARLIER.size:
-        raise ValueError
-    rows = list(_EARLIER.iter_unpack(data))
-    ids = [NO_SCHEMAS] * len(rows) if schemas is None else _unpacked_schemas(schemas, len(rows))
-    return tuple(
-        Earlier(version, Content(count, fingerprint, each)) for (version, count, fingerprint), each in zip(rows, ids, strict=True)
-    )
-
-
-_SCHEMA_IDS = struct.Struct("<ii")  # of key and value; -1 for None
-
-
-def _packed_schemas(earlier: Sequence[Earlier]) -> str:
-    ids = [[-1 if number is None else number for number in content.schemas] for _, content in earlier]
-    return b85encode(b"".join(_SCHEMA_IDS.pack(*each) for each in ids)).decode()
-
-
-def _unpacked_schemas(text: str, versions: int) -> list[SchemaIds]:
-    data = b85decode(text)
-    if len(data) != versions * _SCHEMA_IDS.size:
-        raise ValueError
-    ids = list(_SCHEMA_IDS.iter_unpack(data))
-    if any(number < -1 for each in ids for number in each):
-        raise ValueError
-    return [SchemaIds(*[None if number == -1 else number for number in each]) for each in ids]
-
-
-_COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows
-
-
-def _packed(entries: Sequence[TaskTransaction]) -> str:
-    rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
-    columns = zip(*rows, strict=True)
-    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
-    return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
-
-
-def _unpacked(text: str, decision: Decision, group: str) -> tuple[TaskTransaction, ...]:
-    """All are encoded with the decision's schemas. Raises LedgerError if there are more entries than tasks."""
-    schemas = decision.content.schemas
-    try:
-        columns = _columns(text, decision.tasks)
-    except (ValueError, struct.error, zlib.error):
-        raise _unreadable(text, group) from None
-    return tuple(
-        TaskTransaction(partition, attempt, producer_id, epoch, version, Content(count, fingerprint, schemas))
-        for partition, attempt, producer_id, epoch, version, count, fingerprint in zip(*columns, strict=True)
-    )
-
-
-def _columns(text: str, most_rows: int) -> list[tuple[int, ...]]:
-    if len(text) > MAX_OVERFLOW_GROUPS * METADATA_BYTES:
-        raise ValueError
-    data = b85decode(text)
-    (rows,) = struct.unpack_from("<I", data)
-    if rows > most_rows:
-        raise ValueError
-    layouts = [f"<{rows}{code}" for code in _COLUMNS]
-    size = sum(map(struct.calcsize, layouts))
-    inflater = zlib.decompressobj()
-    arrays = inflater.decompress(data[4:], size + 1)  # a few kilobytes can inflate to gigabytes
-    if len(arrays) != size or not inflater.eof or inflater.unused_data:
-        raise ValueError
-    columns = []
-    start = 0
-    for layout in layouts:
-        columns.append(struct.unpack_from(layout, arrays, start))
-        start += struct.calcsize(layout)
-    if any(min(column, default=0) < 0 for column in columns) or len(set(columns[0])) < rows:  # each partition once
-        raise ValueError
-    return columns
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return packed if digest_of(packed) == values.get("digest") else None

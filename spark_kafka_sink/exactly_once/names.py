@@ -3,9 +3,9 @@
     P-owner-partition-attempt       transactional id of a task attempt
     P-owner-partition-marker        group of the markers of one Spark partition
     P-owner-decision                group of the owner's decision
-    P-owner-number-chunk            overflow groups: of what a decision is too long for
+    P-owner-number-overflow         overflow groups: of what a decision is too long for
     P-owner-number-width            groups of how many partitions a version has had
-    P-owner-pulse                   group of the heartbeats of the owner's tasks, see heartbeat.py
+    P-owner-heartbeat               group of the heartbeats of the owner's tasks, see heartbeat.py
     P-aborted                       group of the record that writes were aborted
     P-check                         transactional id of `pykafka-sink check --write`; no task has it, as it ends in no number
 
@@ -68,13 +68,13 @@ class Names:
         return f"{self.prefix}-{owner}-decision"
 
     def overflow_group(self, owner: str, number: int) -> str:
-        return f"{self.prefix}-{owner}-{number}-chunk"
+        return f"{self.prefix}-{owner}-{number}-overflow"
 
     def width_group(self, owner: str, number: int) -> str:
         return f"{self.prefix}-{owner}-{number}-width"
 
     def heartbeat_group(self, owner: str) -> str:
-        return f"{self.prefix}-{owner}-pulse"
+        return f"{self.prefix}-{owner}-heartbeat"
 
     @property
     def check_id(self) -> str:

@@ -1,17 +1,19 @@
 """What a task attempt does in exactly-once mode, before and after its rows.
 
-    begin()   0 as 2 and 3, before the own id is taken: an earlier attempt may have left a decided transaction under it
+    begin()   0 take steps 2 and 3 once before step 1, and stop here if there is nothing to write. An earlier attempt may have
+                left a decided transaction under the own id: step 1 would abort it
               1 take the own transactional id; it exists from here on, and whoever lists sees it
               2 read the decision, and whether this write was aborted; commit what was decided in an earlier version. The marker
-                of step 4 is read together with it, in any order. What one of them has of this version is encoded with certain
-                schemas; then the rows are encoded with these, so that the same rows are the same content
+                of step 4 is read together with it, in any order. If one of them says with which schemas this version's rows
+                are encoded, encode with these, so that the same rows are the same content
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If it has timed out, its rows are written again
               4 look at the marker
-    mark()    5 write the marker into the transaction, behind the rows
-    finish()    wait until all is acknowledged, and leave it open
+    takes()   5 begin the transaction before the first row
+    mark()      write the marker into it, behind the rows
+    finish()    wait until all is acknowledged, and leave the transaction open
 
-What others have left open, the driver ends. The order matters: protocol_model.py, beside the tests, finds a lost or doubled row
+The driver ends what others have left open. The order matters: protocol_model.py, beside the tests, finds a lost or doubled row
 for each step that is left out or moved.
 """
 
@@ -23,7 +25,8 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionEnd, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, is_in_kafka, marker_text
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import Decision, Marker, is_in_kafka, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.writes import (
     NO_SCHEMAS,
@@ -90,7 +93,7 @@ class TaskAttempt:
         return not self._is_decided and (self._marker is None or self._marker.version < self.write.version)
 
     def begin(self, schemas: SchemaIds = NO_SCHEMAS) -> None:
-        """Before any row. Blocks for some requests, and until what an earlier attempt has left under the own id is ended.
+        """Take steps 0 to 4, before any row. Blocks for some requests, and until what an earlier attempt has left is ended.
 
         Args:
             schemas: of the plan. `self.schemas` are others if an earlier run has begun the version with others.
@@ -113,7 +116,7 @@ class TaskAttempt:
         if decision is not None:
             for entry in decision.entries:
                 if entry.partition == self._task.partition:
-                    self._look_at(decision, entry)
+                    self._check_decided(decision, entry)
         first = self._first_content(decision)
         self.schemas = schemas if first is None else first.schemas
         return self._is_decided
@@ -125,8 +128,8 @@ class TaskAttempt:
             return marker.content
         return None if decision is None else decision.content_of(version)
 
-    def _look_at(self, decision: Decision, entry: TaskTransaction) -> None:
-        """At what is decided for this partition."""
+    def _check_decided(self, decision: Decision, entry: TaskTransaction) -> None:
+        """Check the decided transaction of this partition."""
         if decision.version == self.write.version:
             self._is_decided = not self._is_lost(decision, entry)
         elif decision.version < self.write.version:  # its driver died among its commits, and nobody repeated it
@@ -162,9 +165,9 @@ class TaskAttempt:
             self._is_open = True
 
     def mark(self) -> None:
-        """After the last row, before anybody waits for it: sends the marker behind the rows. Blocks as begin_transaction() does.
+        """Send the marker behind the last row, before anybody waits for the row. Blocks as begin_transaction() does.
 
-        finish() does it otherwise. The transaction of a task without rows is begun, and gets no marker.
+        If nobody calls it, finish() does. The transaction of a task without rows is begun, and gets no marker.
         """
         if self._is_marked or not self.writes:
             return
@@ -176,7 +179,7 @@ class TaskAttempt:
         self._is_marked = True
 
     def finish(self) -> TaskReport:
-        """After mark(), when every row is acknowledged. Blocks until the marker is.
+        """Report the transaction, after mark() and when every row is acknowledged. Blocks until the marker is acknowledged.
 
         Raises:
             ReplayError: an earlier run has written other rows into this partition.

@@ -195,9 +195,9 @@ class Metadata:
             raise KafkaTimeoutError(f"no broker answered with metadata within {timeout_ms} ms{f'; {hint}' if hint else ''}")
 
     def _is_newer_than_locked(self, version: int) -> bool:
-        self._raise_fatal_error_locked()
-        if self._is_closed:
-            raise closed_error(self._ended_by, "the producer was closed while a caller waited for metadata")
+        error = self._take_error_locked()
+        if error is not None:
+            raise error
         return self._update_version > version
 
     def raise_error_for_topic(self, topic: str) -> None:
@@ -205,18 +205,29 @@ class Metadata:
         with self._lock:
             error = self._topic_errors.get(topic)
             self._topic_errors = {}
-            self._raise_fatal_error_locked()
+            fatal = self._take_fatal_error_locked()
+            if fatal is not None:
+                raise fatal
             if error is not None:
                 found = error.error(f"topic {topic}")
                 found.message += to_grant(error, topic=topic)
                 raise found
 
-    def _raise_fatal_error_locked(self) -> None:
-        if self._permanent_error is not None:
-            raise fresh_copy(self._permanent_error)
-        error, self._fatal_error = self._fatal_error, None
-        if error is not None:
-            raise fresh_copy(error)
+    def take_error(self) -> KafkaError | None:
+        """Return the error that `await_update` would raise at once, if there is one. It counts as raised."""
+        with self._lock:
+            return self._take_error_locked()
+
+    def _take_error_locked(self) -> KafkaError | None:
+        error = self._take_fatal_error_locked()
+        if error is None and self._is_closed:
+            error = closed_error(self._ended_by, "the producer was closed while a caller waited for metadata")
+        return error
+
+    def _take_fatal_error_locked(self) -> KafkaError | None:
+        error = self._permanent_error or self._fatal_error
+        self._fatal_error = None
+        return None if error is None else fresh_copy(error)
 
     def last_connection_error(self) -> str | None:
         """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None if all could."""

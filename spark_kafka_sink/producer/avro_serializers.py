@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_kafka_sink.config.format_options import ID, LATEST, TEXT, PartOptions
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.registry_config import RegistryConfig
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError, printable
+from spark_kafka_sink.errors import NOT_ENCODABLE, InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.producer.avro_rows import PythonRows, Taken, python_rows
 from spark_kafka_sink.producer.producer_record import ProducerColumns
@@ -29,11 +29,9 @@ from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.schemas.avro_encoder import EncodedColumn
 from spark_kafka_sink.schemas.avro_schema import AvroSchema, parse_schema
 from spark_kafka_sink.schemas.column_format import ColumnFormat
+from spark_kafka_sink.schemas.frame import FRAME_BYTES
 from spark_kafka_sink.schemas.part_format import plan_part
 from spark_kafka_sink.schemas.registry import SchemaRegistry
-
-FRAME_BYTES = 5  # before the payload
-NOT_ENCODABLE = "KAFKA_ROW_NOT_ENCODABLE"
 
 
 class EncodedRow(bytes):

@@ -140,7 +140,7 @@ class Errors:
     INVALID_PRODUCER_ID_MAPPING = code(49, FAIL, NO, "The producer id does not belong to this transactional id any more.")
     INVALID_TRANSACTION_TIMEOUT = code(50, FAIL, MAYBE, "The time-out exceeds the broker's transaction.max.timeout.ms.")
     CONCURRENT_TRANSACTIONS = code(51, RETRY, NO, "Another operation on the same transaction is still in progress.")
-    TRANSACTION_COORDINATOR_FENCED = code(52, FAIL, MAYBE, "The coordinator that wrote the marker has been replaced.")
+    TRANSACTION_COORDINATOR_FENCED = code(52, FAIL, MAYBE, "The coordinator that wrote the control record has been replaced.")
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = code(53, FAIL, NO, "This user needs the WRITE permission on the transactional id.")
     SECURITY_DISABLED = code(54, FAIL, MAYBE, "Security features are disabled on this broker.")
     OPERATION_NOT_ATTEMPTED = code(55, FAIL, NO, "The broker did not try this part because another part of the request failed.")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID
+
 MAGIC_BYTE = b"\0"
-MAX_SCHEMA_ID = 2**31 - 1
+FRAME_BYTES = 5  # the magic byte and the id
 FIRST_MESSAGE = (0,)
 
 

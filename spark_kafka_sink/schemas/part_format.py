@@ -206,11 +206,11 @@ class PlannedFormat(NamedTuple):
     """One part of a plan. Plain data.
 
     Args:
-        part: which schema it wants.
+        wanted: which part it is, and which schema it wants.
         column: the format of all rows; None if each topic has a schema of its own, and the tasks ask for it.
     """
 
-    part: PartFormat
+    wanted: PartFormat
     column: ColumnFormat | None
 
 

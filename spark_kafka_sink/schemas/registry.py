@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.schemas.differences import differences
-from spark_kafka_sink.schemas.frame import MAX_SCHEMA_ID
 from spark_kafka_sink.schemas.registry_client import RegistryClient, RegistryRequest
 from spark_kafka_sink.schemas.registry_errors import (
     INCOMPATIBLE,

@@ -27,20 +27,20 @@ With deliveryGuarantee=exactly-once a task leaves its rows in an open transactio
 commit them all. "Seen" is what readers with isolation.level=read_committed see; the next run is the write or the stream begun
 again with the same names (checkpoint, or transactionalIdPrefix with txnAppId and txnVersion).
 
-    crash point                                     in Kafka                   seen          the next run
-    a task dies, is retried, or has a copy          open transactions          nothing       commit() ends the losers'
-    a task fails for good, or the job is cancelled  all ended by abort()       nothing       writes all rows
-    the driver dies before the decision             open transactions          nothing       ends them, and writes all rows
-    … after the decision                            decided; open transactions nothing       commits these, writes nothing
-    … among the commits                             decided; some committed    their rows    commits the others, writes nothing
-    … after the commits, before Spark's log         carried out                all rows      writes nothing
-    the write outlasts the transactions' time-out   ended by the brokers       nothing       writes all rows, if it is faster
-    some time out between decision and commit       the others                 the others    writes the missing partitions
-    … and the repetition brings other rows          the others                 the others    fails, writes nothing
-    other rows than before, no decision yet         open transactions          nothing       writes the new rows
-    other rows than before, all committed           carried out                the first     fails, writes nothing
-    an earlier driver goes on beside its successor  transactions of both       nothing twice one of the two fails
-    … which is at the next version already          one of the decisions       maybe a part  does not know: see the limit
+    crash point                                     in Kafka              seen           the next run
+    a task dies, is retried, or has a copy          open transactions     nothing        commit() ends the losers'
+    a task fails for good, or the job is cancelled  all ended by abort()  nothing        writes all rows
+    the driver dies before the decision             open transactions     nothing        ends them, and writes all rows
+    … after the decision                            decided; all open     nothing        commits these, writes nothing
+    … among the commits                             decided; some open    their rows     commits the others, writes nothing
+    … after the commits, before Spark's log         carried out           all rows       writes nothing
+    the write outlasts the transactions' time-out   ended by the brokers  nothing        writes all rows, if it is faster
+    some time out between decision and commit       the others            the others     writes the missing partitions
+    … and the repetition brings other rows          the others            the others     fails, writes nothing
+    other rows than before, no decision yet         open transactions     nothing        writes the new rows
+    other rows than before, all committed           carried out           the first      fails, writes nothing
+    an earlier driver goes on beside its successor  transactions of both  nothing twice  one of the two fails
+    … which is at the next version already          one of the decisions  maybe a part   cannot tell: see With two drivers at once
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def require_not_aborted(messages: Sequence[KafkaCommitMessage]) -> None:
 
 
 def commit(
-    messages: Sequence[KafkaCommitMessage | None],
+    messages: Sequence[KafkaCommitMessage],
     report_path: str | None,
     on_commit: str | None = None,
     version: VersionSummary | None = None,
@@ -264,12 +264,10 @@ def commit(
     """Runs on the driver when every task has succeeded. Logs one line, appends one to the report file, and calls `on_commit`.
 
     If one of these fails, the error is only logged: the rows are in Kafka, and Spark would write them again.
-    Raises DeliveryError when a task's report is missing.
     """
-    reports = complete(messages)
     if logger.level == logging.NOTSET and stderr_log.is_in_spark_worker():
         logger.setLevel(logging.INFO)  # Spark's process shows warnings only, and users cannot set its level
-    summary = CommitSummary.of(reports, version, commit_seconds)
+    summary = CommitSummary.of(messages, version, commit_seconds)
     logger.log(logging.WARNING if summary.skipped or summary.dead_lettered else logging.INFO, "%s", summary.line())
     if report_path is not None:
         _append_report(report_path, summary)
@@ -299,7 +297,7 @@ def _append_report(path: str, summary: CommitSummary) -> None:
 
 
 def _append(path: str, line: bytes) -> None:
-    """In one call, so that lines of concurrent writes do not mix. Raises OSError, also for a FIFO, which could block for ever."""
+    """Write in one call, so that lines of concurrent writes do not mix. Raises OSError, also for a FIFO, as it could block."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
     if sys.platform != "win32":
         flags |= os.O_NONBLOCK

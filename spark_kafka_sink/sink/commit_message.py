@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
 
 
 class TaskTimes(NamedTuple):
-    """Of one task.
+    """What one task spent its time on.
 
     Args:
         started_at_ms: when the task began, by the clock of its machine; 0: not known.
@@ -100,25 +100,37 @@ class KafkaCommitMessage(WriterCommitMessage):
     found_abort: bool = False  # the task ended without its rows, as it found that its driver had aborted the write
     schemas: tuple[SchemaUse, ...] = ()  # that keys and values were encoded with
 
+    @classmethod
+    def without_rows(
+        cls, *, spark_partition: int, attempt: int, query_id: str | None, batch_id: int | None
+    ) -> KafkaCommitMessage:
+        """The report of a task that found that its driver had aborted the write."""
+        return cls(
+            spark_partition=spark_partition,
+            attempt=attempt,
+            query_id=query_id,
+            batch_id=batch_id,
+            rows=0,
+            bytes=0,
+            seconds=0.0,
+            counters=(0.0,) * len(COUNTERS),
+            skipped=0,
+            dead_lettered=0,
+            written=(),
+            found_abort=True,
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""
-        values = [getattr(self, each.name) for each in fields(self)]
-        tuples = (list(map(tuple, self.written)), tuple(self.times))
-        return _rebuild, (values[:_WRITTEN], *tuples, self.exactly_once, values[_WRITTEN + 3 :])
+        """Pickle the values without names, and ranges and times as plain tuples: a driver may receive thousands of messages with
+        hundreds of ranges.
+        """
+        plain = replace(self, written=tuple(map(tuple, self.written)), times=tuple(self.times))  # type: ignore[arg-type]
+        return _rebuild, tuple(getattr(plain, each.name) for each in fields(plain))
 
 
-def _rebuild(
-    values: list[Any],
-    written: list[tuple[str, int, int, int, int, int]],
-    times: tuple[int, float, float],
-    exactly_once: TaskReport | None,
-    more: list[Any],
-) -> KafkaCommitMessage:
-    ranges = tuple(map(WrittenRange._make, written))
-    return KafkaCommitMessage(*[*values, ranges, exactly_once, TaskTimes._make(times), *more])
-
-
-_WRITTEN = [each.name for each in fields(KafkaCommitMessage)].index("written")
+def _rebuild(*values: Any) -> KafkaCommitMessage:
+    plain = KafkaCommitMessage(*values)
+    return replace(plain, written=tuple(map(WrittenRange._make, plain.written)), times=TaskTimes._make(plain.times))
 
 
 def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:

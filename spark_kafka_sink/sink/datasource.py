@@ -185,7 +185,7 @@ def _report_path_problems(options: SinkOptions) -> list[str]:
 
 
 def _store_problems(options: SinkOptions) -> Iterator[str]:
-    """Of keystores and truststores that this machine has too: each task would fail."""
+    """Find what is wrong with keystores and truststores that this machine has too: each task would fail."""
     producer = options.producer
     stores = {"ssl.keystore": producer.ssl_keystore_location, "ssl.truststore": producer.ssl_truststore_location}
     for which, location in stores.items():

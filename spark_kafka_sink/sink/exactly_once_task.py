@@ -80,11 +80,11 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
 
 def _planned_schemas(plan: WritePlan) -> SchemaIds:
     """Not those of topics that only rows name: a text, a version or an id stands for the same schema in each run."""
-    return SchemaIds(**{each.part.part: each.column.use.id for each in plan.formats if each.column is not None})
+    return SchemaIds(**{each.wanted.part: each.column.use.id for each in plan.formats if each.column is not None})
 
 
 def decided_schemas(attempt: TaskAttempt) -> dict[str, int]:
-    """By part, the schemas to encode the rows with: of the plan, or of the run that began this version."""
+    """Tell, by part, the schemas to encode the rows with: of the plan, or of the run that began this version."""
     return {part: number for part, number in attempt.schemas._asdict().items() if number is not None}
 
 
@@ -103,7 +103,7 @@ def _add_hint(error: KafkaError) -> None:
 
 
 def _require_marker_topic(client: TransactionClient, topic: str) -> None:
-    """Before any row: without it, the marker would fail after all rows."""
+    """Fail before any row: without the topic, the marker would fail after all rows."""
     try:
         client.require_topic(topic, timeout_ms=MARKER_TOPIC_MS)
     except KafkaTimeoutError as error:

@@ -69,15 +69,15 @@ def register_schemas(plan: WritePlan) -> WritePlan:
         RegistryError: the registry refuses one, or cannot be reached.
     """
     topic = plan.mapping.topic
-    waiting = [each for each in plan.formats if each.column is None and not _waits_for_topics(each.part, topic)]
+    waiting = [each for each in plan.formats if each.column is None and not _waits_for_topics(each.wanted, topic)]
     if not waiting:
         return plan
     with known_schemas(plan.options) as known:
         done = {
-            each.part.part: PlannedFormat(each.part, each.part.register(known, topic if isinstance(topic, str) else None))
+            each.wanted.part: PlannedFormat(each.wanted, each.wanted.register(known, topic if isinstance(topic, str) else None))
             for each in waiting
         }
-    return replace(plan, formats=tuple(done.get(each.part.part, each) for each in plan.formats))
+    return replace(plan, formats=tuple(done.get(each.wanted.part, each) for each in plan.formats))
 
 
 def _parts(schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]) -> Iterator[PartFormat]:

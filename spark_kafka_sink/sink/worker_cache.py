@@ -230,7 +230,7 @@ def _content(name: str, value: object) -> Hashable:
 
 
 class WorkerClient(TransactionClient):
-    """For transactions and groups. Its connections, and the coordinators that it has found, serve the next task."""
+    """Serves task after task: the next one has its connections, and the coordinators that it has found."""
 
     client_id = "exactly-once client"  # for the log
 

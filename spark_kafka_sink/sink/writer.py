@@ -32,7 +32,7 @@ from spark_kafka_sink.config.sink_options import FAIL
 from spark_kafka_sink.errors import ConfigError, KafkaError, RecordTooLargeError
 from spark_kafka_sink.exactly_once.writes import WriteAbortedError
 from spark_kafka_sink.sink import commit
-from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, elapsed_s
+from spark_kafka_sink.sink.commit_message import KafkaCommitMessage, elapsed_s
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.write_plan import WritePlan
@@ -85,7 +85,8 @@ class _KafkaWriter:
             error.message = f"{error.message} ({Task.current()})"
             raise
 
-    # What the two below import, the driver does not need, which plans every batch. It is frozen with the rest.
+    # The two methods below import what only a task needs: the driver, which plans every batch, does without. What they import is
+    # frozen with the rest.
 
     def _write_at_least_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         from spark_kafka_sink.sink.broker_contact import await_brokers
@@ -157,13 +158,14 @@ class _KafkaWriter:
 
 
 def _found_abort(task: Task) -> KafkaCommitMessage:
-    """Of a task that ended without its rows, as the driver had aborted the write, which query.stop() has it do. Fails a commit.
+    """Report that the task ended without its rows, as the driver has aborted the write. A commit with such a report fails.
 
-    An error would have no reader but the log: Spark logs it with stack traces, and runs the task again. That is where it does
-    not kill the tasks of a query that is stopped, as foreachBatch has set another job group.
+    query.stop() makes the driver abort, and Spark kills the tasks then, unless foreachBatch has set another job group. If the
+    task failed instead, Spark would log stack traces and run it again for nothing.
     """
-    ids = (task.partition, task.attempt, task.query_id, task.batch_id)
-    return KafkaCommitMessage(*ids, 0, 0, 0.0, (0.0,) * len(COUNTERS), 0, 0, (), found_abort=True)
+    return KafkaCommitMessage.without_rows(
+        spark_partition=task.partition, attempt=task.attempt, query_id=task.query_id, batch_id=task.batch_id
+    )
 
 
 @contextlib.contextmanager
@@ -197,7 +199,7 @@ def _no_larger_producer() -> NoReturn:
 
 
 class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
-    """For `df.write`, foreachBatch included."""
+    """Writes a `df.write`, foreachBatch included."""
 
 
 class PlanningError(ConfigError, pickle.PicklingError):
@@ -206,7 +208,7 @@ class PlanningError(ConfigError, pickle.PicklingError):
 
 @dataclass(frozen=True)
 class KafkaStreamWriter(_KafkaWriter, DataSourceStreamArrowWriter):
-    """For `df.writeStream`. Spark makes a new one to plan and another to commit each batch, so none keeps any state.
+    """Writes a `df.writeStream`. Spark makes a new one to plan and another to commit each batch, so none keeps any state.
 
     Spark pickles only the one that plans a batch. The one that commits it must not raise for the driver's environment: the rows
     are in Kafka by then, and Spark would write them again. So `environment_problems` are raised when the writer is pickled.

@@ -93,7 +93,7 @@ class Writer:
         return Errors.for_code(answer.topics[0].partitions[0].error_code)
 
     def end(self, *, commit: bool) -> ErrorCode:
-        """By the producer itself, without taking over the epoch that follows."""
+        """End it by the producer itself, without taking over the epoch that follows."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,

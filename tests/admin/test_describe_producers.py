@@ -48,7 +48,7 @@ def test_each_leader_tells_the_producers_of_its_partitions(broker: FakeBroker, c
     other.end(commit=True)
     found = client.describe_producers([*map(partition, range(6)), partition(0)])
     assert list(found) == list(map(partition, range(6)))
-    mine = ActiveProducer(writer.epoch, 1, 1_700_000_000_001, 0)
+    mine = ActiveProducer(writer.epoch, 1, 0)
     assert {index: producers(found[partition(index)])[writer.producer_id] for index in range(6)} == dict.fromkeys(range(6), mine)
     ended = producers(found[partition(3)])[other.producer_id]
     assert (ended.producer_epoch, ended.last_sequence, ended.transaction_start_offset) == (other.epoch + 1, -1, None)

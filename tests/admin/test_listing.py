@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF, PROBES
+from spark_kafka_sink.admin.transaction_client import PROBES, TRANSACTION_LOG
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionState, prefix_pattern
 from spark_kafka_sink.errors import (
     AuthorizationError,
@@ -132,7 +132,7 @@ def test_brokers_are_asked_again_when_coordinators_have_moved_meanwhile(cluster:
     assert count(broker, ApiKey.LIST_TRANSACTIONS) == 6
 
 
-WITH_LEADERS = {TOPIC: 6, COORDINATED_BY_LEADERS_OF: 50}
+WITH_LEADERS = {TOPIC: 6, TRANSACTION_LOG: 50}
 
 
 def test_coordinators_are_compared_by_leaders_where_those_can_be_seen(cluster: Cluster) -> None:
@@ -151,11 +151,11 @@ def test_brokers_are_asked_again_when_leaders_have_moved_meanwhile(cluster: Clus
     Writer(broker, "P-x")
     place = internal_partition("P-x")
     broker.move_coordinator(KeyType.TRANSACTION, "P-x", 2)
-    broker.move_leader(COORDINATED_BY_LEADERS_OF, place, 2)
+    broker.move_leader(TRANSACTION_LOG, place, 2)
 
     def move(response: Any) -> Any:
         broker.move_coordinator(KeyType.TRANSACTION, "P-x", 0)
-        broker.move_leader(COORDINATED_BY_LEADERS_OF, place, 0)
+        broker.move_leader(TRANSACTION_LOG, place, 0)
         return response
 
     broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=0, reply=move))
@@ -172,47 +172,47 @@ def test_brokers_are_asked_again_when_leaders_have_moved_meanwhile(cluster: Clus
 def test_where_leaders_cannot_be_seen_coordinators_are_looked_up(cluster: Cluster, error: ErrorCode) -> None:
     """Only administrators may DESCRIBE the topic."""
     broker = cluster(topics=WITH_LEADERS)
-    broker.topics[COORDINATED_BY_LEADERS_OF].error = error
+    broker.topics[TRANSACTION_LOG].error = error
     Writer(broker, "P-x")
     with client_of(broker) as client:
         assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
-        assert client.quick_listing("P-") is None
+        assert client.whole_list_questions("P-") is None
     assert count(broker, ApiKey.FIND_COORDINATOR) == 2
 
 
 def test_a_coordinator_without_a_leader_is_waited_for(cluster: Cluster) -> None:
     broker = cluster(topics=WITH_LEADERS)
     Writer(broker, "P-x")
-    broker.move_leader(COORDINATED_BY_LEADERS_OF, 3, -1)
+    broker.move_leader(TRANSACTION_LOG, 3, -1)
     with client_of(broker) as client:
         assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
-        assert client.quick_listing("P-") is None
+        assert client.whole_list_questions("P-") is None
     assert count(broker, ApiKey.FIND_COORDINATOR) == 2
 
 
-def test_a_quick_listing_is_whole_as_long_as_no_leader_moves(cluster: Cluster) -> None:
+def test_a_list_by_questions_is_whole_as_long_as_no_leader_moves(cluster: Cluster) -> None:
     broker = cluster(topics=WITH_LEADERS)
     Writer(broker, "P-x")
     with client_of(broker) as client:
-        assert client.quick_listing("P-") is None, "who coordinates is not known yet"
+        assert client.whole_list_questions("P-") is None, "who coordinates is not known yet"
         client.list_transactions("P-")
         for node_id, is_whole in ((0, True), (1, False), (1, True)):
-            quick = client.quick_listing("P-", [TransactionState.EMPTY])
+            quick = client.whole_list_questions("P-", [TransactionState.EMPTY])
             assert quick is not None
-            found, nothing = client.ask_together(quick.found, client.offsets({}, require_stable=False))
-            broker.move_leader(COORDINATED_BY_LEADERS_OF, 0, node_id)
+            found, nothing = client.ask_together(quick.found, client.fetch_offsets_question({}, require_stable=False))
+            broker.move_leader(TRANSACTION_LOG, 0, node_id)
             assert [each.transactional_id for each in found.answer()] == ["P-x"]
             assert nothing.answer() == {}
             assert client.ask(quick.is_whole) is is_whole
 
 
-def test_a_quick_listing_is_not_whole_when_a_broker_that_was_not_asked_coordinates(cluster: Cluster) -> None:
+def test_a_list_by_questions_is_not_whole_when_another_broker_coordinates(cluster: Cluster) -> None:
     broker = cluster(topics=WITH_LEADERS)
     with client_of(broker) as client:
         client.list_transactions("P-")
         known_brokers = client._requests.known_brokers
         client._requests.known_brokers = lambda: known_brokers()[:-1]  # type: ignore[method-assign]
-        quick = client.quick_listing("P-")
+        quick = client.whole_list_questions("P-")
         assert quick is not None
         assert client.ask(quick.is_whole) is False
 

@@ -59,13 +59,13 @@ PARTS = (
     Part(TASK, "5 flush", *_SENDER, "finish"),
     Part(TASK, "5 prepare", *_PRODUCER, "prepare_transaction"),
     Part(TASK, "close", *_PRODUCER, "close"),
-    Part(COMMIT, "a decision, c list", *_COMMIT, "_read_decision"),
-    Part(COMMIT, "c list again", *_CLIENT, "list_transactions"),
-    Part(COMMIT, "c, h fence", *_CLIENT, "fence"),
-    Part(COMMIT, "d markers, e open?", *_COMMIT, "_check"),
-    Part(COMMIT, "f decide", *_LEDGER, "write_decision"),
-    Part(COMMIT, "g commit", *_CLIENT, "end_transactions"),
-    Part(COMMIT, "h record, list", *_COMMIT, "_ask_record"),
+    Part(COMMIT, "a decision, b list", *_COMMIT, "_read_decision"),
+    Part(COMMIT, "b list again", *_CLIENT, "list_transactions"),
+    Part(COMMIT, "b, g fence", *_CLIENT, "fence"),
+    Part(COMMIT, "c markers, d open?", *_COMMIT, "_check"),
+    Part(COMMIT, "e decide", *_LEDGER, "write_decision"),
+    Part(COMMIT, "f commit", *_CLIENT, "end_transactions"),
+    Part(COMMIT, "g record, list", *_COMMIT, "_ask_record"),
 )
 
 

@@ -154,7 +154,7 @@ class Run:
         return task
 
     def reports(self, version: int, *partitions: Sequence[str]) -> list[TaskReport]:
-        """Of one attempt for each partition, one after the other."""
+        """Run one attempt for each partition, one after the other."""
         return [self.task(version, partition, *rows).run() for partition, rows in enumerate(partitions)]
 
     def committing(self, reports: Sequence[TaskReport]) -> VersionCommit:

@@ -18,19 +18,19 @@ A task attempt
 
 The driver
     6a  read the decision again; carry it out if there is one, whose run it ever was. If a part of it is lost which the own tasks
-        have written again, record it as taken out, and go on with them
-    6c  list what is not complete and not in the tasks' messages, fence it, and bring it to CompleteAbort
-    6d  read the markers of all partitions that there ever were: another run must not have reached the version, and a task that
+        have written again, record it as incomplete, and go on with them
+    6b  list what is not complete and not in the tasks' messages, fence it, and bring it to CompleteAbort
+    6c  read the markers of all partitions that there ever were: another run must not have reached the version, and a task that
         has not written as its rows are decided needs a marker with the same rows. If the tasks have encoded with different
-        schemas, record that of the markers, as a version that was taken out, and fail: the next run encodes with this one
-    6e  are all transactions open, and have the tasks without rows still their ids, all at the epoch of the message?
-    6f  record how many partitions there are; record the decision; its chunks first, if it is too long for one offset
-    6g  EndTxn(commit) for each transaction; a marker tells whether one that is gone was committed
-    6h  record the version, and its schema, as carried out, or as taken out if a transaction was gone; fence the losers
+        schemas, record that of the markers, as a version that is incomplete, and fail: the next run encodes with this one
+    6d  are all transactions open, and have the tasks without rows still their ids, all at the epoch of the message?
+    6e  record how many partitions there are; record the decision; its overflow first, if it is too long for one offset
+    6f  EndTxn(commit) for each transaction; a marker tells whether one that is gone was committed
+    6g  record the version, and its schema, as carried out, or as incomplete if a transaction was gone; fence the losers
     7   abort(): record when, which stops every write that was planned before; then fence what is not decided
 
-Side by side, in any order: 6a and the list of 6c, which is of no use if a decision is found; 6d and 6e; after the own commit the
-record and the list of 6h. Not 6d and the list of 6c.
+Side by side, in any order: 6a and the list of 6b, which is of no use if a decision is found; 6c and 6d; after the own commit the
+record and the list of 6g. Not 6c and the list of 6b.
 
 A transactional id names a partition and an attempt, and no run: the next run has the same ids. What protects a decided
 transaction is that every task looks before it takes its id; what keeps two runs apart is the epoch in the message.

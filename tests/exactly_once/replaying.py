@@ -25,8 +25,8 @@ from spark_kafka_sink.admin.question import Question, Reply
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
-from spark_kafka_sink.exactly_once import ledger
-from spark_kafka_sink.exactly_once.ledger import State
+from spark_kafka_sink.exactly_once import ledger_records
+from spark_kafka_sink.exactly_once.ledger_records import State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Planned, ReplayError, SchemaIds, TaskReport
@@ -36,7 +36,7 @@ from tests.exactly_once.model.cases import BY_NAME
 from tests.exactly_once.model.exploration import EVERYTHING
 from tests.exactly_once.model.traces import DRIVER_ORDER, SPARKS_STEPS, TASK_ORDER
 from tests.exactly_once.model.world import FINAL_REASONS, rows_of
-from tests.exactly_once.stopping import CHUNKED_BYTES, STEPS
+from tests.exactly_once.stopping import OVERFLOW_BYTES, STEPS
 from tests.integration.processes import until
 
 LIMIT_S = 60.0
@@ -58,20 +58,20 @@ OF_A_TASK = {
 }
 OF_A_DRIVER = {
     "6a": "6a read decision",
-    "6c list": "6c list",
-    "6c fence": "6c fence",
-    "6d": "6d read markers",
-    "6f width": "6f widen",
-    "6f": "6f decide",
-    "6g": "6g end",
-    "6h mark": "6h mark carried out",
-    "6h list": "6h list",
-    "6h fence": "6h fence",
+    "6b list": "6b list",
+    "6b fence": "6b fence",
+    "6c": "6c read markers",
+    "6e width": "6e widen",
+    "6e": "6e decide",
+    "6f": "6f end",
+    "6g mark": "6g mark carried out",
+    "6g list": "6g list",
+    "6g fence": "6g fence",
     "7 record": "7 record abort",
     "7 list": "7 list",
     "7 fence": "7 fence",
 }
-ONE_BY_ONE = ("6c fence", "6g")  # each of their transactions is a step of its own in the model
+ONE_BY_ONE = ("6b fence", "6f")  # each of their transactions is a step of its own in the model
 
 Trace = Mapping[str, Any]
 Step = Mapping[str, Any]
@@ -213,7 +213,7 @@ class TaskProcess(Process):
             return "3 describe" if has_its_id else "0 describe"
         elif call == "3 marker":
             return "3 read marker" if has_its_id else "0 read marker"
-        elif call == "6g":
+        elif call == "6f":
             return "2 commit earlier" if has_its_id else "0 commit earlier"
         elif call == "5 begin" and not self._has_rows:
             return None  # brokers are not asked
@@ -230,17 +230,17 @@ class DriverProcess(Process):
         super().__init__(name, DRIVER_ORDER, lambda: work(self))
 
     def model_step(self, call: str, first: Any) -> str | None:
-        line = {"aborting": "7", "closing": "6h"}.get(self.phase, "6c")
-        call = {"6c list": f"{line} list", "6c fence": f"{line} fence"}.get(call, call)
-        if call == "6d":
+        line = {"aborting": "7", "closing": "6g"}.get(self.phase, "6b")
+        call = {"6b list": f"{line} list", "6b fence": f"{line} fence"}.get(call, call)
+        if call == "6c":
             self.phase = "checks markers"
-        elif call == "6h mark" and first.version == self._version:
+        elif call == "6g mark" and first.version == self._version:
             self.phase = "closing"
-        if call == "6f" and first.state is not State.DECIDED:
+        if call == "6e" and first.state is not State.DECIDED:
             if first.state is State.CARRIED_OUT:
-                return None  # a long record of what was carried out is a part of 6h
-            return "6d record schema" if self.phase == "checks markers" else "6h mark taken out"
-        if call != "6d" and self.phase == "checks markers":
+                return None  # a long record of what was carried out is a part of 6g
+            return "6c record schema" if self.phase == "checks markers" else "6g mark incomplete"
+        if call != "6c" and self.phase == "checks markers":
             self.phase = ""
         return OF_A_DRIVER.get(call)
 
@@ -250,7 +250,7 @@ class DriverProcess(Process):
 # One for each method.
 CALLS = (
     *("1", "2", "3", "3 marker", "5 begin", "5 marker"),
-    *("6a", "6c list", "6c fence", "6d", "6f width", "6f", "6g", "6h mark", "7 record"),
+    *("6a", "6b list", "6b fence", "6c", "6e width", "6e", "6f", "6g mark", "7 record"),
 )
 
 
@@ -277,7 +277,7 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
             try:
                 return plain() if step is None else process.step(step, lambda _: plain())
             except KafkaTimeoutError as error:
-                if call != "6h mark":
+                if call != "6g mark":
                     raise
                 return _unanswered(error, self, *args[1:])
         left = list(args[0])
@@ -343,8 +343,8 @@ class Replay:
 
     def __enter__(self) -> Replay:
         self._stack.enter_context(patched())
-        if self.trace["chunked"]:
-            self._stack.enter_context(mock.patch.object(ledger, "METADATA_BYTES", CHUNKED_BYTES))
+        if self.trace["has_overflow"]:
+            self._stack.enter_context(mock.patch.object(ledger_records, "METADATA_BYTES", OVERFLOW_BYTES))
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -369,7 +369,7 @@ class Replay:
     def wrong_errors(self) -> dict[str, object]:
         """The drivers whose error has not the kind that the model's has: whether running the write again can help.
 
-        Where the model finds a transaction gone whose commit is not complete yet, 6d may read its marker here.
+        Where the model finds a transaction gone whose commit is not complete yet, 6c may read its marker here.
         """
         aborts = [step for step in self.trace["full_plan"] if BECAUSE in step["words"]]
         found = {step["process"]: step["words"].partition(BECAUSE)[2] for step in aborts}

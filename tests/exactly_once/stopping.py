@@ -1,7 +1,7 @@
 """Tasks and drivers of exactly-once writes in processes of their own, which are killed or stopped at a step of the protocol.
 
     with Processes(address, topic, prefix) as processes:
-        killed = processes.commit("r1", reports, Stop("6f", BEFORE))     # SIGKILL to itself when it gets there
+        killed = processes.commit("r1", reports, Stop("6e", BEFORE))     # SIGKILL to itself when it gets there
         assert killed.outcome() is KILLED
         zombie = processes.task("r1", 0, 0, ["a"], Stop("2", AFTER, how=PAUSE))
         zombie.await_pause()                                             # SIGSTOP to itself
@@ -31,8 +31,9 @@ from typing import Any, NamedTuple
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once import ledger
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
+from spark_kafka_sink.exactly_once import ledger_records
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import Decision, State
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
 from spark_kafka_sink.exactly_once.writes import TaskReport
@@ -44,13 +45,13 @@ BEFORE, AMID, AFTER = "before", "amid", "after"
 KILL, PAUSE = signal.SIGKILL, signal.SIGSTOP
 LIMIT_S = 60.0
 POLL_S = 0.005
-CHUNKED_BYTES = 60  # of a decision's metadata: with so few, any decision needs chunks
+OVERFLOW_BYTES = 60  # of a decision's metadata: with so few, any decision has overflow groups
 
 
 class Call(NamedTuple):
     """A call that is a step of the protocol: the first one of this method in the process for which `applies` holds.
 
-    `applies` is told the first argument, and what the task or the driver has begun: "1" and "6g".
+    `applies` is told the first argument, and what the task or the driver has begun: "1" and "6f".
     """
 
     owner: type
@@ -67,11 +68,11 @@ def _with_its_id(first: object, begun: set[str]) -> bool:  # noqa: ARG001
 
 
 def _until_the_decision(first: object, begun: set[str]) -> bool:  # noqa: ARG001
-    return "6g" not in begun
+    return "6f" not in begun
 
 
 def _after_the_commits(first: object, begun: set[str]) -> bool:  # noqa: ARG001
-    return "6g" in begun
+    return "6f" in begun
 
 
 def _says_decided(decision: Decision, begun: set[str]) -> bool:  # noqa: ARG001
@@ -90,17 +91,17 @@ TASK_STEPS: Mapping[str, Call] = {
     "5 wait": Call(KafkaProducer, "prepare_transaction"),
 }
 COMMIT_STEPS: Mapping[str, Call] = {
-    "6a": Call(VersionCommit, "_read_decision"),  # 6c is listed beside it, where the client has listed before
-    "6c list": Call(TransactionClient, "list_transactions", _until_the_decision),
-    "6c fence": Call(TransactionClient, "fence", _until_the_decision),
-    "6c complete": Call(TransactionClient, "abort_fenced", _until_the_decision),
-    "6d": Call(VersionCommit, "_check"),  # and 6e beside it
-    "6f width": Call(Ledger, "record_width"),
-    "6f": Call(Ledger, "write_decision", _says_decided),
-    "6g": Call(TransactionClient, "end_transactions"),
-    "6h mark": Call(VersionCommit, "_ask_record"),  # and the list of 6h beside it
-    "6h fence": Call(TransactionClient, "fence", _after_the_commits),
-    "6h complete": Call(TransactionClient, "abort_fenced", _after_the_commits),
+    "6a": Call(VersionCommit, "_read_decision"),  # 6b is listed beside it, where the client has listed before
+    "6b list": Call(TransactionClient, "list_transactions", _until_the_decision),
+    "6b fence": Call(TransactionClient, "fence", _until_the_decision),
+    "6b complete": Call(TransactionClient, "abort_fenced", _until_the_decision),
+    "6c": Call(VersionCommit, "_check"),  # and 6d beside it
+    "6e width": Call(Ledger, "record_width"),
+    "6e": Call(Ledger, "write_decision", _says_decided),
+    "6f": Call(TransactionClient, "end_transactions"),
+    "6g mark": Call(VersionCommit, "_ask_record"),  # and the list of 6g beside it
+    "6g fence": Call(TransactionClient, "fence", _after_the_commits),
+    "6g complete": Call(TransactionClient, "abort_fenced", _after_the_commits),
 }
 ABORT_STEPS: Mapping[str, Call] = {
     "7 record": Call(Ledger, "record_abort"),
@@ -110,7 +111,7 @@ ABORT_STEPS: Mapping[str, Call] = {
     "7 complete": Call(TransactionClient, "abort_fenced"),
 }
 STEPS = {**TASK_STEPS, **COMMIT_STEPS, **ABORT_STEPS}
-HAS_AMID = ("6c fence", "6g", "6h fence", "7 fence")  # of several transactions, the first one is done
+HAS_AMID = ("6b fence", "6f", "6g fence", "7 fence")  # of several transactions, the first one is done
 
 
 class Stop(NamedTuple):
@@ -139,7 +140,7 @@ def arm(step: str, when: str, is_due: Callable[[], bool], strike: Callable[[], N
     _around(TaskAttempt, "begin", begun.clear)
     _around(KafkaProducer, "init_transactions", lambda: begun.add("1"))
     _around(VersionCommit, "run", begun.clear)
-    _around(TransactionClient, "end_transactions", lambda: begun.add("6g"))
+    _around(TransactionClient, "end_transactions", lambda: begun.add("6f"))
     original = getattr(owner, method)
 
     @functools.wraps(original)
@@ -222,11 +223,11 @@ class _Life:
     run: str
     how: Mapping[str, Any]
     stop: Where = None
-    chunked: bool = False
+    has_overflow: bool = False
 
     def start(self) -> Run:
-        if self.chunked:
-            ledger.METADATA_BYTES = CHUNKED_BYTES
+        if self.has_overflow:
+            ledger_records.METADATA_BYTES = OVERFLOW_BYTES
         if isinstance(self.stop, int):
             _arm_requests(self.stop)
         elif isinstance(self.stop, Stop):
@@ -355,10 +356,10 @@ class Processes:
         return self._start(self._life(run, stop), _write, version, partition, rows, attempt, timeout_ms)
 
     def commit(
-        self, run: str, reports: Sequence[TaskReport], stop: Where = None, *, chunked: bool = False, has_listed: bool = False
+        self, run: str, reports: Sequence[TaskReport], stop: Where = None, *, has_overflow: bool = False, has_listed: bool = False
     ) -> Process:
         """A driver's commit(). Its outcome: Committed. `has_listed`: see Run."""
-        return self._start(self._life(run, stop, chunked, has_listed=has_listed), _commit, list(reports))
+        return self._start(self._life(run, stop, has_overflow, has_listed=has_listed), _commit, list(reports))
 
     def abort(self, run: str, stop: Where = None) -> Process:
         """A driver's abort(). Its outcome: how many transactional ids were fenced."""
@@ -368,8 +369,8 @@ class Processes:
         """A version from its first task to the end of commit(), in one process. Its outcome: Committed."""
         return self._start(self._life(run, stop), _write_all, version, partitions)
 
-    def _life(self, run: str, stop: Where, chunked: bool = False, **how: Any) -> _Life:
-        return _Life(self.address, self.topic, run, {**self.how, **how}, stop, chunked)
+    def _life(self, run: str, stop: Where, has_overflow: bool = False, **how: Any) -> _Life:
+        return _Life(self.address, self.topic, run, {**self.how, **how}, stop, has_overflow)
 
     def _start(self, life: _Life, work: Callable[..., object], *arguments: Any) -> Process:
         process = Process(life, work, *arguments)

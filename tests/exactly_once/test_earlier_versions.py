@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.driving import Run
@@ -35,7 +35,7 @@ def test_what_was_decided_is_committed_before_a_later_version(broker: FakeBroker
     assert open_transactions(broker) == []
 
 
-def test_a_version_of_which_a_part_was_taken_out_is_told_of_when_another_follows(
+def test_a_version_of_which_a_part_is_missing_is_told_of_when_another_follows(
     broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     partly_committed(run("r1"))
@@ -45,7 +45,7 @@ def test_a_version_of_which_a_part_was_taken_out_is_told_of_when_another_follows
     assert visible(broker) == ["b", "c"]
 
 
-def test_a_repetition_of_a_version_with_a_part_taken_out_does_not_warn(
+def test_a_repetition_of_a_version_with_a_missing_part_does_not_warn(
     broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     partly_committed(run("r1"))

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF
+from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerFencedError
-from spark_kafka_sink.exactly_once.ledger import EARLIER_VERSIONS, Decision, Earlier, Ledger, LedgerError, State
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, Earlier, LedgerError, State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import (
@@ -40,7 +41,7 @@ Runs = Callable[..., Run]
 
 @pytest.fixture(params=[2, 1], ids=["TV2", "TV1"])
 def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={TOPIC: 1, COORDINATED_BY_LEADERS_OF: 50}) as broker:
+    with FakeBroker(nodes=2, topics={TOPIC: 1, TRANSACTION_LOG: 50}) as broker:
         broker.set_transaction_version(request.param)
         yield broker
 
@@ -123,7 +124,7 @@ def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: 
     run("r2").task(2, 5, "left open").begin().send()
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
     assert first.write_version(1, ["b"]).fenced == 1
-    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2 * 2  # steps c and h, of two brokers
+    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2 * 2  # steps b and g, of two brokers
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
@@ -136,7 +137,7 @@ def test_a_list_that_may_lack_an_id_is_made_again(broker: FakeBroker, run: Runs,
     if is_refused:
         broker.fail_next(ApiKey.LIST_TRANSACTIONS, Errors.UNKNOWN_SERVER_ERROR)
     else:
-        broker.move_leader(COORDINATED_BY_LEADERS_OF, 0, 1)
+        broker.move_leader(TRANSACTION_LOG, 0, 1)
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
     assert first.write_version(1, ["b"]).how is HowCommitted.COMMITTED
     assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) >= before + 3 * 2
@@ -243,7 +244,7 @@ def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_
 
 
 def partly_committed(first: Run) -> None:
-    """Partition 1 is in Kafka, partition 0 was taken out."""
+    """Partition 1 is in Kafka, partition 0 is incomplete."""
     reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
     commit = first.committing(reports)
     decision = commit._decide(None)
@@ -597,8 +598,8 @@ def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> Non
         "",
         "decided",
         "decided tasks=1 partitions=1 rows=1 fingerprint=00",
-        "decided tasks=1 partitions=1 rows=1 fingerprint=00 chunks=x digest=0",
-        "decided tasks=1 partitions=1 rows=1 fingerprint=00 chunks=99999999999 digest=0",
+        "decided tasks=1 partitions=1 rows=1 fingerprint=00 overflow=x digest=0",
+        "decided tasks=1 partitions=1 rows=1 fingerprint=00 overflow=99999999999 digest=0",
         "decided tasks=1 partitions=1 rows=1 fingerprint=00 entries=abc",
         "postponed tasks=1 partitions=1 rows=1 fingerprint=00 entries=0",
         "decided tasks=1 partitions=1 rows=many fingerprint=00 entries=0",
@@ -653,7 +654,7 @@ def test_a_negative_version_is_an_error(run: Runs) -> None:
 
 @pytest.mark.parametrize(("rows", "follows"), [(1, 1), (0, 1), (1, 50_000_000), (2, 0), (2**32 - 1, 0)])
 def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_write(run: Runs, rows: int, follows: int) -> None:
-    """5 MB of a decision's chunks inflated to 4 GB: the driver used 8 GB of memory for a minute, and then accepted them."""
+    """5 MB in a decision's overflow groups inflated to 4 GB: the driver used 8 GB of memory for a minute, and accepted them."""
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     size = 35 * min(rows, 2) + follows
@@ -662,7 +663,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
     chunks = [packed[start : start + 4000] for start in range(0, len(packed), 4000)]
     for number, chunk in enumerate(chunks):
         first.client.commit_offsets(first.names.overflow_group("q", 2 * number), {ledger.place: (0, chunk)})
-    metadata = f"{DECIDED} chunks={len(chunks)} digest={digest}"
+    metadata = f"{DECIDED} overflow={len(chunks)} digest={digest}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
     tracemalloc.start()
     try:
@@ -703,8 +704,8 @@ def test_a_decision_that_nobody_could_read_is_not_written(broker: FakeBroker, ru
     assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
 
 
-def test_a_decision_whose_chunks_were_overwritten_counts_as_not_carried_out(run: Runs) -> None:
-    """By a later version: its driver died before its own decision. To fail here was to fail for ever."""
+def test_a_decision_whose_overflow_was_overwritten_counts_as_not_carried_out(run: Runs) -> None:
+    """A later version overwrote it: its driver died before its own decision. To fail here was to fail for ever."""
     first = run("r1")
     entries = tuple(TaskTransaction(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
@@ -803,7 +804,7 @@ def test_as_many_partitions_are_on_record_as_there_were_and_never_fewer(run: Run
     ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
     ledger.record_width(partitions)
     ledger.record_width(1)
-    _, recorded = ledger.all_markers(1)
+    _, recorded = ledger.client.ask(ledger.all_markers_question(1))
     assert partitions <= recorded < 2 * partitions or partitions == recorded == 1
 
 

@@ -97,7 +97,7 @@ def payload(cells: Sequence[bytes | None], kind: pa.DataType = TEXTS_AND_BYTES[0
 
 
 def columns_of(rows: Sequence[Row], kind: pa.DataType = TEXTS_AND_BYTES[0]) -> dict[str, Any]:
-    """In one piece each."""
+    """Make columns of one piece each."""
     topics = [None if row.topic is None else row.topic.encode() for row in rows]
     return {
         "topic": payload(topics, pa.string()),
@@ -394,7 +394,7 @@ ALIKE = {
 
 @pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
 def test_rows_that_are_alike_collide_no_more_often_than_random_numbers(make: Any) -> None:
-    """In either half of their hashes; of 2**17 random numbers, about two pairs have an equal half."""
+    """Neither half of their hashes collides; of 2**17 random numbers, about two pairs have an equal half."""
     hashes = of_values(make())
     assert len(np.unique(hashes)) == len(hashes)
     for half in (hashes >> np.uint64(32), hashes & np.uint64(0xFFFFFFFF)):

@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 
-GROUP, PLACE = "P-q-pulse", TopicPartition("t", 0)
+GROUP, PLACE = "P-q-heartbeat", TopicPartition("t", 0)
 LIMIT_S = 30
 
 
@@ -109,7 +109,7 @@ def test_a_task_that_ends_before_the_first_heartbeat_takes_no_client() -> None:
 def test_a_heartbeat_that_fails_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     def refuse() -> None:
         code = Errors.GROUP_AUTHORIZATION_FAILED.number
-        raise AuthorizationError("Grant the user READ on the group 'P-q-r1-pulse'", error_code=code)
+        raise AuthorizationError("Grant the user READ on the group 'P-q-r1-heartbeat'", error_code=code)
 
     clock = ManualClock()
     client = FakeClient(clock, refuse)
@@ -118,7 +118,7 @@ def test_a_heartbeat_that_fails_is_told_once_and_tried_again(caplog: pytest.LogC
     client.wait_for_the_end()
     (warning,) = warnings(caplog)
     assert "`transactions abort` may take its query for dead" in warning
-    assert "Grant the user READ on the group 'P-q-r1-pulse'" in warning
+    assert "Grant the user READ on the group 'P-q-r1-heartbeat'" in warning
 
 
 @pytest.mark.parametrize("error", [OSError("too many open files"), ValueError("a\nforged line")], ids=["OSError", "ValueError"])

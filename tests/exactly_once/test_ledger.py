@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once import ledger as module
-from spark_kafka_sink.exactly_once.ledger import (
+from spark_kafka_sink.exactly_once import ledger_records as module
+from spark_kafka_sink.exactly_once.ledger import Ledger, Seen
+from spark_kafka_sink.exactly_once.ledger_records import (
     EARLIER_VERSIONS,
     MAX_NUMBER,
     MAX_OVERFLOW_GROUPS,
@@ -28,10 +29,8 @@ from spark_kafka_sink.exactly_once.ledger import (
     METADATA_BYTES,
     Decision,
     Earlier,
-    Ledger,
     LedgerError,
     Marker,
-    Seen,
     State,
     is_in_kafka,
     marker_text,
@@ -57,7 +56,7 @@ class Groups:
     def ask(self, question: Question[T]) -> T:
         return question.read([])
 
-    def offsets(
+    def fetch_offsets_question(
         self, asked: Mapping[str, Iterable[TopicPartition]], *, require_stable: bool
     ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
         assert not require_stable
@@ -72,7 +71,7 @@ class Groups:
         assert list(offsets) == [PLACE]
         self.kept[group] = CommittedOffset(*offsets[PLACE])
 
-    def offset_commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
+    def commit_offsets_question(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
         return Question((), lambda _: self.commit_offsets(group, offsets))
 
     def put(self, group: str, offset: int, metadata: str) -> None:
@@ -213,18 +212,18 @@ def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
 
 
 def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger, groups: Groups) -> None:
-    """A driver that dies before its decision has harmed no chunk of the decision before."""
+    """A driver that dies before its decision has harmed no overflow group of the decision before."""
     for version in (4, 5, 6):
         decision = Decision(version, State.DECIDED, 1000, 1024, Content(5, 6), many(1000 - version))
         ledger.write_decision(decision)
         assert ledger.decision() == decision
-        chunks = {group: each for group, each in groups.kept.items() if group.endswith("-chunk") and each.offset == version}
+        chunks = {group: each for group, each in groups.kept.items() if group.endswith("-overflow") and each.offset == version}
         assert len(chunks) > 2
-        assert list(chunks) == [f"P-q-{number}-chunk" for number in range(version % 2, 2 * len(chunks), 2)]
+        assert list(chunks) == [f"P-q-{number}-overflow" for number in range(version % 2, 2 * len(chunks), 2)]
         *full, last = (len(each.metadata) for each in chunks.values())
         assert set(full) == {METADATA_BYTES}
         assert 0 < last <= METADATA_BYTES
-        assert re.search(rf" chunks={len(chunks)} digest=[0-9a-f]{{16}}$", groups.kept["P-q-decision"].metadata)
+        assert re.search(rf" overflow={len(chunks)} digest=[0-9a-f]{{16}}$", groups.kept["P-q-decision"].metadata)
     assert {each.offset for each in groups.kept.values()} == {5, 6}
 
 
@@ -242,36 +241,36 @@ def test_no_record_is_longer_than_brokers_take_and_chunks_come_as_late_as_they_c
     assert METADATA_BYTES - 100 < most <= METADATA_BYTES
 
 
-def test_a_decision_without_its_chunks_is_taken_out_and_warned_of(
+def test_a_decision_without_its_overflow_groups_is_incomplete_and_warned_of(
     ledger: Ledger, groups: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
     decision = Decision(4, State.DECIDED, 1000, 1024, Content(5, 6), many(1000), DECIDED.earlier)
     ledger.write_decision(decision)
-    del groups.kept["P-q-2-chunk"]
+    del groups.kept["P-q-2-overflow"]
     with caplog.at_level(logging.WARNING):
         assert ledger.decision() == decision.now(State.INCOMPLETE)
     assert "the transactions that version 4 decided to commit are not listed any more" in caplog.text
 
 
-def test_the_chunks_are_those_of_the_decision_or_none(ledger: Ledger, groups: Groups) -> None:
+def test_the_overflow_is_that_of_the_decision_or_none(ledger: Ledger, groups: Groups) -> None:
     ledger.write_decision(Decision(4, State.DECIDED, 1000, 1024, Content(5, 6), many(1000)))
-    first = groups.kept["P-q-0-chunk"]
-    groups.put("P-q-0-chunk", 4, ("a" if first.metadata[0] != "a" else "b") + first.metadata[1:])
+    first = groups.kept["P-q-0-overflow"]
+    groups.put("P-q-0-overflow", 4, ("a" if first.metadata[0] != "a" else "b") + first.metadata[1:])
     found = ledger.decision()
     assert found is not None
     assert found.state is State.INCOMPLETE
 
 
-@pytest.mark.parametrize("chunks", [0, MAX_OVERFLOW_GROUPS])
-def test_so_many_chunks_are_read_and_one_more_is_an_error(ledger: Ledger, groups: Groups, chunks: int) -> None:
+@pytest.mark.parametrize("count", [0, MAX_OVERFLOW_GROUPS])
+def test_so_many_overflow_groups_are_read_and_one_more_is_an_error(ledger: Ledger, groups: Groups, count: int) -> None:
     text = "decided tasks=1 partitions=1 rows=1 fingerprint=00"
-    groups.put("P-q-decision", 0, f"{text} chunks={chunks} digest=0")
+    groups.put("P-q-decision", 0, f"{text} overflow={count} digest=0")
     found = ledger.decision()
     assert found is not None
     assert found.state is State.INCOMPLETE
-    groups.put("P-q-decision", 0, f"{text} chunks={MAX_OVERFLOW_GROUPS + 1} digest=0")
+    groups.put("P-q-decision", 0, f"{text} overflow={MAX_OVERFLOW_GROUPS + 1} digest=0")
     with pytest.raises(
-        LedgerError, match=f"group P-q-decision has metadata that cannot be read: 'chunks={MAX_OVERFLOW_GROUPS + 1}'"
+        LedgerError, match=f"group P-q-decision has metadata that cannot be read: 'overflow={MAX_OVERFLOW_GROUPS + 1}'"
     ):
         ledger.decision()
 
@@ -444,11 +443,11 @@ def test_rows_are_in_kafka_by_the_marker_of_their_version_or_of_a_later_one(mark
 def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: Ledger, groups: Groups) -> None:
     for partition in range(5):
         groups.put(f"P-q-{partition}-marker", 7, marker_text(Content(partition, 0)))
-    assert ledger.all_markers(2)[1] == 0
+    assert ledger.client.ask(ledger.all_markers_question(2))[1] == 0
     ledger.record_width(5)
     assert groups.kept["P-q-3-width"] == (8, "")
     groups.fetches.clear()
-    markers, recorded = ledger.all_markers(2)
+    markers, recorded = ledger.client.ask(ledger.all_markers_question(2))
     assert ({partition: each.content.rows for partition, each in markers.items()}, recorded) == (
         {each: each for each in range(5)},
         8,
@@ -485,7 +484,7 @@ def test_what_a_task_cannot_read_is_an_error_that_names_the_group(ledger: Ledger
     with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
         ledger.look(Planned("host", 100), 1)
     with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
-        ledger.all_markers(2)
+        ledger.client.ask(ledger.all_markers_question(2))
 
 
 @pytest.mark.parametrize(

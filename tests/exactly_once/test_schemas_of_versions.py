@@ -22,7 +22,7 @@ def test_rows_are_encoded_with_the_schemas_of_the_plan_where_nothing_is_known(ru
 
 @pytest.mark.parametrize("newer", [NEWER, SchemaIds(7, 1), SchemaIds()], ids=["id", "key", "none"])
 def test_a_committed_version_is_compared_as_it_was_encoded(broker: FakeBroker, run: Runs, newer: SchemaIds) -> None:
-    """Of the tasks' plans. Encoded with a newer schema, the same rows would be other rows."""
+    """The tasks' plans have a newer schema. Encoded with it, the same rows would be other rows."""
     run("r1", schemas=FIRST).write_version(0, ["a"], ["b"], [])
     second = run("r2", schemas=newer)
     reports = second.reports(0, ["a"], ["b"], [])
@@ -71,7 +71,7 @@ def test_what_is_decided_and_lost_is_written_again_as_it_was_encoded(broker: Fak
 
 
 def test_tasks_that_encode_differently_fail_the_version_and_the_next_run_ends_well(broker: FakeBroker, run: Runs) -> None:
-    """Another run had the version taken out after the first task of this one had begun."""
+    """Another run had recorded the version as incomplete after the first task of this one had begun."""
     late = run("r2", schemas=NEWER)
     reports = [late.task(0, 0, "a", attempt=1).run()]
     partly_committed(run("r1", schemas=FIRST))

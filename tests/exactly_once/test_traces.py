@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF, TransactionClient
+from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG, TransactionClient
 from tests.exactly_once.driving import Run
 from tests.exactly_once.model import cases
 from tests.exactly_once.model.traces import walk
@@ -42,7 +42,7 @@ def check(trace: dict[str, Any], *, is_the_same: bool = True, has_listed: bool =
         is_the_same: it ends as the model of the full plan does, and readers see the same before the repetition.
         has_listed: see Run.
     """
-    with FakeBroker(nodes=2, topics={TOPIC: 1, COORDINATED_BY_LEADERS_OF: 50}) as broker, ExitStack() as stack:
+    with FakeBroker(nodes=2, topics={TOPIC: 1, TRANSACTION_LOG: 50}) as broker, ExitStack() as stack:
         broker.set_transaction_version(trace["transaction_version"])
 
         def make_run(name: str, **how: Any) -> Run:
@@ -79,7 +79,7 @@ WALKED = [case for case in cases.EVIDENCE if can_be_walked(case)]
 
 @pytest.mark.parametrize("case", WALKED, ids=lambda case: case.name)
 def test_the_built_code_does_what_the_model_does(case: Case) -> None:
-    """In one random order of steps, with faults."""
+    """The order of steps is random, with faults."""
     check(walk(case, seed=0), has_listed=True)
 
 

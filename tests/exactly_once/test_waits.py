@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF, TransactionClient
+from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG, TransactionClient
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.exactly_once.writes import Result, TaskReport
@@ -64,7 +64,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=1, topics={TOPIC: 1, COORDINATED_BY_LEADERS_OF: 50}) as broker:
+    with FakeBroker(nodes=1, topics={TOPIC: 1, TRANSACTION_LOG: 50}) as broker:
         yield broker
 
 

@@ -2,7 +2,7 @@
 
 Importable, as Spark makes writers anew in processes of its own. The environment variable DYING names a JSON file:
 
-    {"marks": "…/marks", "deaths": [["driver", "6f", "after"], ["worker", "5 wait", "before"], …]}
+    {"marks": "…/marks", "deaths": [["driver", "6e", "after"], ["worker", "5 wait", "before"], …]}
         each death happens once, in this order, whichever process comes to the next one; for each that has happened there is a
         file in the directory `marks`
     {"marks": "…/marks", "seed": 7, "life": 3, "chance": {"driver": 0.005, …}}

@@ -59,7 +59,7 @@ BEGUN = [stop for stop in stops(TASK_STEPS) if not stop.step.startswith("3")]  #
 
 
 def leave_open(world: World) -> None:
-    """A dead run's transactions: step 1 has something to end, and 6c too."""
+    """A dead run's transactions: step 1 has something to end, and 6b too."""
     dead = world.run("dead")
     dead.reports(0, *FIRST)
     for attempt in (1, 2, 3):
@@ -69,7 +69,7 @@ def leave_open(world: World) -> None:
 def leave_decided(world: World, *, is_lost: bool) -> None:
     """A dead run has decided the version. `is_lost`: somebody has ended one of its transactions meanwhile."""
     dead = world.run("dead")
-    assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6f", AFTER)).outcome() is KILLED
+    assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
     if is_lost:
         world.client.fence([dead.names.transactional_id(TaskId("q", 0, 0))])
 
@@ -139,9 +139,9 @@ def reports_of(run: Run) -> list[TaskReport]:
 
 
 def outcome_of_commit(world: World, name: str, stop: Stop, *, has_listed: bool = False) -> object:
-    """Of a driver that is to be killed at this step. A copy of a task takes its id and writes after step 6c: 6h has to end it."""
+    """Of a driver that is to be killed at this step. A copy of a task takes its id and writes after step 6b: 6g has to end it."""
     run = world.run(name)
-    stops = [Stop("6c complete", AFTER, PAUSE), stop]
+    stops = [Stop("6b complete", AFTER, PAUSE), stop]
     process = world.processes.commit(name, reports_of(run), stops, has_listed=has_listed)
     if process.pauses():
         run.task(0, 0, *FIRST[0], attempt=2).run()
@@ -161,12 +161,12 @@ def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: World
     world.check()
 
 
-SIDE_BY_SIDE = [stop for stop in stops(COMMIT_STEPS) if stop.step in ("6a", "6c fence", "6c complete", "6d", "6h mark")]
+SIDE_BY_SIDE = [stop for stop in stops(COMMIT_STEPS) if stop.step in ("6a", "6b fence", "6b complete", "6c", "6g mark")]
 
 
 @pytest.mark.parametrize("stop", SIDE_BY_SIDE, ids=str)
 def test_a_driver_killed_in_a_later_commit_is_followed_by_one_that_finishes(world: World, stop: Stop) -> None:
-    """Then the list of step 6c is asked for beside 6a."""
+    """Then the list of step 6b is asked for beside 6a."""
     leave_open(world)
     assert outcome_of_commit(world, "r0", stop, has_listed=True) is KILLED
     world.check()
@@ -181,11 +181,11 @@ def test_a_driver_killed_while_it_commits_the_rest_is_followed_by_one_that_finis
     world.check()
 
 
-@pytest.mark.parametrize("stop", [Stop("6f", AFTER), Stop("6g", AMID)], ids=str)
+@pytest.mark.parametrize("stop", [Stop("6e", AFTER), Stop("6f", AMID)], ids=str)
 def test_a_decision_in_many_records_is_carried_out_by_the_next_run(world: World, stop: Stop) -> None:
     """As of a write with thousands of tasks, whose decision is too long for one."""
     run = world.run("r0")
-    assert world.processes.commit("r0", run.reports(0, *FIRST), stop, chunked=True).outcome() is KILLED
+    assert world.processes.commit("r0", run.reports(0, *FIRST), stop, has_overflow=True).outcome() is KILLED
     (committed,) = world.check()
     assert isinstance(committed, Committed)
     assert committed.how is HowCommitted.ROLLED_FORWARD
@@ -223,7 +223,7 @@ def test_a_driver_killed_in_abort_leaves_nothing_behind(world: World, stop: Stop
 def test_an_abort_that_is_killed_leaves_what_was_decided_to_the_next_run(world: World, stop: Stop) -> None:
     """Between the commits of a version a request fails, say, and Spark calls abort(). What was decided is committed."""
     run = world.run("r0")
-    assert world.processes.commit("r0", run.reports(0, *FIRST), Stop("6g", AMID)).outcome() is KILLED
+    assert world.processes.commit("r0", run.reports(0, *FIRST), Stop("6f", AMID)).outcome() is KILLED
     assert world.processes.abort("r0", stop).outcome() is KILLED
     (committed,) = world.check()
     assert isinstance(committed, Committed)

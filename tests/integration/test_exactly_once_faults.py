@@ -15,7 +15,8 @@ from spark_kafka_sink.admin.brokers import FindCoordinator
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
@@ -118,7 +119,7 @@ def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: 
 def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_run(
     world: World, late: list[int], seen: list[str]
 ) -> None:
-    run, commit = stopped_after_decision(world, late, Stop("6f", AFTER, PAUSE))
+    run, commit = stopped_after_decision(world, late, Stop("6e", AFTER, PAUSE))
     await_time_out(world, run, *late)
     failed = commit.resume().outcome()
     assert failed.kind == CommitFailedError.__name__
@@ -133,7 +134,7 @@ def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_r
 
 
 @pytest.mark.parametrize(
-    ("late", "stop"), [([0, 1], Stop("6f", AFTER)), ([1], Stop("6g", AMID))], ids=["before its commits", "amid its commits"]
+    ("late", "stop"), [([0, 1], Stop("6e", AFTER)), ([1], Stop("6f", AMID))], ids=["before its commits", "amid its commits"]
 )
 def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: World, late: list[int], stop: Stop) -> None:
     """The driver was killed, and nobody ran the query again for longer than transactions may be open."""
@@ -147,7 +148,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: Worl
 
 def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_run(world: World) -> None:
     """They found the transactions open, and wrote nothing. Their driver finds one gone, and has no rows for it."""
-    run, _ = stopped_after_decision(world, [1], Stop("6f", AFTER))
+    run, _ = stopped_after_decision(world, [1], Stop("6e", AFTER))
     second = world.run("second")
     reports = second.reports(0, *FIRST)
     await_time_out(world, run, 1)
@@ -244,7 +245,7 @@ def test_a_repetition_that_moves_missing_rows_to_other_partitions_writes_each_on
     world.audit(rows_of(FIRST, SECOND))
 
 
-@pytest.mark.parametrize("stop", [Stop("6f", AFTER), Stop("6g", AMID)], ids=str)
+@pytest.mark.parametrize("stop", [Stop("6e", AFTER), Stop("6f", AMID)], ids=str)
 @pytest.mark.parametrize("follower", ["r1", "r2"], ids=["of the same run", "of another run"])
 def test_a_later_version_commits_first_what_an_earlier_one_has_decided(world: World, follower: str, stop: Stop) -> None:
     """A driver died before or amid its commits, and a later version followed without a repetition of that one: so does a
@@ -259,7 +260,7 @@ def test_a_later_version_commits_first_what_an_earlier_one_has_decided(world: Wo
 def test_a_later_version_with_fewer_tasks_commits_all_that_an_earlier_one_decided(world: World) -> None:
     """Not only those of the partitions that it has itself."""
     run = world.run("r1")
-    assert world.processes.commit("r1", run.reports(0, *SECOND), Stop("6f", AFTER)).outcome() is KILLED
+    assert world.processes.commit("r1", run.reports(0, *SECOND), Stop("6e", AFTER)).outcome() is KILLED
     world.run("r2").write_version(1, ["x"])
     world.audit([*rows_of(SECOND), "x"])
 
@@ -267,18 +268,18 @@ def test_a_later_version_with_fewer_tasks_commits_all_that_an_earlier_one_decide
 # LOST REQUESTS AND ANSWERS
 
 APIS = {
-    ApiKey.INIT_PRODUCER_ID: "steps 1, 6c",
-    ApiKey.OFFSET_FETCH: "steps 0, 2, 4, 6a, 6d",
-    ApiKey.LIST_TRANSACTIONS: "steps 6c, 6h",
+    ApiKey.INIT_PRODUCER_ID: "steps 1, 6b",
+    ApiKey.OFFSET_FETCH: "steps 0, 2, 4, 6a, 6c",
+    ApiKey.LIST_TRANSACTIONS: "steps 6b, 6g",
     ApiKey.PRODUCE: "step 5",
     ApiKey.TXN_OFFSET_COMMIT: "step 5",
-    ApiKey.DESCRIBE_TRANSACTIONS: "steps 6e, 6h",
-    ApiKey.OFFSET_COMMIT: "steps 6f, 6h",
-    ApiKey.END_TXN: "steps 6c, 6g",
+    ApiKey.DESCRIBE_TRANSACTIONS: "steps 6d, 6g",
+    ApiKey.OFFSET_COMMIT: "steps 6e, 6g",
+    ApiKey.END_TXN: "steps 6b, 6f",
 }
 
 
-@pytest.mark.parametrize("leaves_ids", [False, True], ids=["", "6c fences"])
+@pytest.mark.parametrize("leaves_ids", [False, True], ids=["", "6b fences"])
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.SWALLOW, Fault.DELAY], ids=lambda fault: fault.name)
 @pytest.mark.parametrize(
@@ -366,7 +367,7 @@ def test_coordinators_that_die_amid_a_commit_delay_it_and_nothing_else(tmp_path:
         expected: list[str] = []
         version = 0
         for key_type in (KeyType.TRANSACTION, KeyType.GROUP):
-            for stop in (Stop("6f", AFTER, PAUSE), Stop("6g", AMID, PAUSE), Stop("6g", AFTER, PAUSE)):
+            for stop in (Stop("6e", AFTER, PAUSE), Stop("6f", AMID, PAUSE), Stop("6f", AFTER, PAUSE)):
                 version += 1
                 name = f"r{version}"
                 run = world.run(name)

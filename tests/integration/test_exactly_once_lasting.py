@@ -14,7 +14,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.ledger import MAX_NUMBER
+from spark_kafka_sink.exactly_once.ledger_records import MAX_NUMBER
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
@@ -134,7 +134,7 @@ def test_the_first_and_the_last_version_that_an_offset_holds_are_written_and_fou
 
 def test_the_last_version_is_carried_out_by_the_next_run(world: World) -> None:
     run = world.run("r1")
-    assert world.processes.commit("r1", run.reports(MAX_NUMBER, *FIRST), Stop("6f", AFTER)).outcome() is KILLED
+    assert world.processes.commit("r1", run.reports(MAX_NUMBER, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
     assert world.run("r2").write_version(MAX_NUMBER, *FIRST).how is HowCommitted.ROLLED_FORWARD
     world.audit(rows_of(FIRST))
 
@@ -194,7 +194,7 @@ def _written(run: Run, version: int, *rows: list[str]) -> HowCommitted:
 
 def test_what_is_decided_when_its_topic_is_deleted_is_written_to_the_new_one(world: World) -> None:
     run = world.run("r1")
-    assert world.processes.commit("r1", run.reports(0, *FIRST), Stop("6f", AFTER)).outcome() is KILLED
+    assert world.processes.commit("r1", run.reports(0, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
     delete_topic(world)
     world.cluster.create_topic(world.topic, 2)
     world.check(runs=2)

@@ -16,7 +16,8 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS, TransactionClient
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
 from spark_kafka_sink.exactly_once.decisions import roll_forward
-from spark_kafka_sink.exactly_once.ledger import Ledger, State
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger_records import State
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from tests.exactly_once.driving import Run
@@ -141,9 +142,9 @@ def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: M
     [
         (NO_DESCRIBE_ON_GROUPS, ""),  # 6a
         (NO_DESCRIBE_ON_TOPIC, ""),  # 6a
-        (NO_DESCRIBE_ON_IDS, ""),  # 6e: 6c sees no id of others
-        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-q-2-width'"),  # 6f
-        (NO_READ_ON_TOPIC, ""),  # 6f
+        (NO_DESCRIBE_ON_IDS, ""),  # 6d: 6b sees no id of others
+        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-q-2-width'"),  # 6e
+        (NO_READ_ON_TOPIC, ""),  # 6e
     ],
     ids=str,
 )
@@ -176,7 +177,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
 
 
 def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(world: World) -> None:
-    """6c takes them over."""
+    """6b takes them over."""
     world.run("dead").reports(0, [], [], [], ["x"])
     run = alices(world, "r1")
     reports = run.reports(0, *FIRST)

@@ -507,9 +507,9 @@ writer = stream.writeStream.foreachBatch(write)
 }
 BATCHES, BATCH_ROWS = 4, 50
 DRIVER_DEATHS = {
-    "before the decision": [("driver", "6c list", "after"), ("driver", "6d", "after"), ("driver", "6f", "before")],
-    "after the decision": [("driver", "6f", "after"), ("driver", "6g", "before"), ("driver", "6g", "amid")],
-    "after the commits": [("driver", "6g", "after"), ("driver", "6h mark", "after"), ("driver", "6h mark", "before")],
+    "before the decision": [("driver", "6b list", "after"), ("driver", "6c", "after"), ("driver", "6e", "before")],
+    "after the decision": [("driver", "6e", "after"), ("driver", "6f", "before"), ("driver", "6f", "amid")],
+    "after the commits": [("driver", "6f", "after"), ("driver", "6g mark", "after"), ("driver", "6g mark", "before")],
     "tasks": [("driver", "1", "after"), ("driver", "5 rows", "after"), ("driver", "5 wait", "after")],
 }
 TASK_DEATHS = {

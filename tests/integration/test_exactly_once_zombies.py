@@ -55,20 +55,20 @@ def pausing(stop: Stop) -> Stop:
     return stop._replace(how=PAUSE)
 
 
-FENCING_LATE = ("6h fence", "6h complete")  # nothing comes late here
-AT_COMMITS = [Stop("6f", BEFORE), Stop("6f", AFTER), Stop("6g", AMID), Stop("6g", AFTER)]
+FENCING_LATE = ("6g fence", "6g complete")  # nothing comes late here
+AT_COMMITS = [Stop("6e", BEFORE), Stop("6e", AFTER), Stop("6f", AMID), Stop("6f", AFTER)]
 ANYWHERE = [
     stop for stop in [*stops(COMMIT_STEPS), *stops(ABORT_STEPS)] if stop not in AT_COMMITS and stop.step not in FENCING_LATE
 ]
 
 TASKS_BEGUN, TASKS_DONE, DONE, LATER_DONE = "its tasks begun", "its tasks done", "done", "done with a later version"
 Stage = str | Stop
-SOME_STAGES: list[Stage] = [TASKS_BEGUN, Stop("6f", BEFORE), Stop("6g", AMID), DONE]
+SOME_STAGES: list[Stage] = [TASKS_BEGUN, Stop("6e", BEFORE), Stop("6f", AMID), DONE]
 OTHER_STAGES: list[Stage] = [
     TASKS_DONE,
     LATER_DONE,
-    *(Stop(step, BEFORE) for step in ("6c list", "6c fence", "6d", "6f width", "6g", "6h mark")),
-    *(Stop(step, AFTER) for step in ("6f", "6g", "6h mark")),
+    *(Stop(step, BEFORE) for step in ("6b list", "6b fence", "6c", "6e width", "6f", "6g mark")),
+    *(Stop(step, AFTER) for step in ("6e", "6f", "6g mark")),
 ]
 
 
@@ -122,7 +122,7 @@ class Successor:
 def zombie_driver(world: World, stop: Stop) -> Process:
     run = world.run("zombie")
     reports = run.reports(0, *FIRST)
-    run.task(0, 0, *FIRST[0], attempt=1).run()  # so that 6c has something to fence
+    run.task(0, 0, *FIRST[0], attempt=1).run()  # so that 6b has something to fence
     if stop.step in ABORT_STEPS:
         process = world.processes.abort("zombie", pausing(stop))
     else:
@@ -184,8 +184,8 @@ LOOKING = [stop for stop in stops(TASK_STEPS) if stop.step in ("0", "3")]  # at 
 TASK_STOPS = [
     stop for stop in stops(TASK_STEPS) if not stop.step.startswith("3") and (stop.when == AFTER or stop.step in ("1", "5 rows"))
 ]
-TASK_STAGES: list[Stage] = [TASKS_BEGUN, Stop("6f", BEFORE), DONE]
-OTHER_TASK_STAGES: list[Stage] = [TASKS_DONE, LATER_DONE, Stop("6c list", BEFORE), Stop("6d", BEFORE), Stop("6g", AMID)]
+TASK_STAGES: list[Stage] = [TASKS_BEGUN, Stop("6e", BEFORE), DONE]
+OTHER_TASK_STAGES: list[Stage] = [TASKS_DONE, LATER_DONE, Stop("6b list", BEFORE), Stop("6c", BEFORE), Stop("6f", AMID)]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_task_that_wakes_up_in_the_next_run_loses_and_doubles_nothing(world: W
 
 def decided_by_a_dead_run(world: World) -> Run:
     dead = world.run("dead")
-    assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6f", AFTER)).outcome() is KILLED
+    assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
     return dead
 
 
@@ -222,7 +222,7 @@ def decided_by_a_dead_run(world: World) -> Run:
     ("stop", "stage"),
     [
         *pairs(LOOKING, [TASKS_DONE, DONE]),
-        *pairs(LOOKING, [LATER_DONE, Stop("6g", AMID), Stop("6g", AFTER)], marks=pytest.mark.matrix),
+        *pairs(LOOKING, [LATER_DONE, Stop("6f", AMID), Stop("6f", AFTER)], marks=pytest.mark.matrix),
     ],
 )
 def test_a_task_that_stalls_while_it_looks_at_a_decision_loses_and_doubles_nothing(
@@ -263,7 +263,7 @@ def test_a_task_that_stalls_while_a_decision_is_lost_loses_and_doubles_nothing(w
     world.check(runs=MOST_RUNS)
 
 
-SAME_RUN_STAGES = [Stop("6c list", AFTER), Stop("6f", BEFORE), Stop("6f", AFTER), Stop("6g", AFTER), Stop("6h mark", AFTER)]
+SAME_RUN_STAGES = [Stop("6b list", AFTER), Stop("6e", BEFORE), Stop("6e", AFTER), Stop("6f", AFTER), Stop("6g mark", AFTER)]
 
 
 @pytest.mark.parametrize("stop", TASK_STOPS, ids=str)

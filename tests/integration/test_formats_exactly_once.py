@@ -76,7 +76,7 @@ class Crash:
             (source / f"{batch}.json").write_text("".join(lines))
             os.utime(source / f"{batch}.json", (batch, batch))  # Spark reads the older file first
         self._settings = directory / "dying.json"
-        self._settings.write_text(json.dumps({"marks": str(marks), "deaths": [("driver", "6f", "after")]}))
+        self._settings.write_text(json.dumps({"marks": str(marks), "deaths": [("driver", "6e", "after")]}))
         options = {
             "kafka.bootstrap.servers": broker.bootstrap_servers,
             "topic": name,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.ports import free_port
-from spark_kafka_sink.sink.prometheus import FILE, PORT
+from spark_kafka_sink.sink.prometheus.text_file import FILE, PORT
 from spark_kafka_sink.tools.report import command as report
 from tests.fakes.fake_broker import FakeBroker
 from tests.sink.test_prometheus import samples

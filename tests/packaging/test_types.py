@@ -127,7 +127,10 @@ def test_pages_import_only_what_is_promised() -> None:
 
 
 # What a commit asks side by side with TransactionClient.
-QUESTIONS = {"ask", "ask_together", "descriptions", "offset_commit", "quick_listing", "listing_at_once"}
+QUESTIONS = {
+    "ask", "ask_together", "describe_transactions_question", "fetch_offsets_question", "commit_offsets_question",
+    "list_transactions_question", "whole_list_questions",
+}  # fmt: skip
 # What the package alone calls: of objects that only it makes, and of the driver's commit.
 OF_THE_PACKAGE = {
     "Cluster.__init__", "Cluster.topic_error",

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.schemas.frame import MAX_SCHEMA_ID, confluent_prefix
+from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID
+from spark_kafka_sink.schemas.frame import confluent_prefix
 
 
 @pytest.mark.parametrize(

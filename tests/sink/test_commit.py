@@ -8,7 +8,7 @@ import os
 import pickle
 import re
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.errors import ConfigError, DeliveryError
+from spark_kafka_sink.exactly_once.writes import Content, Result, TaskReport, TaskTransaction, WriteId
 from spark_kafka_sink.producer.producer_metrics import SECTIONS
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink import commit
@@ -48,7 +49,27 @@ def test_a_message_survives_the_way_to_the_driver() -> None:
     for each in (ONE, full):
         back = pickle.loads(pickle.dumps(each))
         assert back == each
+        assert [type(each) for each in back.written] == [WrittenRange, WrittenRange]
         assert isinstance(back.times, TaskTimes)
+
+
+def test_every_field_of_a_message_survives_the_way_to_the_driver() -> None:
+    """A field that is added later, too: each one has a value that differs from its default."""
+    report = TaskReport(WriteId("q", 4), Result.OPEN, TaskTransaction(0, 1, 2, 3, 2, Content(11, 12)))
+    full = replace(
+        message(3, *ONE.written, count=2, query_id="q", rejected=(1, 2)),
+        attempt=1,
+        exactly_once=report,
+        times=TaskTimes(1, 2.5, 0.5),
+        skipped_by_reason=(("KAFKA_X", 1),),
+        dead_lettered_by_reason=(("KAFKA_Y", 2),),
+        found_abort=True,
+        schemas=(SchemaUse("value", "orders-value", 1, 7),),
+    )
+    back = pickle.loads(pickle.dumps(full))
+    values = {each.name: (getattr(full, each.name), getattr(back, each.name)) for each in fields(full)}
+    assert [name for name, (given, _) in values.items() if not given] == []
+    assert [name for name, (given, found) in values.items() if given != found or type(given) is not type(found)] == []
 
 
 def test_a_message_of_300_partitions_stays_small() -> None:
@@ -153,7 +174,7 @@ def test_a_missing_report_is_an_error_that_explains_the_continuous_trigger(
     messages: list[KafkaCommitMessage | None], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(DeliveryError) as raised:
-        commit.commit(messages, None)
+        commit.complete(messages)
     assert str(raised.value).startswith(f"[KAFKA_MISSING_COMMIT_MESSAGE] {messages.count(None)} of 2 tasks report nothing")
     assert "trigger(continuous=…)" in str(raised.value)
     assert [record.levelname for record in caplog.records] == ["ERROR"]

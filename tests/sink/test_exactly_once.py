@@ -452,7 +452,7 @@ def test_a_row_that_a_broker_rejects_fails_its_task(broker: FakeBroker, monkeypa
 
 
 def heartbeats(broker: FakeBroker) -> list[str]:
-    return [each for each in broker.offsets.groups if each.endswith("-pulse")]
+    return [each for each in broker.offsets.groups if each.endswith("-heartbeat")]
 
 
 def slow_rows(until: Callable[[], object]) -> Iterator[pa.RecordBatch]:
@@ -470,7 +470,7 @@ def test_a_task_that_waits_for_its_first_row_shows_a_heartbeat_under_its_query(
     task = Task(query_id=QUERY, batch_id=0)
     monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: task))
     written = stream_writer(broker).write(slow_rows(lambda: len(broker.requests_of(ApiKey.OFFSET_COMMIT)) >= 2))
-    assert heartbeats(broker) == [f"p-{QUERY.replace('-', '')}-pulse"]
+    assert heartbeats(broker) == [f"p-{QUERY.replace('-', '')}-heartbeat"]
     stream_writer(broker).commit([written], 0)
     assert seen(broker) == ["a"]
 

@@ -1,4 +1,4 @@
-"""prometheus.py: totals survive the processes that count them, a scrape is read by Prometheus' own parser, names are in order."""
+"""Prometheus: totals survive the processes that count them, a scrape is read by Prometheus' own parser, names are in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import commit, prometheus
 from spark_kafka_sink.sink.commit import CommitSummary, VersionSummary
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange
-from spark_kafka_sink.sink.prometheus import FILE, METRICS, PORT, Target, record
+from spark_kafka_sink.sink.prometheus import Target, metrics, record, text_file
+from spark_kafka_sink.sink.prometheus.metrics import METRICS
+from spark_kafka_sink.sink.prometheus.text_file import FILE, PORT
 from spark_kafka_sink.tools.report.heat import Heat
 from tests.documents import ROOT
 
@@ -145,7 +147,7 @@ def test_skew_is_what_the_page_calls_skew(rows: dict[int, int]) -> None:
     heat = Heat()
     heat.add(0, rows)
     skew = heat.skew()
-    found = prometheus._skew_by_topic(summary(*(WrittenRange("t", number, 0, 0, each, 1) for number, each in rows.items())))
+    found = metrics._skew_by_topic(summary(*(WrittenRange("t", number, 0, 0, each, 1) for number, each in rows.items())))
     if sum(rows.values()):
         assert found["t"] == pytest.approx(skew.factor if skew else 1)
     else:
@@ -184,7 +186,7 @@ def test_no_commit_of_several_processes_is_lost(file: Path) -> None:
 
 
 def test_topics_beyond_a_limit_count_as_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "MOST_SERIES", 3)
+    monkeypatch.setattr(text_file, "MOST_SERIES", 3)
     for number in range(6):
         record(summary(WrittenRange(f"t{number}", 0, 0, 0, 1, 10)))
     found = samples(file.read_text())
@@ -210,7 +212,7 @@ def test_what_a_newer_sink_has_counted_does_not_keep_this_one_from_counting(file
 
 
 def test_a_lock_that_is_never_given_back_ends_the_wait(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "LOCK_LIMIT_S", 0.05)
+    monkeypatch.setattr(text_file, "LOCK_LIMIT_S", 0.05)
     with open(file.parent / ".sink.prom.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="was locked for"):

@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.decisions import commit_decided
-from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
 from spark_kafka_sink.schemas import known_schemas
@@ -78,7 +78,7 @@ class Sink:
         return KafkaDataSource(CaseInsensitiveDict(given)).writer(columns, False)  # type: ignore[return-value]
 
     def run_tasks(self, writer: KafkaBatchWriter, *partitions: list[dict[str, Any]]) -> list[KafkaCommitMessage]:
-        kind = writer.plan.formats[0].part.type
+        kind = writer.plan.formats[0].wanted.type
         return [self._run_task(writer, number, pa.array(rows, kind)) for number, rows in enumerate(partitions)]
 
     def _run_task(self, writer: KafkaBatchWriter, partition: int, values: pa.Array) -> KafkaCommitMessage:
@@ -145,8 +145,8 @@ def test_a_new_version_between_crash_and_restart_changes_nothing(sink: Sink, com
     assert sink.seen() == [*ALL_WITH_THE_FIRST, (sink.writer(1).plan.formats[0].column.use.id, 4)]  # type: ignore[union-attr]
 
 
-def test_a_new_version_that_is_taken_out_is_completed_with_its_schema(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver itself found that a transaction had timed out, and only the decision that is taken out and a marker are left."""
+def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver itself found that a transaction had timed out, and only the incomplete decision and a marker are left."""
     with monkeypatch.context() as patch:
 
         def fence_first(ledger: Any, decision: Decision, **how: Any) -> Any:

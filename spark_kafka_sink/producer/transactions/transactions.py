@@ -41,7 +41,7 @@ from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH
 from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     FIRST_BACKOFF_MS,
-    MOST_ABORTS_AMID_MARKERS,
+    MOST_ABORTS_AMID_CONTROL_RECORDS,
     AddOffsetsToTxnHandler,
     AddPartitionsToTxnHandler,
     EndTxnHandler,
@@ -310,7 +310,7 @@ class Transactions(IdempotentManager):
             self.transaction_ended(None)
             request.settle()
             return
-        if self._may_have_met_markers(request, problem):
+        if self._may_have_met_control_records(request, problem):
             self.requests.retry(request)
             return
         if isinstance(request, AddPartitionsToTxnHandler):
@@ -340,15 +340,16 @@ class Transactions(IdempotentManager):
         """Whether an abort has ended because its transaction had not begun, which this producer could not know."""
         return not request.commits and not self._open.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
-    def _may_have_met_markers(self, request: TxnRequestHandler, problem: Problem) -> bool:
+    def _may_have_met_control_records(self, request: TxnRequestHandler, problem: Problem) -> bool:
         """Whether an abort is repeated that took its producer for fenced.
 
-        A coordinator of version 2 answers so, too, until the markers of the transaction before are written, if nothing of this
-        one has reached it. InitProducerId would show it, but must not be asked: it would end the transaction of a real successor.
+        A coordinator of version 2 answers so, too, until the control records of the transaction before are written, if nothing of
+        this one has reached it. InitProducerId would show it, but must not be asked: it would end the transaction of a real
+        successor.
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
         met = is_abort and problem.effect is Effect.FENCED and self._version.is_v2 and not self._open.is_written
-        return met and request.attempts < MOST_ABORTS_AMID_MARKERS
+        return met and request.attempts < MOST_ABORTS_AMID_CONTROL_RECORDS
 
     def _go_on_aborting(self, request: TxnRequestHandler, effect: Effect, error: KafkaError) -> None:
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
@@ -440,9 +441,8 @@ class Transactions(IdempotentManager):
         self._known_by.add(batch.topic_partition)
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:
-        """The first batches of a transaction may meet the markers of the one before, as AddPartitions may in version 1.
-
-        Batches behind them are out of order until then.
+        """The first batches of a transaction may meet the control records of the one before, as AddPartitions may in
+        version 1. Batches behind them are out of order until then.
         """
         if not self._version.is_v2 or self._open.is_written:
             return None

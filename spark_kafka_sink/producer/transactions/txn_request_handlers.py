@@ -41,8 +41,8 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-FIRST_BACKOFF_MS = 20  # the previous transaction's markers are being written: it takes milliseconds (KAFKA-5482)
-MOST_ABORTS_AMID_MARKERS = 8  # with the default back-off 5 s
+FIRST_BACKOFF_MS = 20  # the previous transaction's control records are being written: it takes milliseconds (KAFKA-5482)
+MOST_ABORTS_AMID_CONTROL_RECORDS = 8  # with the default back-off 5 s
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1  # what Java sends without transactions
 
 

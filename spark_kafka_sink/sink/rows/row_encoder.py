@@ -1,8 +1,9 @@
-"""Encodes the keys and values of a task's chunks, where an option gives them a format. Everything behind it sees bytes, as ever.
+"""Encodes the keys and values of a task's chunks, if an option gives them a format. The steps after it get bytes, as without one.
 
-Rows that cannot be encoded leave the chunk, and hang on it with their reasons and as JSON: RowSender applies the user's choice.
-Where each topic has a schema of its own, the registry is asked once per topic; all other schemas came with the plan.
-Law: it is asked only for topics that exist, as it may register a schema for good. Rows for others are refused when they are sent.
+A row that cannot be encoded leaves the chunk. The chunk lists it beside the others, with the reason and as JSON, and RowSender
+applies the user's choice to it. If each topic has a schema of its own, the registry is asked once per topic; other schemas come
+with the plan.
+Law: the registry is asked only for topics that exist, as it may register a schema for good. Rows for others fail when sent.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _Encoded(NamedTuple):
 
 
 class RowEncoder:
-    """Of one task.
+    """Encodes the rows of one task.
 
     Args:
         formats: of the plan.
@@ -67,7 +68,9 @@ class RowEncoder:
         keeps_all: bool,
         only_compares: bool = False,
     ) -> None:
-        self._parts = [_PartEncoder(each, known, decided.get(each.part.part), missing_topics, only_compares) for each in formats]
+        self._parts = [
+            _PartEncoder(each, known, decided.get(each.wanted.part), missing_topics, only_compares) for each in formats
+        ]
         self._keeps_all = keeps_all
 
     def uses(self) -> tuple[SchemaUse, ...]:
@@ -129,7 +132,7 @@ class _PartEncoder:
         missing_topics: Callable[[Sequence[str]], Collection[str]],
         only_compares: bool,
     ) -> None:
-        self._part = planned.part
+        self._part = planned.wanted
         self._known = known
         self._missing_topics = missing_topics
         self._only_compares = only_compares

@@ -16,7 +16,6 @@ from spark_kafka_sink.sink.rows.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 
-NOT_ENCODABLE = "KAFKA_ROW_NOT_ENCODABLE"
 # Conditions of rows that are too large, for the client or for the broker. Rows with any other condition are invalid.
 TOO_LARGE = frozenset({"KAFKA_RECORD_TOO_LARGE", "KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_LIST_TOO_LARGE"})
 
@@ -32,7 +31,7 @@ class UnwritableRows:
 
 
 class RowOutcomes:
-    """Of one task. `dead_letters` is None when no option asks for it."""
+    """Applies the user's choice to the rows of one task. `dead_letters` is None if no option asks for it."""
 
     def __init__(self, options: SinkOptions, dead_letters: DeadLetters | None) -> None:
         self._options = options

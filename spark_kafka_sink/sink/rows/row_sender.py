@@ -18,6 +18,7 @@ import numpy as np
 from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL, SinkOptions
 from spark_kafka_sink.errors import (
+    NOT_ENCODABLE,
     AbortableTransactionError,
     DeliveryError,
     InvalidRecordError,
@@ -29,7 +30,7 @@ from spark_kafka_sink.sink.rows.chunk import Chunk, UnencodedRows
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
 from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
 from spark_kafka_sink.sink.rows.rejected_by_brokers import error_of_delivery, handle_failure
-from spark_kafka_sink.sink.rows.row_outcomes import NOT_ENCODABLE, RowOutcomes, UnwritableRows
+from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes, UnwritableRows
 from spark_kafka_sink.sink.rows.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class RowSender:
         self.acknowledged = 0
 
     def report(self, task: Task, waited_s: float, schemas: tuple[SchemaUse, ...] = ()) -> KafkaCommitMessage:
-        """Of the task, after finish(). `waited_s`: for Spark's rows. `schemas`: that the rows were encoded with."""
+        """Make the task's message, after finish(). `waited_s`: for Spark's rows. `schemas`: that the rows were encoded with."""
         metrics = self._producer.metrics(since_start=True)
         skipped, dead_lettered = self.skipped_by_reason, self.dead_lettered_by_reason
         held_back_s = 0.0 if self.throttle is None else self.throttle.waited_ms / 1000
@@ -123,7 +124,7 @@ class RowSender:
     # SENDING
 
     def missing_topics(self, topics: Sequence[str]) -> Collection[str]:
-        """Of these valid names those that no topic has; see RefusedBeforeSending. Rows for them follow the user's choice."""
+        """Tell which of these valid names no topic has; see RefusedBeforeSending. Rows for them follow the user's choice."""
         return self._refused.missing_topics(topics)
 
     def send(self, chunk: Chunk) -> None:

@@ -91,7 +91,7 @@ class Heat:
         return numbers, table
 
     def skew(self) -> Skew | None:
-        """None: no row, or none but in partition 0, so that no second one is known of. sink/prometheus.py counts likewise."""
+        """None: no row, or none but in partition 0, so that no second one is known of. sink/prometheus counts likewise."""
         numbers, table = self.by_partition()
         rows = table.sum(axis=1)
         highest = max((number for number, written in zip(numbers, rows, strict=True) if written), default=0)

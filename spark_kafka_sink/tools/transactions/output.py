@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from spark_kafka_sink.errors import KafkaError, printable
-from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.survey import Survey, Transaction
 from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
@@ -38,7 +38,7 @@ REMEDIES = {
     Obstacle.UNWATCHED: "If the query has ended, --force goes over this.",
     Obstacle.DECIDED: f"--even-decided aborts them, but {WHAT_IS_LOST}.",
     Obstacle.UNREADABLE: f"--even-decided aborts them all the same. If a version is decided, {WHAT_IS_LOST}.",
-    Obstacle.ENDING: "Look for partitions without a leader, and at the brokers' logs: markers cannot be written.",
+    Obstacle.ENDING: "Look for partitions without a leader, and at the brokers' logs: control records cannot be written.",
 }
 THE_QUERY_FAILS = "The query fails if it is alive. Nothing of the version is visible, and it can be run again."
 CONSEQUENCES = {

@@ -18,7 +18,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaError, printable
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, ENDING
-from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition

@@ -15,7 +15,7 @@ from spark_kafka_sink.admin.transaction_operations import TransactionDescription
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooLargeError, printable
 from spark_kafka_sink.exactly_once.decisions import decisions_of
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED
-from spark_kafka_sink.exactly_once.ledger import Decision, LedgerError, State
+from spark_kafka_sink.exactly_once.ledger_records import Decision, LedgerError, State
 from spark_kafka_sink.exactly_once.names import PARTS_AFTER_PREFIX, Names, TaskId
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 

@@ -43,10 +43,10 @@ CONCURRENT_TRANSACTIONS: Final = 51
 PRODUCER_FENCED: Final = 90
 
 # States of a decision.
-DecisionState = Literal["decided", "carried out", "taken out"]
+DecisionState = Literal["decided", "carried out", "incomplete"]
 DECIDED: Final = "decided"
 CARRIED_OUT: Final = "carried out"
-TAKEN_OUT: Final = "taken out"
+INCOMPLETE: Final = "incomplete"
 
 
 class TransactionalId(NamedTuple):
@@ -99,7 +99,7 @@ class Earlier(NamedTuple):
 class Decision(NamedTuple):
     """
     Args:
-        slot: the chunk groups that hold the entries; `entries` then stands for their digest.
+        slot: the overflow groups that hold the entries; `entries` then stands for their digest.
         earlier: the contents of versions before this one.
         schema: with which the rows of all tasks are encoded; None if it is not recorded.
     """
@@ -120,7 +120,7 @@ class Decision(NamedTuple):
     def after(self, *, keeps_schema: bool) -> tuple[Earlier, ...]:
         """`earlier` of the decision that follows."""
         schema = self.schema if keeps_schema else None
-        return self.earlier if self.state == TAKEN_OUT else (*self.earlier, Earlier(self.version, self.content, schema))
+        return self.earlier if self.state == INCOMPLETE else (*self.earlier, Earlier(self.version, self.content, schema))
 
 
 class Broker(NamedTuple):
@@ -128,12 +128,12 @@ class Broker(NamedTuple):
     visible: Rows = ()  # to read_committed readers
     markers: tuple[Marker | None, ...] = (None, None)  # by partition
     decision: Decision | None = None
-    chunks: tuple[tuple[int, tuple[Entry, ...]], ...] = ()
+    overflow: tuple[tuple[int, tuple[Entry, ...]], ...] = ()
     aborted: int = 0  # the record that writes were aborted: those which were planned before this number
     width: int = 0  # the most partitions that any version has had; it only grows
-    # What the invariants ask for, and the protocol does not: versions that were ever decided, and that were ever taken out.
+    # What the invariants ask for, and the protocol does not: versions that were ever decided, and that were ever incomplete.
     ever_decided: tuple[int, ...] = ()
-    ever_taken_out: tuple[int, ...] = ()
+    ever_incomplete: tuple[int, ...] = ()
 
     # WHAT IS ASKED
 
@@ -150,8 +150,8 @@ class Broker(NamedTuple):
             for each in self.transactions
         )
 
-    def chunk(self, slot: int) -> tuple[Entry, ...] | None:
-        return next((entries for each, entries in self.chunks if each == slot), None)
+    def overflow_in(self, slot: int) -> tuple[Entry, ...] | None:
+        return next((entries for each, entries in self.overflow if each == slot), None)
 
     # REQUESTS
 
@@ -216,18 +216,18 @@ class Broker(NamedTuple):
         return self._replace(markers=tuple(markers))
 
     def commit_decision(self, decision: Decision) -> Broker:
-        decided, taken_out = set(self.ever_decided), set(self.ever_taken_out)
-        {DECIDED: decided, TAKEN_OUT: taken_out}.get(decision.state, set()).add(decision.version)
-        return self._replace(decision=decision, ever_decided=tuple(sorted(decided)), ever_taken_out=tuple(sorted(taken_out)))
+        decided, incomplete = set(self.ever_decided), set(self.ever_incomplete)
+        {DECIDED: decided, INCOMPLETE: incomplete}.get(decision.state, set()).add(decision.version)
+        return self._replace(decision=decision, ever_decided=tuple(sorted(decided)), ever_incomplete=tuple(sorted(incomplete)))
 
     def entries_of(self, decision: Decision) -> tuple[Entry, ...] | None:
-        """None if the chunks that hold them were overwritten."""
-        if decision.slot is None or self.chunk(decision.slot) == decision.entries:
+        """None if the overflow groups that hold them were overwritten."""
+        if decision.slot is None or self.overflow_in(decision.slot) == decision.entries:
             return decision.entries
         return None
 
-    def commit_chunk(self, slot: int, entries: tuple[Entry, ...]) -> Broker:
-        return self._replace(chunks=tuple(sorted([(slot, entries), *(each for each in self.chunks if each[0] != slot)])))
+    def commit_overflow(self, slot: int, entries: tuple[Entry, ...]) -> Broker:
+        return self._replace(overflow=tuple(sorted([(slot, entries), *(each for each in self.overflow if each[0] != slot)])))
 
     def commit_abort(self, planned: int) -> Broker:
         """What was planned before is aborted. It is a time, and drivers on one machine have one clock."""

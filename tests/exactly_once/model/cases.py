@@ -55,12 +55,20 @@ QUICK: Final = (
     # Attempts of two stage attempts have the same transactional id.
     Case("stage submitted again, one partition", first=ONE, faults=Faults(stages=1)),
     # Decisions that are longer than one offset's metadata.
-    Case("chunks, foreachBatch, commit() hangs", kind="foreachBatch", chunked=True, first=ONE, faults=Faults(hangs=1, writes=1)),
-    Case("chunks, foreachBatch, commit() gives up", kind="foreachBatch", chunked=True, faults=Faults(gives_up=1, writes=1)),
-    Case("chunks, commit() gives up twice", chunked=True, first=ONE, versions=(1, 2), faults=Faults(gives_up=2, runs=1)),
     Case(
-        "chunks, every other version, commit() gives up twice",
-        chunked=True,
+        "overflow, foreachBatch, commit() hangs",
+        kind="foreachBatch",
+        has_overflow=True,
+        first=ONE,
+        faults=Faults(hangs=1, writes=1),
+    ),
+    Case(
+        "overflow, foreachBatch, commit() gives up", kind="foreachBatch", has_overflow=True, faults=Faults(gives_up=1, writes=1)
+    ),
+    Case("overflow, commit() gives up twice", has_overflow=True, first=ONE, versions=(1, 2), faults=Faults(gives_up=2, runs=1)),
+    Case(
+        "overflow, every other version, commit() gives up twice",
+        has_overflow=True,
         first=ONE,
         versions=(1, 3),
         faults=Faults(gives_up=2, runs=1),
@@ -121,8 +129,8 @@ ZOMBIES: Final = (
     Case("zombie, ab| then |ab", first="ab|", replay="|ab", faults=Faults(runs=1), zombies=True),
     Case("zombie, replay with fewer partitions", replay=ONE, faults=Faults(runs=1), zombies=True),
     Case("zombie, replay with more partitions", first=ONE, replay="a|b", faults=Faults(runs=1), zombies=True),
-    Case("zombie, chunks", chunked=True, faults=Faults(runs=1), zombies=True),
-    Case("zombie, chunks, two versions", chunked=True, first=ONE, faults=Faults(runs=1), zombies=True, versions=(1, 2)),
+    Case("zombie, overflow", has_overflow=True, faults=Faults(runs=1), zombies=True),
+    Case("zombie, overflow, two versions", has_overflow=True, first=ONE, faults=Faults(runs=1), zombies=True, versions=(1, 2)),
     Case("zombie, two coordinators", coordinators=2, faults=Faults(runs=1), zombies=True),
     Case(
         "zombie, two coordinators, two versions",

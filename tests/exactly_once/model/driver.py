@@ -1,4 +1,4 @@
-"""The driver of one write: commit(), steps 6a to 6h, and abort(), step 7. Each function is one step, and yields what may happen
+"""The driver of one write: commit(), steps 6a to 6g, and abort(), step 7. Each function is one step, and yields what may happen
 when the driver takes it.
 """
 
@@ -13,8 +13,8 @@ from tests.exactly_once.model.broker import (
     CONCURRENT_TRANSACTIONS,
     DECIDED,
     EMPTY,
+    INCOMPLETE,
     ONGOING,
-    TAKEN_OUT,
     Decision,
     Entry,
     Marker,
@@ -40,20 +40,20 @@ from tests.exactly_once.model.world import (
     listed,
 )
 
-READ_CHUNKS = "6a read chunks"
-LIST_OTHERS = "6c list"
-FENCE_OTHERS = "6c fence"
-READ_MARKERS = "6d read markers"
-RECORD_SCHEMA = "6d record schema"
-DESCRIBE = "6e describe"
-WIDEN = "6f widen"
-WRITE_CHUNKS = "6f write chunks"
-DECIDE = "6f decide"
-END = "6g end"
-MARK = "6h mark carried out"
-TAKE_OUT = "6h mark taken out"
-LIST_LOSERS = "6h list"
-FENCE_LOSERS = "6h fence"
+READ_OVERFLOW = "6a read overflow"
+LIST_OTHERS = "6b list"
+FENCE_OTHERS = "6b fence"
+READ_MARKERS = "6c read markers"
+RECORD_SCHEMA = "6c record schema"
+DESCRIBE = "6d describe"
+WIDEN = "6e widen"
+WRITE_OVERFLOW = "6e write overflow"
+DECIDE = "6e decide"
+END = "6f end"
+MARK = "6g mark carried out"
+MARK_INCOMPLETE = "6g mark incomplete"
+LIST_LOSERS = "6g list"
+FENCE_LOSERS = "6g fence"
 REPORT = "commit() returns"
 LIST_UNDECIDED = "7 list"
 FENCE_UNDECIDED = "7 fence"
@@ -61,7 +61,7 @@ FENCE_UNDECIDED = "7 fence"
 
 def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6a: read the decision again. Carried out → nothing is left to do. Decided → carry that one out, whose run it ever was;
-    one of an earlier version before the own. The list of 6c is asked for beside it, and is of use if there is no decision.
+    one of an earlier version before the own. The list of 6b is asked for beside it, and is of use if there is no decision.
     """
     yield from _list_others_beside(setting, world, driver)
     plan, found = setting.plan, world.broker.decision
@@ -87,39 +87,40 @@ def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Ite
         yield Move(_more(event, ": there is no decision"), world.with_driver(driver, **change))
 
 
-def step_6a_read_chunks(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+def step_6a_read_overflow(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6a: read the entries of a decision that was too long for one offset, and compare their digest. A decision whose
-    chunks were overwritten cannot be carried out by anybody: it counts as taken out, and the next run goes by the markers.
+    overflow groups were overwritten cannot be carried out by anybody: it counts as incomplete, and the next run goes by the
+    markers.
     """
     found = driver.found
     assert found is not None
     if world.broker.entries_of(found) is not None:
-        yield Move(happened(driver, "reads the chunks: the digest fits"), world.with_driver(driver, step=END))
-    elif setting.plan.unreadable_is_taken_out:
-        event = happened(driver, "reads the chunks: the digest does not fit, it cannot be carried out")
-        yield Move(event, world.with_driver(driver, step=TAKE_OUT, to_end=(), reason="taken out"))
+        yield Move(happened(driver, "reads the overflow groups: the digest fits"), world.with_driver(driver, step=END))
+    elif setting.plan.unreadable_is_incomplete:
+        event = happened(driver, "reads the overflow groups: the digest does not fit, it cannot be carried out")
+        yield Move(event, world.with_driver(driver, step=MARK_INCOMPLETE, to_end=(), reason="incomplete"))
     else:
-        event = happened(driver, "reads the chunks: the digest does not fit, fails")
+        event = happened(driver, "reads the overflow groups: the digest does not fit, fails")
         yield Move(event, _fail(world, driver, UNREADABLE))
 
 
-def step_6c_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6c: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
+def step_6b_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6b: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
     yield _listed(setting, world, driver, _others(setting, world, driver), FENCE_OTHERS, READ_MARKERS)
 
 
-def step_6c_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6c: InitProducerId on each of these, until it is not answered 51. Then EndTxn(abort), so that it is complete."""
+def step_6b_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6b: InitProducerId on each of these, until it is not answered 51. Then EndTxn(abort), so that it is complete."""
     yield from _fence(setting, world, driver, READ_MARKERS)
 
 
-def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6d: read the markers of all partitions that there ever were. A partition that has reached the version must have been
+def step_6c_read_markers(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6c: read the markers of all partitions that there ever were. A partition that has reached the version must have been
     SKIPPED, or DECIDED with the same rows. If it was neither and has the same rows, then another run was committed meanwhile, and
     this one is to be run again. What is said to be DECIDED must be there. Where a later version is there and no decision reaches
     this one, what was committed as this version is not known. Tasks that have read different decisions or markers may have
     encoded their rows with different schemas: then the write is to be run again, with the one that a marker has. The descriptions
-    of 6e are asked for beside the markers.
+    of 6d are asked for beside the markers.
     """
     yield from _describe_beside(setting, world, driver)
     plan, reached, missing, differs = setting.plan, [], [], False
@@ -153,26 +154,26 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
         yield Move(event, _fail(world, driver, "committed meanwhile"))
     else:
         event = happened(driver, "no partition but those that say so has reached the version")
-        change = {"step": DESCRIBE} if driver.is_untouched is None else _after_6e(setting, world, driver, driver.is_untouched)
+        change = {"step": DESCRIBE} if driver.is_untouched is None else _after_6d(setting, world, driver, driver.is_untouched)
         yield Move(event, world.with_driver(driver, **change))
 
 
-def step_6d_record_schema(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6d: only a part of the version is in Kafka, and no decision has its schema. Record it for the next run, as that of a
-    version that was taken out.
+def step_6c_record_schema(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6c: only a part of the version is in Kafka, and no decision has its schema. Record it for the next run, as that of a
+    version that is incomplete.
     """
     schemas = _schemas_in_kafka(world, driver) if setting.plan.records_schema_of_markers else set()
     if not schemas:
         yield Move(happened(driver, "does not record the schema"), _fail(world, driver, "schemas"))
         return
-    decision = Decision(driver.version, TAKEN_OUT, driver.content, earlier=driver.earlier, schema=min(schemas))
+    decision = Decision(driver.version, INCOMPLETE, driver.content, earlier=driver.earlier, schema=min(schemas))
     broker = world.broker.commit_decision(decision)
     event = happened(driver, "OffsetCommit: the version has schema {schema}", schema=decision.schema)
     yield from answered(world, broker, _fail(world._replace(broker=broker), driver, "schemas"), event)
 
 
-def step_6e_describe(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6e: is each own transaction open, at its epoch? And does nobody else have the id of an empty task? Otherwise fail,
+def step_6d_describe(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6d: is each own transaction open, at its epoch? And does nobody else have the id of an empty task? Otherwise fail,
     before anything is visible.
     """
     is_untouched = _is_untouched(setting, world, driver)
@@ -182,26 +183,26 @@ def step_6e_describe(setting: Setting, world: World, driver: Driver) -> Iterator
         event = happened(driver, "all transactions are open")
     else:
         event = happened(driver, "nothing is to be committed")
-    yield Move(event, world.with_driver(driver, **_after_6e(setting, world, driver, is_untouched)))
+    yield Move(event, world.with_driver(driver, **_after_6d(setting, world, driver, is_untouched)))
 
 
-def step_6f_widen(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6f: record how many partitions there are, before the decision. This record only grows, whoever writes it."""
+def step_6e_widen(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6e: record how many partitions there are, before the decision. This record only grows, whoever writes it."""
     broker = world.broker.commit_width(len(driver.messages))
     after = world._replace(broker=broker).with_driver(driver, step=_after_width(setting))
     yield from answered(world, broker, after, happened(driver, "OffsetCommit of the number of partitions"))
 
 
-def step_6f_write_chunks(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6f: write the entries of a long decision into groups that the decision before does not use."""
-    broker = world.broker.commit_chunk(_slot(setting, driver), driver.entries)
-    event = happened(driver, "OffsetCommit of the chunks, slot {slot}", slot=_slot(setting, driver))
+def step_6e_write_overflow(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6e: write the entries of a long decision into groups that the decision before does not use."""
+    broker = world.broker.commit_overflow(_slot(setting, driver), driver.entries)
+    event = happened(driver, "OffsetCommit of the overflow groups, slot {slot}", slot=_slot(setting, driver))
     yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, step=DECIDE), event)
 
 
-def step_6f_decide(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6f: record the decision, with one plain OffsetCommit."""
-    slot = _slot(setting, driver) if setting.case.chunked else None
+def step_6e_decide(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6e: record the decision, with one plain OffsetCommit."""
+    slot = _slot(setting, driver) if setting.case.has_overflow else None
     schema = min(driver.schemas) if setting.plan.decision_has_schema else None
     decision = Decision(driver.version, DECIDED, driver.content, driver.entries, slot, driver.earlier, schema)
     broker = world.broker.commit_decision(decision)
@@ -213,8 +214,8 @@ def step_6f_decide(setting: Setting, world: World, driver: Driver) -> Iterator[M
         yield Move(event, _fail(world._replace(broker=broker), driver, "no answer").spend("gives_up"), is_fault=True)
 
 
-def step_6g_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6g: EndTxn(commit) for each transaction of the decision, in any order. What is gone may be committed all the same,
+def step_6f_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6f: EndTxn(commit) for each transaction of the decision, in any order. What is gone may be committed all the same,
     which its marker tells, by version and fingerprint.
     """
     plan, case = setting.plan, setting.case
@@ -225,20 +226,20 @@ def step_6g_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move
         is_lost = error != 0 and not _is_committed(plan, world, driver, entry)
         lost = (*driver.lost, entry) if is_lost else driver.lost
         rest = tuple(each for each in driver.to_end if each != entry)
-        change = {"to_end": rest, "lost": lost, **_after_6g(rest, lost)}
+        change = {"to_end": rest, "lost": lost, **_after_6f(rest, lost)}
         if not plan.decides_before_it_ends and world.broker.decision is None:
             change["step"] = DECIDE
         event = happened(driver, "EndTxn(commit) of {id} at epoch {epoch}: {error}", id=entry.id, epoch=entry.epoch, error=error)
         yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, **change), event)
     if not driver.to_end:  # decided after the last EndTxn
-        yield Move(happened(driver, "all transactions are ended"), world.with_driver(driver, **_after_6g((), driver.lost)))
+        yield Move(happened(driver, "all transactions are ended"), world.with_driver(driver, **_after_6f((), driver.lost)))
     elif world.faults.gives_up:
         event = happened(driver, "EndTxn is not answered in time, and commit() raises")
         yield Move(event, _fail(world, driver, "no answer").spend("gives_up"), is_fault=True)
 
 
-def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: all is visible: record the version as carried out. A failure to do so is logged, and nothing else. After the own
+def step_6g_mark_carried_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6g: all is visible: record the version as carried out. A failure to do so is logged, and nothing else. After the own
     commit, the losers are listed beside it.
     """
     plan, found = setting.plan, driver.found
@@ -259,35 +260,35 @@ def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> 
         yield Move(happened(driver, "OffsetCommit: no answer in time"), after.spend("gives_up"), is_fault=True)
 
 
-def step_6h_mark_taken_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: a transaction was gone: record the version as taken out. If the own tasks have written again what is lost, then go
-    on with theirs. Otherwise fail: the next run writes what is missing.
+def step_6g_mark_incomplete(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6g: a transaction was gone: record the version as incomplete. If the own tasks have written again what is lost, go on
+    with theirs. Otherwise fail: the next run writes what is missing.
     """
     plan, found = setting.plan, driver.found
     was_read = found is not None
     schema = min(driver.schemas) if plan.decision_has_schema else None
     found = found or Decision(driver.version, DECIDED, driver.content, earlier=driver.earlier, schema=schema)
-    taken_out = found._replace(state=TAKEN_OUT, entries=(), slot=None)
-    if not plan.taken_out_keeps_schema:
-        taken_out = taken_out._replace(schema=None)
+    incomplete = found._replace(state=INCOMPLETE, entries=(), slot=None)
+    if not plan.incomplete_keeps_schema:
+        incomplete = incomplete._replace(schema=None)
     change: dict[str, Any] = {"step": ABORT}
     if was_read and found.version == driver.version and driver.has_written_again and plan.goes_on_without_lost:
         change = {"step": LIST_OTHERS, "found": None, "lost": (), "reason": ""}
         if not plan.records_before_it_goes_on:
             yield Move(happened(driver, "goes on with its own transactions"), world.with_driver(driver, **change))
             return
-    yield from _record(world, driver, taken_out, change)
+    yield from _record(world, driver, incomplete, change)
 
 
-def step_6h_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
+def step_6g_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6g: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
     An own id that is listed is another's by now, but for those of empty tasks at their epoch.
     """
     yield _listed(setting, world, driver, _losers(setting, world, driver), FENCE_LOSERS, REPORT)
 
 
-def step_6h_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: as 6c fences."""
+def step_6g_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6g: as 6b fences."""
     yield from _fence(setting, world, driver, REPORT)
 
 
@@ -327,7 +328,7 @@ def step_7_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move
 
 
 def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 7: as 6c fences; never EndTxn(abort) first, which in transaction version 1 leaves the epoch."""
+    """Step 7: as 6b fences; never EndTxn(abort) first, which in transaction version 1 leaves the epoch."""
     if setting.plan.fences_by_init_producer_id:
         yield from _fence(setting, world, driver, _failed(driver))
         return
@@ -342,20 +343,20 @@ def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Mov
 
 STEPS = {
     COMMIT: step_6a_read_decision,
-    READ_CHUNKS: step_6a_read_chunks,
-    LIST_OTHERS: step_6c_list,
-    FENCE_OTHERS: step_6c_fence,
-    READ_MARKERS: step_6d_read_markers,
-    RECORD_SCHEMA: step_6d_record_schema,
-    DESCRIBE: step_6e_describe,
-    WIDEN: step_6f_widen,
-    WRITE_CHUNKS: step_6f_write_chunks,
-    DECIDE: step_6f_decide,
-    END: step_6g_end,
-    MARK: step_6h_mark_carried_out,
-    TAKE_OUT: step_6h_mark_taken_out,
-    LIST_LOSERS: step_6h_list,
-    FENCE_LOSERS: step_6h_fence,
+    READ_OVERFLOW: step_6a_read_overflow,
+    LIST_OTHERS: step_6b_list,
+    FENCE_OTHERS: step_6b_fence,
+    READ_MARKERS: step_6c_read_markers,
+    RECORD_SCHEMA: step_6c_record_schema,
+    DESCRIBE: step_6d_describe,
+    WIDEN: step_6e_widen,
+    WRITE_OVERFLOW: step_6e_write_overflow,
+    DECIDE: step_6e_decide,
+    END: step_6f_end,
+    MARK: step_6g_mark_carried_out,
+    MARK_INCOMPLETE: step_6g_mark_incomplete,
+    LIST_LOSERS: step_6g_list,
+    FENCE_LOSERS: step_6g_fence,
     REPORT: commit_returns,
     ABORT: step_7_record_abort,
     LIST_UNDECIDED: step_7_list,
@@ -384,7 +385,7 @@ def _schemas_in_kafka(world: World, driver: Driver) -> set[int]:
 
 
 def _carry_out(world: World, driver: Driver, found: Decision, **change: Any) -> World:
-    step = END if found.slot is None else READ_CHUNKS
+    step = END if found.slot is None else READ_OVERFLOW
     return world.with_driver(driver, step=step, found=found, to_end=found.entries, **NOT_LISTED, **change)
 
 
@@ -437,7 +438,7 @@ def _is_untouched(setting: Setting, world: World, driver: Driver) -> bool:
     return all(_is(world, *each) for each in expected)
 
 
-def _after_6e(setting: Setting, world: World, driver: Driver, is_untouched: bool) -> dict[str, Any]:
+def _after_6d(setting: Setting, world: World, driver: Driver, is_untouched: bool) -> dict[str, Any]:
     """When the markers are known, and what the descriptions say."""
     plan, known = setting.plan, {"is_untouched": None, "markers": None}  # of no use from here on
     if not is_untouched:
@@ -453,12 +454,12 @@ def _more(event: Event, sentence: str, **arguments: Any) -> Event:
 
 
 def _slot(setting: Setting, driver: Driver) -> int:
-    """Where the chunks of its decision lie."""
-    return driver.version % 2 if setting.plan.chunks_have_parity else 0
+    """Where the overflow of its decision lies."""
+    return driver.version % 2 if setting.plan.overflow_has_parity else 0
 
 
 def _after_width(setting: Setting) -> str:
-    return WRITE_CHUNKS if setting.case.chunked else DECIDE
+    return WRITE_OVERFLOW if setting.case.has_overflow else DECIDE
 
 
 def _is(world: World, id_: TransactionalId, epoch: int, state: str) -> bool:
@@ -476,10 +477,10 @@ def _is_committed(plan: Plan, world: World, driver: Driver, lost: Entry) -> bool
     return marker.content == lost.content or not plan.compares_content_of_lost
 
 
-def _after_6g(rest: tuple[Entry, ...], lost: tuple[Entry, ...]) -> dict[str, Any]:
+def _after_6f(rest: tuple[Entry, ...], lost: tuple[Entry, ...]) -> dict[str, Any]:
     if rest:
         return {"step": END}
-    return {"step": TAKE_OUT, "reason": "taken out"} if lost else {"step": MARK}
+    return {"step": MARK_INCOMPLETE, "reason": "incomplete"} if lost else {"step": MARK}
 
 
 def _record(world: World, driver: Driver, decision: Decision, change: dict[str, Any]) -> Iterator[Move]:

@@ -96,11 +96,11 @@ def unsafe(setting: Setting, world: World) -> Violation | None:
         if version <= world.log and not is_whole:
             if not case.skips:
                 return Violation.LOST
-            if is_begun and version not in world.broker.ever_taken_out:
+            if is_begun and version not in world.broker.ever_incomplete:
                 return Violation.ABANDONED
         if version not in world.broker.ever_decided and is_begun:
             return Violation.UNDECIDED
-        if case.kind == "batch" and world.latest.reason in ("mark", "taken out") and is_whole:
+        if case.kind == "batch" and world.latest.reason in ("mark", "incomplete") and is_whole:
             return Violation.DENIED
     return None
 

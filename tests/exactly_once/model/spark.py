@@ -34,7 +34,7 @@ from tests.exactly_once.model.world import (
 
 
 def first_step(setting: Setting) -> str:
-    """Of a task attempt."""
+    """Choose where a task attempt begins."""
     if setting.plan.looks_before_it_takes_its_id:
         return LOOK
     return TAKE_ID if setting.plan.takes_own_id_first else READ_DECISION

@@ -9,9 +9,9 @@ from tests.exactly_once.model import spark
 from tests.exactly_once.model.broker import (
     CONCURRENT_TRANSACTIONS,
     DECIDED,
+    INCOMPLETE,
     ONGOING,
     PREPARE_COMMIT,
-    TAKEN_OUT,
     Broker,
     Earlier,
     Marker,
@@ -103,7 +103,7 @@ def step_2_read_marker(setting: Setting, world: World, task: Task) -> Iterator[M
 
 
 def step_2_read_decision(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 2: read the owner's decision and the record of an aborted write. A version that was taken out is not decided."""
+    """Step 2: read the owner's decision and the record of an aborted write. A version that is incomplete is not decided."""
     yield from _read_decision(setting, world, task, COMMIT_EARLIER, DESCRIBE, _after_2(setting.plan))
 
 
@@ -118,7 +118,7 @@ def step_3_describe(setting: Setting, world: World, task: Task) -> Iterator[Move
 
 
 def step_3_read_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 3: the decided transaction is gone. Are its rows in Kafka? If not, they are written again, as if taken out."""
+    """Step 3: the decided transaction is gone. Are its rows in Kafka? If not, they are written again, as if incomplete."""
     yield from _compare(setting, world, task, LOOK_AT_MARKER if setting.plan.takes_own_id_first else TAKE_ID)
 
 
@@ -229,7 +229,7 @@ def _read_decision(setting: Setting, world: World, task: Task, earlier: str, loo
     elif decision.version == task.version and decision.state == DECIDED and plan.looks_at_decided:
         yield from _read_entries(setting, world, task, look, None, schema)
     elif decision.version > task.version or (
-        decision.version == task.version and (decision.state != TAKEN_OUT or not plan.taken_out_is_not_decided)
+        decision.version == task.version and (decision.state != INCOMPLETE or not plan.incomplete_is_not_decided)
     ):
         yield from _return(setting, world, task, "DECIDED", "reads that the version is {state}", schema, state=decision.state)
     elif decision.state == DECIDED and plan.settles_earlier_version:
@@ -252,11 +252,11 @@ def _read_entries(setting: Setting, world: World, task: Task, step: str, after: 
     decision = world.broker.decision
     assert decision is not None
     entries = world.broker.entries_of(decision)
-    if entries is None and not setting.plan.unreadable_is_taken_out:
+    if entries is None and not setting.plan.unreadable_is_incomplete:
         yield Move(happened(task, "cannot read the decision"), _fail(setting, world, task))
         return
     mine = tuple(entry for entry in entries or () if entry.partition == task.partition)
-    if after is None and entries is None:  # it cannot be carried out: as if taken out
+    if after is None and entries is None:  # it cannot be carried out: as if incomplete
         after = _after_0(setting.plan) if task.step == LOOK else _after_2(setting.plan)
     event = happened(task, "reads that version {version} is decided", version=decision.version)
     if not mine and after is None:

@@ -65,7 +65,7 @@ def _of_case(case: Case) -> dict[str, Any]:
         "case": case.name,
         "kind": case.kind,
         "transaction_version": case.transaction_version,
-        "chunked": case.chunked,
+        "has_overflow": case.has_overflow,
     }
 
 

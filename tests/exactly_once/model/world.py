@@ -38,7 +38,7 @@ class Plan:
     takes_own_id_first: bool = True  # 1: before it reads what decides whether it writes
     id_has_attempt: bool = True  # 1
     id_has_stage_attempt: bool = False  # 1: tasks in Python do not see it, so another attempt can have the same id
-    taken_out_is_not_decided: bool = True  # 2
+    incomplete_is_not_decided: bool = True  # 2
     settles_earlier_version: bool = True  # 2, 6a: commits what is decided of a version that nobody repeats
     looks_at_decided: bool = True  # 3: whether what is decided for its partition is still open, or in Kafka
     compares_content_of_decided: bool = True  # 3: before it takes the own rows for those of the marker
@@ -51,37 +51,37 @@ class Plan:
     marker_has_schema: bool = True  # 5
     # The driver's commit()
     reads_decision_again: bool = True  # 6a
-    unreadable_is_taken_out: bool = True  # 2, 6a: a decision whose chunks were overwritten
+    unreadable_is_incomplete: bool = True  # 2, 6a: a decision whose overflow groups were overwritten
     goes_on_without_lost: bool = True  # 6a: the tasks have written again what was decided and is gone
-    records_before_it_goes_on: bool = True  # 6a: that it was taken out
-    fences_all_others: bool = True  # 6c
-    lists_empty_ids: bool = True  # 6c, 6h, 7
-    parks_fenced_ids: bool = True  # 6c, 6h, 7: an id that was fenced, and not used since, is not listed again
-    spares_empty_tasks: bool = True  # 6c: the ids in the messages of tasks that had no rows
-    reads_markers: bool = True  # 6d
-    reads_markers_after_fencing: bool = True  # 6d: not beside 6a and 6c
-    reads_all_markers: bool = True  # 6d: those of partitions that this run does not have, too
-    refuses_later_markers: bool = True  # 6d: of a task that was SKIPPED by one, when no decision reaches it
-    checks_decided_tasks: bool = True  # 6d: that what they have not written is in Kafka, and the same
-    compares_content_of_reached: bool = True  # 6d: another run's rows are no other rows if they are the same
-    checks_transactions: bool = True  # 6e
-    checks_empty_tasks: bool = True  # 6e: that nobody has taken the ids of tasks that had no rows
-    decides_before_it_ends: bool = True  # 6f
-    records_width: bool = True  # 6f: how many partitions there are, before the decision
-    chunks_have_parity: bool = True  # 6f: chunks of two versions that follow each other lie in different groups
-    looks_at_marker_of_lost: bool = True  # 6g
-    compares_content_of_lost: bool = True  # 6g
-    later_marker_counts: bool = True  # 6g: of an earlier version
-    only_warns_without_mark: bool = True  # 6h
-    fences_losers: bool = True  # 6h
-    spares_only_exact: bool = True  # 6h: an own id that is listed again is another's, but for an empty task's at its epoch
-    spares_later_decision: bool = True  # 6h: of a driver whose version is long carried out
-    decision_has_schema: bool = True  # 6f: the schema that the version's rows are encoded with
-    taken_out_keeps_schema: bool = True  # 6h
-    earlier_keep_schema: bool = True  # 6f: those of the versions before
-    checks_schemas: bool = True  # 6d, at the end: whether all tasks have encoded with one schema, that of the version
-    records_schema_of_markers: bool = True  # 6d: for the next run, if they have not
-    compares_schema_of_reached: bool = True  # 6d: rows of another schema are no other rows
+    records_before_it_goes_on: bool = True  # 6a: that it is incomplete
+    fences_all_others: bool = True  # 6b
+    lists_empty_ids: bool = True  # 6b, 6g, 7
+    parks_fenced_ids: bool = True  # 6b, 6g, 7: an id that was fenced, and not used since, is not listed again
+    spares_empty_tasks: bool = True  # 6b: the ids in the messages of tasks that had no rows
+    reads_markers: bool = True  # 6c
+    reads_markers_after_fencing: bool = True  # 6c: not beside 6a and 6b
+    reads_all_markers: bool = True  # 6c: those of partitions that this run does not have, too
+    refuses_later_markers: bool = True  # 6c: of a task that was SKIPPED by one, when no decision reaches it
+    checks_decided_tasks: bool = True  # 6c: that what they have not written is in Kafka, and the same
+    compares_content_of_reached: bool = True  # 6c: another run's rows are no other rows if they are the same
+    checks_transactions: bool = True  # 6d
+    checks_empty_tasks: bool = True  # 6d: that nobody has taken the ids of tasks that had no rows
+    decides_before_it_ends: bool = True  # 6e
+    records_width: bool = True  # 6e: how many partitions there are, before the decision
+    overflow_has_parity: bool = True  # 6e: two versions that follow each other have different overflow groups
+    looks_at_marker_of_lost: bool = True  # 6f
+    compares_content_of_lost: bool = True  # 6f
+    later_marker_counts: bool = True  # 6f: of an earlier version
+    only_warns_without_mark: bool = True  # 6g
+    fences_losers: bool = True  # 6g
+    spares_only_exact: bool = True  # 6g: an own id that is listed again is another's, but for an empty task's at its epoch
+    spares_later_decision: bool = True  # 6g: of a driver whose version is long carried out
+    decision_has_schema: bool = True  # 6e: the schema that the version's rows are encoded with
+    incomplete_keeps_schema: bool = True  # 6g
+    earlier_keep_schema: bool = True  # 6e: those of the versions before
+    checks_schemas: bool = True  # 6c, at the end: whether all tasks have encoded with one schema, that of the version
+    records_schema_of_markers: bool = True  # 6c: for the next run, if they have not
+    compares_schema_of_reached: bool = True  # 6c: rows of another schema are no other rows
     compares_content: bool = True  # at the end: with what was committed as the same version before
     # The driver's abort()
     records_abort: bool = True  # 7
@@ -124,7 +124,7 @@ class Case:
         attempts: spark.task.maxFailures, and the limit of speculative copies.
         when: transactions time out. "before the first restart": other faults happen only then, too.
         skips: whether a new run writes the version after the one that has failed, as a job may that counts by itself.
-        chunked: whether a decision is too long for one offset's metadata.
+        has_overflow: whether a decision is too long for one offset's metadata.
         coordinators: of transactional ids; each is listed by a request of its own.
         frames: how many DataFrames one foreachBatch writes with the same prefix; more than one is a mistake of the user.
         healthy_from: no write may fail that is neither among the first `healthy_from` runs nor writes of a foreachBatch.
@@ -143,7 +143,7 @@ class Case:
     when: When = "ever"
     transaction_version: int = 2
     skips: bool = False
-    chunked: bool = False
+    has_overflow: bool = False
     coordinators: int = 1
     frames: int = 1
     healthy_from: int | None = None
@@ -170,7 +170,7 @@ SECOND_FRAME: Final = str.maketrans("ab", "cd")
 
 
 def rows_of(version: int, split: str, frame: int) -> tuple[Rows, ...]:
-    """By partition."""
+    """Make the rows of each partition."""
     parts = SPLITS[split] if frame == 0 else [each.translate(SECOND_FRAME) for each in SPLITS[split]]
     return tuple(tuple(f"{version}{letter}" for letter in part) for part in parts)
 
@@ -229,8 +229,8 @@ class Driver(NamedTuple):
     fenced_at: int | None = None  # the epoch of the first of these; it is to be parked
     to_end: tuple[Entry, ...] = ()
     lost: tuple[Entry, ...] = ()
-    markers: tuple[Marker | None, ...] | None = None  # by partition, where they were read before 6c
-    is_untouched: bool | None = None  # what 6e has found beside 6d
+    markers: tuple[Marker | None, ...] | None = None  # by partition, where they were read before 6b
+    is_untouched: bool | None = None  # what 6d has found beside 6c
     found: Decision | None = None  # of another driver: it is carried out first, or instead
     earlier: tuple[Earlier, ...] = ()  # the contents of versions before this one
     reason: str = ""
@@ -240,7 +240,7 @@ class Driver(NamedTuple):
 
     @property
     def content(self) -> Rows:
-        """Of the whole write, as the tasks report it: DECIDED and SKIPPED ones have read their rows, too."""
+        """Add up the whole write, as the tasks report it: DECIDED and SKIPPED ones have read their rows, too."""
         return tuple(sorted(row for message in self.messages if message for row in message.content))
 
     def reported(self, plan: Plan) -> tuple[TransactionalId, ...]:

@@ -172,16 +172,16 @@ def test_a_heartbeat_that_cannot_be_read_is_not_taken_for_none(
     fetched = TransactionClient.fetch_offsets
 
     def refuse(client: TransactionClient, groups: Any, *arguments: Any, **named: Any) -> Any:
-        if any(group.endswith("-pulse") for group in groups):
+        if any(group.endswith("-heartbeat") for group in groups):
             code = Errors.GROUP_AUTHORIZATION_FAILED.number
-            raise AuthorizationError("Grant the user READ on the group 'P-q-pulse'", error_code=code)
+            raise AuthorizationError("Grant the user READ on the group 'P-q-heartbeat'", error_code=code)
         return fetched(client, groups, *arguments, **named)
 
     orphan(broker, name())
     monkeypatch.setattr(TransactionClient, "fetch_offsets", refuse)
     assert call(console, "abort", "--yes") == 1
     assert "Whether the query is alive cannot be seen: " in console.text
-    assert "Grant the user READ on the group 'P-q-pulse'" in console.text
+    assert "Grant the user READ on the group 'P-q-heartbeat'" in console.text
     assert is_open(broker, name())
     assert call(console, "abort", "--yes", "--force") == 0
     assert not is_open(broker, name())
@@ -353,7 +353,7 @@ def test_an_epoch_that_the_decision_does_not_name_is_not_decided(broker: FakeBro
 
 def test_where_decisions_may_not_be_read_open_transactions_are_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
     orphan(broker, name())
-    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=4)  # decisions and pulses, in two looks
+    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=4)  # decisions and heartbeats, in two looks
     assert call(console, "abort", "--force") == 1
     assert "Whether its version is decided cannot be read: [KAFKA_GROUP_AUTHORIZATION_FAILED]" in console.text
     assert is_open(broker, name())

@@ -1,0 +1,306 @@
+"""What markers and decisions say, as the metadata of offsets: from records to text and back. Pure functions.
+
+The offset is the version, the metadata holds the rest:
+
+    marker      `rows=3 fingerprint=00c0ffee00c0ffee key_schema=7 value_schema=12`
+                the ids of registered schemas that rows are encoded with; left out where there are none
+    decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… value_schema=12 earlier=… earlier_schemas=… entries=…`
+                state: decided, carried-out, incomplete; `earlier`: the contents of the versions before, packed
+    width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
+                decision hides it; whoever finds it missing writes it
+    aborted     the host of the driver; the offset is the time: what it planned before is aborted
+
+`entries` are the tasks' transactions, packed and compressed. If they are too long for an offset's metadata, they are written into
+overflow groups first, and the decision says `overflow=3 digest=…`: how many groups there are, and the digest of what is in them.
+The decision itself is one OffsetCommit, hence written whole or not at all.
+Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
+and each size that is read has a limit, which is checked before anything is built from it.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+import struct
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, SchemaIds, TaskTransaction
+
+METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
+MAX_OVERFLOW_GROUPS = 10_000  # of a decision: 40 MB, enough for MAX_TASKS
+MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
+WIDTHS = range(MAX_TASKS.bit_length() + 1)  # powers of two
+EARLIER_VERSIONS = 10  # of which a decision remembers the content
+MAX_NUMBER = 2**63 - 1
+
+
+class LedgerError(KafkaError):
+    """What was recorded in a group cannot be read: it is damaged, incomplete or of a later version of this package."""
+
+    condition = "KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE"
+
+
+class Marker(NamedTuple):
+    version: int
+    content: Content
+
+
+def is_in_kafka(marker: Marker | None, version: int, entry: TaskTransaction) -> bool:
+    """Whether the marker says that the rows of this entry of a version are in Kafka, by its transaction or another's, or later
+    rows."""
+    return marker is not None and (marker.version > version or marker == (version, entry.content))
+
+
+class State(enum.Enum):
+    DECIDED = "decided"
+    CARRIED_OUT = "carried-out"
+    INCOMPLETE = "incomplete"  # a transaction was gone: the next run writes what is missing
+
+
+class Earlier(NamedTuple):
+    """What was committed as an earlier version."""
+
+    version: int
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    Args:
+        version: of the write.
+        state: what has become of it.
+        tasks: Spark partitions of the write.
+        partitions: the most that any version of this owner has had, as far as it is known.
+        content: what is in Kafka, or will be: the whole write, all partitions together.
+        entries: the transactions to be committed. Only while `state` is DECIDED.
+        earlier: the last versions before this one that are in Kafka as a whole.
+    """
+
+    version: int
+    state: State
+    tasks: int
+    partitions: int
+    content: Content
+    entries: tuple[TaskTransaction, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
+
+    def reaches(self, version: int) -> bool:
+        """Whether that version is decided or carried out: its rows are not written again."""
+        return self.version > version or (self.version == version and self.state is not State.INCOMPLETE)
+
+    def now(self, state: State) -> Decision:
+        return replace(self, state=state, entries=())
+
+    def content_of(self, version: int) -> Content | None:
+        """None if it is not known: the version was never committed, or not as a whole, or too many have followed."""
+        return self.content if version == self.version else dict(self.earlier).get(version)
+
+    def before(self, version: int) -> tuple[Earlier, ...]:
+        """`earlier` of the decision on that version, if it follows this one."""
+        if self.version == version or self.state is State.INCOMPLETE:
+            return self.earlier
+        return (*self.earlier, Earlier(self.version, self.content))[-EARLIER_VERSIONS:]
+
+
+# ENCODING
+
+_DECIMAL = re.compile("[0-9]{1,19}")
+_FINGERPRINT = re.compile("[0-9a-f]{1,16}")
+_WORDS = frozenset(  # of a decision
+    (
+        *("tasks", "partitions", "rows", "fingerprint", "key_schema", "value_schema"),
+        *("earlier", "earlier_schemas", "entries", "overflow", "digest"),
+    )
+)
+
+
+def fits_one_offset(text: str, packed: str) -> bool:
+    """Whether a decision and its entries fit into one offset's metadata."""
+    return len(text) + len(packed) <= METADATA_BYTES - 50
+
+
+def pieces_of(packed: str) -> list[str]:
+    """Cut the entries of a decision into what fits into overflow groups."""
+    return [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
+
+
+def overflow_groups_in(values: Mapping[str, str], group: str) -> int:
+    """How many overflow groups hold the entries of a decision. Raises LedgerError."""
+    try:
+        return _number(values["overflow"], MAX_OVERFLOW_GROUPS)
+    except (KeyError, ValueError):
+        raise _unreadable(f"overflow={values.get('overflow', '')}", group) from None
+
+
+def marker_text(content: Content) -> str:
+    """The metadata of a marker."""
+    ids = [f" {part}_schema={number}" for part, number in content.schemas._asdict().items() if number is not None]
+    return f"rows={content.rows} fingerprint={content.fingerprint:016x}{''.join(ids)}"
+
+
+def decision_text(decision: Decision) -> str:
+    numbers = f"tasks={decision.tasks} partitions={decision.partitions} {marker_text(decision.content)}"
+    earlier = f" earlier={_packed_earlier(decision.earlier)}" if decision.earlier else ""
+    if any(each.content.schemas != NO_SCHEMAS for each in decision.earlier):
+        earlier += f" earlier_schemas={_packed_schemas(decision.earlier)}"
+    return f"{decision.state.value} {numbers}{earlier}"
+
+
+def _values(metadata: str) -> dict[str, str]:
+    return {name: value for name, _, value in (word.partition("=") for word in metadata.split())}
+
+
+def _number(text: str, most: int = MAX_NUMBER) -> int:
+    """As this package writes numbers: int() takes signs, spaces, underscores and thousands of digits."""
+    if not _DECIMAL.fullmatch(text) or int(text) > most:
+        raise ValueError
+    return int(text)
+
+
+def _content(values: Mapping[str, str]) -> Content:
+    if not _FINGERPRINT.fullmatch(values["fingerprint"]):
+        raise ValueError
+    ids = [values.get(f"{part}_schema") for part in SchemaIds._fields]
+    schemas = SchemaIds(*[None if text is None else _number(text, MAX_SCHEMA_ID) for text in ids])
+    return Content(_number(values["rows"]), int(values["fingerprint"], 16), schemas)
+
+
+def read_marker(record: CommittedOffset, group: str) -> Marker:
+    values = _values(record.metadata)
+    try:
+        return Marker(_version(record), _content(values))
+    except (KeyError, ValueError):
+        raise _unreadable(record.metadata, group) from None
+
+
+def _version(record: CommittedOffset) -> int:
+    if record.offset < 0:
+        raise ValueError
+    return record.offset
+
+
+@lru_cache(maxsize=4)  # a task looks twice
+def read_decision(record: CommittedOffset, group: str) -> tuple[Decision, Mapping[str, str]]:
+    """Without its entries; with the words that lead to them."""
+    state, _, rest = record.metadata.partition(" ")
+    values = _values(rest)
+    try:
+        if not values.keys() <= _WORDS:  # it may say which transactions are meant
+            raise ValueError
+        decision = Decision(
+            version=_version(record),
+            state=State(state),
+            tasks=_number(values["tasks"], MAX_TASKS),
+            partitions=_number(values["partitions"], 2 ** WIDTHS[-1]),
+            content=_content(values),
+            earlier=_unpacked_earlier(values.get("earlier", ""), values.get("earlier_schemas")),
+        )
+    except (KeyError, ValueError, struct.error):
+        raise _unreadable(record.metadata, group) from None
+    return decision, values
+
+
+def _unreadable(metadata: str, group: str) -> LedgerError:
+    return LedgerError(
+        f"the offset of group {printable(group)} has metadata that cannot be read: {printable(metadata)!r}. Another program"
+        " uses the"
+        " group, or a later version of pykafka-sink has written it: choose another transactionalIdPrefix, or use that version"
+    )
+
+
+_EARLIER = struct.Struct("<qQQ")  # version, rows, fingerprint
+
+
+def _packed_earlier(earlier: Sequence[Earlier]) -> str:
+    rows = [(version, content.rows, content.fingerprint) for version, content in earlier]
+    return b85encode(b"".join(_EARLIER.pack(*each) for each in rows)).decode()
+
+
+def _unpacked_earlier(text: str, schemas: str | None) -> tuple[Earlier, ...]:
+    """`schemas`: None in a decision that knows of no registered schema, or was written before there were any."""
+    data = b85decode(text)
+    if len(data) > EARLIER_VERSIONS * _EARLIER.size:
+        raise ValueError
+    rows = list(_EARLIER.iter_unpack(data))
+    ids = [NO_SCHEMAS] * len(rows) if schemas is None else _unpacked_schemas(schemas, len(rows))
+    return tuple(
+        Earlier(version, Content(count, fingerprint, each)) for (version, count, fingerprint), each in zip(rows, ids, strict=True)
+    )
+
+
+_SCHEMA_IDS = struct.Struct("<ii")  # of key and value; -1 for None
+
+
+def _packed_schemas(earlier: Sequence[Earlier]) -> str:
+    ids = [[-1 if number is None else number for number in content.schemas] for _, content in earlier]
+    return b85encode(b"".join(_SCHEMA_IDS.pack(*each) for each in ids)).decode()
+
+
+def _unpacked_schemas(text: str, versions: int) -> list[SchemaIds]:
+    data = b85decode(text)
+    if len(data) != versions * _SCHEMA_IDS.size:
+        raise ValueError
+    ids = list(_SCHEMA_IDS.iter_unpack(data))
+    if any(number < -1 for each in ids for number in each):
+        raise ValueError
+    return [SchemaIds(*[None if number == -1 else number for number in each]) for each in ids]
+
+
+_COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows
+
+
+def pack_entries(entries: Sequence[TaskTransaction]) -> str:
+    rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
+    columns = zip(*rows, strict=True)
+    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
+    return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
+
+
+def unpack_entries(text: str, decision: Decision, group: str) -> tuple[TaskTransaction, ...]:
+    """All are encoded with the decision's schemas. Raises LedgerError if there are more entries than tasks."""
+    schemas = decision.content.schemas
+    try:
+        columns = _columns(text, decision.tasks)
+    except (ValueError, struct.error, zlib.error):
+        raise _unreadable(text, group) from None
+    return tuple(
+        TaskTransaction(partition, attempt, producer_id, epoch, version, Content(count, fingerprint, schemas))
+        for partition, attempt, producer_id, epoch, version, count, fingerprint in zip(*columns, strict=True)
+    )
+
+
+def _columns(text: str, most_rows: int) -> list[tuple[int, ...]]:
+    if len(text) > MAX_OVERFLOW_GROUPS * METADATA_BYTES:
+        raise ValueError
+    data = b85decode(text)
+    (rows,) = struct.unpack_from("<I", data)
+    if rows > most_rows:
+        raise ValueError
+    layouts = [f"<{rows}{code}" for code in _COLUMNS]
+    size = sum(map(struct.calcsize, layouts))
+    inflater = zlib.decompressobj()
+    arrays = inflater.decompress(data[4:], size + 1)  # a few kilobytes can inflate to gigabytes
+    if len(arrays) != size or not inflater.eof or inflater.unused_data:
+        raise ValueError
+    columns = []
+    start = 0
+    for layout in layouts:
+        columns.append(struct.unpack_from(layout, arrays, start))
+        start += struct.calcsize(layout)
+    if any(min(column, default=0) < 0 for column in columns) or len(set(columns[0])) < rows:  # each partition once
+        raise ValueError
+    return columns
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

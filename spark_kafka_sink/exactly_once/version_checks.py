@@ -1,0 +1,168 @@
+"""Checks of a commit before it decides: what tasks report is compared with what coordinators say.
+
+Nothing here asks brokers: version_commit.py reads the markers and descriptions, and calls these functions in its steps c and d.
+All reports are of one write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_kafka_sink.admin.transaction_operations import TransactionDescription, TransactionState
+from spark_kafka_sink.errors import printable_list
+from spark_kafka_sink.exactly_once.decisions import WHY_GONE
+from spark_kafka_sink.exactly_once.ledger_records import Marker
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, ReplayError, Result, TaskReport, TaskTransaction
+
+logger = logging.getLogger(__name__)
+
+OTHER_SCHEMAS = (
+    "Another run has begun this version with other ones while this one wrote. Nothing of this run is committed; run the write"
+    " again: its tasks encode with the schemas of what is in Kafka"
+)
+_WHAT_TO_DO = (
+    "None of the rows of this write is in Kafka. If they are other rows, as after a checkpoint that was restored or shared, or in"
+    " a second write of one micro-batch: give them a txnVersion or transactionalIdPrefix of their own. If they are the same rows"
+    " and their values change with each run: make the query repeatable, or set onNonDeterministicReplay=keepFirst, which keeps"
+    " what is in Kafka"
+)
+
+
+def check_writes(reports: Sequence[TaskReport]) -> None:
+    """Raise CommitFailedError unless all reports are of the write of the first one."""
+    write = reports[0].write
+    others = {each.write for each in reports} - {write}
+    if others:
+        raise CommitFailedError(
+            f"the tasks' reports are of different writes: {printable_list(map(str, [write, *others]))}. Nothing was committed"
+        )
+
+
+def refuse_other_rows(text: str, *, keeps_first: bool) -> None:
+    """Raise ReplayError, or log `text` if the rows that are in Kafka are to be kept."""
+    if not keeps_first:
+        raise ReplayError(f"{text}. {_WHAT_TO_DO}")
+    logger.warning("! %s. Its rows were not written (onNonDeterministicReplay=keepFirst)", text)
+
+
+def schemas_of(reports: Iterable[TaskReport]) -> list[str]:
+    """The different schemas that tasks have encoded with, in words."""
+    return sorted(map(str, {each.content.schemas for each in reports}))
+
+
+def check_markers(
+    reports: Sequence[TaskReport], markers: Mapping[int, Marker], decision_group: str, *, keeps_first: bool
+) -> None:
+    """Compare the markers with what the tasks have seen. Errors that a repetition cannot fix are raised first.
+
+    Args:
+        reports: encoded with one schema.
+        markers: by Spark partition, of all partitions that there ever were.
+        decision_group: for an error.
+        keeps_first: whether later rows that are in Kafka are kept; otherwise they are an error.
+    """
+    first, by_partition = reports[0], {each.entry.partition: each for each in reports}
+    version = first.write.version
+    unseen = {
+        partition: marker
+        for partition, marker in markers.items()
+        if marker.version >= version and not _has_seen(by_partition.get(partition), marker)
+    }
+    comparable = {
+        partition: marker
+        for partition, marker in unseen.items()
+        if marker.version > version or marker.content.schemas == first.content.schemas
+    }
+    in_kafka = f"version {version} is in Kafka already for the Spark partitions {printable_list(unseen)}"
+    _check_later(version, by_partition, markers, keeps_first=keeps_first)
+    if any(marker != (version, _content_of(by_partition.get(partition))) for partition, marker in comparable.items()):
+        raise ReplayError(
+            f"{in_kafka}, written by an earlier run; this one has {len(reports)} partitions, and its tasks had not seen that."
+            " Nothing of this run is committed. Run the write again with as many partitions and the same rows in each"
+            " (spark.sql.shuffle.partitions, repartition, the same input splits), or begin anew with another"
+            " transactionalIdPrefix"
+        )
+    _check_missing(reports, markers, decision_group)
+    if unseen:
+        raise CommitFailedError(
+            f"{in_kafka}, with {'the same rows' if comparable else 'other schemas'}: another run has committed them while this"
+            " one wrote. End that one: a prefix is for one query or job at a time. Nothing of this run is committed; the write"
+            " can be run again, and finds them"
+        )
+
+
+def _check_later(version: int, reports: Mapping[int, TaskReport], markers: Mapping[int, Marker], *, keeps_first: bool) -> None:
+    later = {number: each for number, each in markers.items() if _is_later(reports.get(number), each)}
+    if later:
+        refuse_other_rows(
+            f"a later version, {max(each.version for each in later.values())}, is in Kafka for the Spark partitions"
+            f" {printable_list(later)}, and no decision says so: it was reset or has expired, or another run works with this"
+            f" transactionalIdPrefix. What was committed as version {version} is not known",
+            keeps_first=keeps_first,
+        )
+
+
+def _check_missing(reports: Sequence[TaskReport], markers: Mapping[int, Marker], decision_group: str) -> None:
+    missing = [each.entry.partition for each in reports if _is_missing(each, markers.get(each.entry.partition))]
+    if missing:
+        raise CommitFailedError(
+            f"tasks found that version {reports[0].write.version} was decided, and the decision is gone: group {decision_group}"
+            " was reset or has expired, or another run works with this transactionalIdPrefix. The rows of the Spark partitions"
+            f" {printable_list(missing)} are not in Kafka. Nothing was committed; run the write again"
+        )
+
+
+def _has_seen(report: TaskReport | None, marker: Marker) -> bool:
+    """Whether the task knows that its rows are in Kafka."""
+    if report is None:
+        return False
+    is_its_own = marker.version > report.write.version or marker.content == report.content
+    return report.result is Result.SKIPPED or (report.result is Result.DECIDED and is_its_own)
+
+
+def _content_of(report: TaskReport | None) -> Content | None:
+    """None for a task that was not to write this content: then any content is another."""
+    return None if report is None or report.result is Result.DECIDED else report.content
+
+
+def _is_later(report: TaskReport | None, marker: Marker) -> bool:
+    """Whether the task wrote nothing because later rows than its own are in Kafka."""
+    return report is not None and report.result is Result.SKIPPED and marker.version > report.write.version
+
+
+def _is_missing(report: TaskReport, marker: Marker | None) -> bool:
+    """Whether the task wrote nothing because the version was decided, but its rows are not in Kafka."""
+    if report.result is not Result.DECIDED:
+        return False
+    if marker is None or marker.version < report.write.version:
+        return bool(report.content.rows)
+    return marker.version > report.write.version
+
+
+def check_untouched(
+    found: Mapping[str, TransactionDescription | None], entries: Mapping[str, TaskTransaction], empty: Iterable[str]
+) -> None:
+    """Raise CommitFailedError unless the transactions are as the tasks have left them.
+
+    The coordinators are asked before anything is visible, as they end transactions that time out.
+
+    Args:
+        found, entries: by transactional id.
+        empty: ids of tasks without rows.
+    """
+    without_rows = set(empty)
+    gone = [
+        entry.partition for each, entry in entries.items() if not is_untouched(found[each], entry, is_empty=each in without_rows)
+    ]
+    if gone:
+        raise CommitFailedError(
+            f"the transactions of {len(gone)} of {len(entries)} tasks are not theirs any more (Spark partitions"
+            f" {printable_list(gone)}): {WHY_GONE}. Nothing is visible; the write can be run again"
+        )
+
+
+def is_untouched(found: TransactionDescription | None, entry: TaskTransaction, *, is_empty: bool) -> bool:
+    """Whether a task's transaction is as the task has left it: open, or Empty if the task had no rows."""
+    state = TransactionState.EMPTY if is_empty else TransactionState.ONGOING
+    return found is not None and found.state == state and found.is_of(entry.identity)

@@ -1,0 +1,132 @@
+"""Totals and gauges of each query and topic for Prometheus: `onCommit=spark_kafka_sink.sink.prometheus.record`.
+
+Spark calls `record` in a Python process on the driver that it ends after a minute of rest, and it may use several. So the totals
+are kept in a file, which every process adds to under a lock and replaces as a whole: a textfile for node_exporter. With a port,
+the process that has committed last serves that file as well. The driver's environment says where:
+
+    PYKAFKA_SINK_PROMETHEUS_FILE    path of the textfile, which ends with .prom for node_exporter
+    PYKAFKA_SINK_PROMETHEUS_PORT    9404, or host:9404; without a host, only this machine can reach it
+
+Files
+    metrics.py      METRICS, and how they are read from a commit's summary; there are no others
+    text_file.py    the file, its lock, and its text
+    __init__.py     the port, and what Spark calls
+
+Needs the extra `prometheus`.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import logging
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+try:
+    from prometheus_client import start_http_server
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"{error}: pip install prometheus-client where the driver runs", name=error.name) from error
+
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.sink.prometheus.metrics import PREFIX
+from spark_kafka_sink.sink.prometheus.text_file import FILE, NO_LOCKS, PORT, REMEDY, TextFile, registry
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.sink.commit import CommitSummary
+
+logger = logging.getLogger(__name__)
+
+ASK_LIMIT_S = 1.0  # for the answer of another process at the port
+
+
+# THE PORT
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the numbers go. `port`: 0 for none."""
+
+    file: Path
+    host: str = ""
+    port: int = 0
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Target:
+        """Raises ConfigError when the environment does not say where, or says something that cannot be."""
+        name, address = environment.get(FILE, "").strip(), environment.get(PORT, "").strip()
+        if not name and not address:
+            raise ConfigError(f"onCommit={__name__}.record does not know where to: {REMEDY}")
+        host, port = _host_and_port(address) if address else ("", 0)
+        file = Path(name).absolute() if name else _private_directory() / f"{port}.prom"
+        if not file.parent.is_dir():
+            raise ConfigError(f"{FILE}={name} lies in a directory that does not exist on the driver")
+        return cls(file, host, port)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65_535 or (colon and not host):
+        raise ConfigError(f"{PORT}={address} is neither a port, 1 to 65535, nor host:port")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def _private_directory() -> Path:
+    """Make the directory of the totals behind a port, if no file is named. No other user may be able to write there."""
+    if sys.platform == "win32":
+        raise ConfigError(NO_LOCKS)
+    directory = Path(tempfile.gettempdir()) / f"pykafka-sink-prometheus-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigError(f"{directory} belongs to others or can be written by them: name a file of your own in {FILE}")
+    return directory
+
+
+_serving: dict[tuple[int, str, int], object] = {}  # process, host and port -> the server; one commit at a time adds to it
+
+
+def _serve(target: Target) -> None:
+    """Open the port, unless this or another process of the sink has it open. Blocks for ASK_LIMIT_S at most."""
+    key = (os.getpid(), target.host, target.port)
+    if key in _serving:
+        return
+    try:
+        _serving[key] = start_http_server(target.port, target.host, registry(TextFile(target.file).read))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and _is_ours(target):
+            logger.debug("= port %d is served by another process; this one tries again at its next commit", target.port)
+            return
+        raise ConfigError(
+            f"{PORT}: {target.host}:{target.port} cannot be listened at ({error.strerror or error}); the commit is counted in"
+            f" {target.file}. Choose another port, one for each driver of this machine, or use {FILE} alone"
+        ) from error
+
+
+def _is_ours(target: Target) -> bool:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(target.host, target.host)
+    connection = http.client.HTTPConnection(host, target.port, timeout=ASK_LIMIT_S)
+    try:
+        connection.request("GET", "/metrics")
+        return PREFIX.encode() in connection.getresponse().read(65_536)
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+# WHAT SPARK CALLS
+
+
+def record(summary: CommitSummary) -> None:
+    """Add a commit to the totals; for the option onCommit. Raises ConfigError, which the sink logs: the write succeeds anyway."""
+    target = Target.of(os.environ)
+    TextFile(target.file).add(summary)
+    if target.port:
+        _serve(target)

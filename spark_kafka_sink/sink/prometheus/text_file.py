@@ -1,0 +1,152 @@
+"""The file of totals and gauges: each commit of each process is added under a lock, and the file is replaced as a whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.sink.prometheus.metrics import BY_NAME, METRICS, PREFIX, Labels, SinkMetric
+
+if sys.platform != "win32":
+    import fcntl
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.sink.commit import CommitSummary
+
+FILE = "PYKAFKA_SINK_PROMETHEUS_FILE"
+PORT = "PYKAFKA_SINK_PROMETHEUS_PORT"
+REMEDY = f"set {FILE} to a file for node_exporter's textfile collector, {PORT} to a port, or both, in the driver's environment"
+NO_LOCKS = "the driver runs on Windows, where this sink does not lock files: run it on Linux or macOS, or without onCommit"
+LOCK_LIMIT_S = 5.0
+LOCK_LOOK_S = 0.01
+MOST_SERIES = 2_000  # of a metric; further topics and reasons count as OTHER
+OTHER = "_other"
+BATCH = "batch"  # the query of writes that are no stream
+
+Values = dict[tuple[str, Labels], float]  # name, labels -> value
+
+
+class TextFile:
+    """The totals and gauges, in Prometheus' text format, for all processes of all drivers that name the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, summary: CommitSummary) -> None:
+        """Add a commit. Blocks for LOCK_LIMIT_S at most. Raises ConfigError."""
+        query = summary.query_id or BATCH
+        try:
+            with self._locked():
+                values = self.read()
+                for metric in METRICS:
+                    _add(values, metric, query, metric.read(summary))
+                self._replace(generate_latest(registry(lambda: values)))
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written ({error.strerror or error}): {REMEDY}") from error
+
+    def read(self) -> Values:
+        """Empty if there is no file yet. Raises ConfigError for a file of something else, which is left as it is."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        except UnicodeDecodeError as error:
+            raise self._of_others(error) from error
+        values: Values = {}
+        try:
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    metric = BY_NAME.get(sample.name)
+                    if metric is not None:
+                        values[sample.name, tuple(sample.labels[name] for name in metric.label_names)] = sample.value
+                    elif not sample.name.startswith(PREFIX):  # a newer sink may have more
+                        raise ValueError(f"{sample.name} is not of this sink")
+        except (ValueError, KeyError) as error:
+            raise self._of_others(error) from error
+        return values
+
+    def _of_others(self, error: Exception) -> ConfigError:
+        return ConfigError(
+            f"{self.path} holds something else ({error}); the commit is not counted. Name another file in {FILE}, or remove this"
+            " one"
+        )
+
+    def _replace(self, text: bytes) -> None:
+        """A reader sees the old file or the new one. The temporary file does not end with .prom: node_exporter passes it by."""
+        new = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
+        try:
+            new.write_bytes(text)
+            os.replace(new, self.path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self.path.parent / f".{self.path.name}.lock", "a") as lock:
+            until = time.monotonic() + LOCK_LIMIT_S
+            never = threading.Event()
+            while True:
+                try:
+                    _lock(lock)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > until:
+                        raise ConfigError(
+                            f"{self.path} was locked for {LOCK_LIMIT_S:g} s by another process; the commit is not counted"
+                        ) from error
+                    never.wait(LOCK_LOOK_S)
+            yield  # closing the file unlocks it
+
+
+def _lock(file: TextIO) -> None:
+    """Raises BlockingIOError if another process has locked it, ConfigError on Windows."""
+    if sys.platform == "win32":
+        raise ConfigError(NO_LOCKS)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _add(values: Values, metric: SinkMetric, query: str, found: Iterable[tuple[Labels, float]]) -> None:
+    known = sum(name == metric.name for name, _ in values)
+    for labels, value in found:
+        key = (metric.name, (query, *labels))
+        if key not in values:
+            if labels and known >= MOST_SERIES:
+                key = (metric.name, (query, OTHER))
+            known += 1
+        values[key] = values.get(key, 0) + value if metric.is_total else value
+
+
+class _FromFile(Collector):
+    def __init__(self, read: Callable[[], Values]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that the registry does not call `collect` when it is made."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        families = {metric.name: metric.family() for metric in METRICS}
+        for (name, labels), value in self._read().items():
+            families[name].add_metric(labels, value)
+        yield from (family for family in families.values() if family.samples)
+
+
+def registry(read: Callable[[], Values]) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_FromFile(read))
+    return registry
