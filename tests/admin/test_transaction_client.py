@@ -47,7 +47,7 @@ def test_transactions_of_many_coordinators_are_committed_by_somebody_else(cluste
         outcomes = client.end_transactions([writer.prepared() for writer in writers], True)
     assert list(outcomes) == [f"P-{number}" for number in range(40)]
     assert {outcome.end for outcome in outcomes.values()} == {TransactionEnd.ENDED}
-    assert sorted(broker.committed_values(TOPIC)) == sorted(b"%d" % number for number in range(40))  # type: ignore[type-var]
+    assert sorted(broker.committed_values(TOPIC)) == sorted(b"%d" % number for number in range(40))
     requests = broker.requests_of(ApiKey.END_TXN)
     assert {request.node_id for request in requests} == {0, 1, 2}
     assert {request.header.api_version for request in requests} == {5 if level == 2 else 4}
@@ -588,12 +588,12 @@ def test_several_requests_are_in_flight_on_one_connection(cluster: Cluster) -> N
         poll = requests.network.poll
 
         def watch(timeout_ms: int, now_ms: int) -> Any:
-            in_flight.append(requests.network.in_flight_request_count(0))  # type: ignore[attr-defined]
+            in_flight.append(requests.network.in_flight_request_count(0))
             if in_flight[-1] == 5:
                 release.set()
             return poll(timeout_ms, now_ms)
 
-        requests.network.poll = watch  # type: ignore[method-assign]
+        requests.network.poll = watch
         client.fence(ids)
     assert max(in_flight) == 5
 

@@ -113,7 +113,7 @@ def test_what_is_complete_is_neither_listed_nor_described(broker: FakeBroker, ru
     before = len(broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS))
     assert first.write_version(1, ["e"], ["f"]).fenced == 0
     described = broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS)[before:]
-    assert {each for request in described for each in request.message.transactional_ids} == {"P-q-0-0", "P-q-1-0"}  # type: ignore[attr-defined]
+    assert {each for request in described for each in request.message.transactional_ids} == {"P-q-0-0", "P-q-1-0"}
 
 
 def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: FakeBroker, run: Runs) -> None:
@@ -319,7 +319,7 @@ def test_a_task_that_takes_its_id_while_the_driver_aborts_writes_nothing(broker:
         first.abort()
         take_id(transactional_id)
 
-    late.producer.init_transactions = aborted_meanwhile  # type: ignore[method-assign]
+    late.producer.init_transactions = aborted_meanwhile
     with pytest.raises(WriteAbortedError):
         late.begin()
     assert open_transactions(broker) == []
@@ -869,7 +869,7 @@ def test_a_write_that_is_committed_does_not_fail_because_of_what_came_too_late(
         broker.fail_next(denied, Errors.CLUSTER_AUTHORIZATION_FAILED, times=2)
         return outcomes
 
-    first.client.end_transactions = ending  # type: ignore[method-assign]
+    first.client.end_transactions = ending
     assert first.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert "version 0 is committed, but " in caplog.text

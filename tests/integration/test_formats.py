@@ -214,7 +214,7 @@ def test_what_is_wrong_is_told_before_a_task_starts(
             "KAFKA_INVALID_CONFIG": avro(registry, valueSchema="newest"),
         }
         for condition, options in cases.items():
-            message = error_of(lambda options=options: save(orders(spark, 10), broker, name, **options))  # type: ignore[misc]
+            message = error_of(lambda options=options: save(orders(spark, 10), broker, name, **options))
             assert condition in conditions(message)
             assert "hunter2" not in message
     assert read_topic(name) == []

@@ -60,7 +60,7 @@ def read(registry: FakeRegistry, subject: str, records: list[ReadRecord]) -> lis
         schema_id = int.from_bytes(record.value[1:5], "big")
         text = texts[schema_id] if schema_id in texts else next(iter(texts.values()))
         row = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), fastavro.parse_schema(text), None)
-        found.append((schema_id, row["id"]))  # type: ignore[index,call-overload]
+        found.append((schema_id, row["id"]))
     return sorted(found, key=lambda each: each[1])
 
 
@@ -84,7 +84,7 @@ def test_a_running_query_with_latest_takes_the_version_it_finds_when_the_registr
 ) -> None:
     name = topic(1)
     first = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
-    newer = first | {"fields": [*first["fields"], {"name": "note", "type": "string", "default": "none"}]}  # type: ignore[misc]
+    newer = first | {"fields": [*first["fields"], {"name": "note", "type": "string", "default": "none"}]}
     registry.register(f"{name}-value", json.dumps(first))
     options = avro(registry, valueSchema="latest", latest__cache__ttl__sec="0")
     with running(stream.writer(stream.read().selectExpr("struct(id) value"), broker, name, **options)) as query:

@@ -110,4 +110,4 @@ def test_a_message_must_be_given_and_a_topic_too() -> None:
     with pytest.raises(TypeError, match="message=…"):
         KeyedMessage("orders", "the message of old code")
     with pytest.raises(ValueError, match="Topic cannot be null"):
-        KeyedMessage(None, message="x")  # type: ignore[arg-type]
+        KeyedMessage(None, message="x")

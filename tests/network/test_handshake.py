@@ -34,7 +34,7 @@ from tests.fakes.network_config import api_versions
 
 def finish(steps: object, answer: Message) -> NodeApiVersions:
     with pytest.raises(StopIteration) as finished:
-        steps.send(answer)  # type: ignore[attr-defined]
+        steps.send(answer)
     assert isinstance(finished.value.value, Session)
     return finished.value.value.api_versions
 
@@ -111,7 +111,7 @@ def doubted(answer: SaslHandshakeResponse) -> tuple[str, ...]:
         steps.send(answer)
     session = finished.value.value
     assert session.api_versions.latest_usable_version(ApiKey.PRODUCE) == 13
-    return session.mechanisms  # type: ignore[no-any-return]
+    return session.mechanisms
 
 
 def test_a_listener_that_is_doubted_tells_the_logins_that_it_may_demand() -> None:
@@ -219,7 +219,7 @@ def test_a_login_comes_before_everything_else_and_reads_like_the_protocol_page()
     assert isinstance(work, Background)
     assert steps.send(work.work()) == (SaslAuthenticateRequest(auth_bytes=b"first for broker"), 2)
     assert steps.send(reply(b"challenge")) == (SaslAuthenticateRequest(auth_bytes=b"second"), 2)
-    message, version = steps.send(reply(b"good", session_lifetime_ms=5000))  # type: ignore[misc]
+    message, version = steps.send(reply(b"good", session_lifetime_ms=5000))
     assert isinstance(message, ApiVersionsRequest)
     assert version == 4
     with pytest.raises(StopIteration) as finished:

@@ -130,11 +130,11 @@ def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer
 
     def hold() -> None:
         for lock in locks:
-            lock.acquire()  # type: ignore[attr-defined]
+            lock.acquire()
         held.set()
         leave.wait(WAIT_MS / 1000)
         for lock in locks:
-            lock.release()  # type: ignore[attr-defined]
+            lock.release()
 
     def everything() -> list[str]:
         answers = []

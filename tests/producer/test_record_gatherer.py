@@ -275,7 +275,7 @@ def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
         gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=True)
         return True
 
-    gathering.clock.wait = wait  # type: ignore[method-assign]
+    gathering.clock.wait = wait
     gathering.add(b"2", topic="b", size=1000)
     assert gathering.values == [[b"1"]]
     assert list(gathering.gatherer.bundles) == ["b"]
@@ -309,7 +309,7 @@ def test_a_gatherer_that_is_closed_while_a_caller_waits_takes_nothing_from_it() 
         gathering.encode_all()
         return True
 
-    gathering.clock.wait = close  # type: ignore[method-assign]
+    gathering.clock.wait = close
     with pytest.raises(ProducerClosedError):
         gathering.add(b"2", topic="b")
     assert gathering.stage.is_whole

@@ -107,7 +107,7 @@ def test_flush_waits_for_a_table_alone(producer: KafkaProducer) -> None:
 
 def test_every_part_of_a_record_comes_from_its_column(broker: FakeBroker, producer: KafkaProducer) -> None:
     headers = pa.array([[("h", b"1")], None], pa.map_(pa.string(), pa.binary()))
-    table = batch("v", "w", topic=["orders", "single"], key=["k", None], partition=[3, None], timestamp=[5, 6], headers=headers)  # type: ignore[arg-type]
+    table = batch("v", "w", topic=["orders", "single"], key=["k", None], partition=[3, None], timestamp=[5, 6], headers=headers)
     producer.send_table(None, table)
     producer.flush(WAIT_MS)
     (first,), (second,) = broker.records("orders", 3), broker.records("single")
@@ -374,7 +374,7 @@ def test_a_commit_of_another_thread_waits_for_the_whole_table(broker: FakeBroker
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch("a")
         commit.start()
-        broker.wait_until(lambda: not transactional._transaction_calls._is_open)  # type: ignore[union-attr]
+        broker.wait_until(lambda: not transactional._transaction_calls._is_open)
         yield batch("b")
 
     transactional.begin_transaction()

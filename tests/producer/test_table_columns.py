@@ -211,12 +211,12 @@ def test_a_null_among_headers_is_a_header_without_a_key() -> None:
 @pytest.mark.parametrize(("unit", "rest"), [("s", 678), ("ms", 0), ("us", 0), ("ns", 0)])
 def test_a_timestamp_is_its_instant_in_milliseconds_whatever_its_unit(zone: str, unit: str, rest: int) -> None:
     stamps = pa.array([MOMENT, None], pa.timestamp("us", zone)).cast(pa.timestamp(unit, zone), safe=False)
-    assert given(timestamp=stamps).timestamp.to_pylist() == [MOMENT_MS - rest, None]  # type: ignore[union-attr]
+    assert given(timestamp=stamps).timestamp.to_pylist() == [MOMENT_MS - rest, None]
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), encoded(pa.int64())], ids=str)
 def test_integers_are_milliseconds(kind: pa.DataType) -> None:
-    assert given(timestamp=column([5, None], kind)).timestamp.to_pylist() == [5, None]  # type: ignore[union-attr]
+    assert given(timestamp=column([5, None], kind)).timestamp.to_pylist() == [5, None]
 
 
 def test_seconds_that_are_no_milliseconds_are_an_error() -> None:
@@ -234,7 +234,7 @@ def test_a_column_of_nothing_but_nulls_has_no_type_and_is_taken(name: str) -> No
 
 def test_an_extension_type_counts_as_what_it_is_stored_as() -> None:
     keys = pa.array([b"0123456789abcdef"], pa.binary(16)).cast(UUID)
-    assert given(key=keys).key.to_pylist() == [b"0123456789abcdef"]  # type: ignore[union-attr]
+    assert given(key=keys).key.to_pylist() == [b"0123456789abcdef"]
 
 
 def test_a_name_overrides_the_column_whatever_its_type() -> None:
@@ -244,13 +244,13 @@ def test_a_name_overrides_the_column_whatever_its_type() -> None:
 def test_keys_and_values_are_not_copied() -> None:
     batch = pa.record_batch({"key": ["k"], "value": ["v"]})
     columns = TableColumns.find(batch.schema, "t").of(batch)
-    assert columns.key.buffers()[2].address == batch["key"].buffers()[2].address  # type: ignore[union-attr]
-    assert columns.value.chunk(0).buffers()[2].address == batch["value"].buffers()[2].address  # type: ignore[union-attr]
+    assert columns.key.buffers()[2].address == batch["key"].buffers()[2].address
+    assert columns.value.chunk(0).buffers()[2].address == batch["value"].buffers()[2].address
 
 
 def test_the_first_of_two_equal_names_counts_and_others_are_ignored() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array(["a"]), pa.array([2])], ["id", "value", "value"])
-    assert TableColumns.find(batch.schema, "t").of(batch).value.to_pylist() == ["a"]  # type: ignore[union-attr]
+    assert TableColumns.find(batch.schema, "t").of(batch).value.to_pylist() == ["a"]
 
 
 # WHAT IS SAID OF OTHERS

@@ -169,4 +169,4 @@ def test_a_known_answer_connects_nowhere(registry: FakeRegistry, clock: ManualCl
     def connect(_: RegistryConfig) -> None:
         raise AssertionError("it connects")
 
-    assert KnownSchemas(config(registry), connect, clock).by_id(1).text == LONG  # type: ignore[arg-type]
+    assert KnownSchemas(config(registry), connect, clock).by_id(1).text == LONG

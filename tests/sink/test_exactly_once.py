@@ -82,7 +82,7 @@ def run_task(
     message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
     found = pickle.loads(pickle.dumps(message))
     assert found == message
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def seen(broker: FakeBroker, topic: str = "t") -> list[str]:

@@ -50,7 +50,7 @@ def registry() -> Iterator[FakeRegistry]:
 def source(registry: FakeRegistry, **options: str | None) -> KafkaDataSource:
     """Names with double underscores for dots; None leaves an option out."""
     given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", "schema.registry.url": registry.url}
-    given |= {"schema.registry.max.retries": "0"} | {name.replace("__", "."): value for name, value in options.items()}  # type: ignore[dict-item]
+    given |= {"schema.registry.max.retries": "0"} | {name.replace("__", "."): value for name, value in options.items()}
     return KafkaDataSource(CaseInsensitiveDict({name: value for name, value in given.items() if value is not None}))
 
 

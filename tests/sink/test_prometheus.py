@@ -96,7 +96,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setenv(PORT, str(number))
     monkeypatch.setattr(prometheus, "_serving", {})
     yield number
-    for server, thread in prometheus._serving.values():  # type: ignore[misc]
+    for server, thread in prometheus._serving.values():
         server.shutdown()
         server.server_close()
         thread.join(LIMIT_S)
@@ -266,7 +266,7 @@ class SomethingElse(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"hello")
 
-    def log_message(self, *_: object) -> None:  # type: ignore[override]
+    def log_message(self, *_: object) -> None:
         """Not into pytest's output."""
 
 
@@ -328,7 +328,7 @@ def test_the_sink_calls_it_and_a_failure_is_only_logged(
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as changed:
         for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
-            changed.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+            changed.setitem(sys.modules, name, None)
         changed.delitem(sys.modules, "spark_kafka_sink.sink.prometheus")
         with pytest.raises(ConfigError, match="pip install prometheus-client where the driver runs"):
             commit.find_function(NAME)

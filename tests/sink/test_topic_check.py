@@ -100,7 +100,7 @@ def test_brokers_that_create_topics_are_left_to_do_so() -> None:
     "error", [Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.UNKNOWN_SERVER_ERROR, Errors.TOPIC_AUTHORIZATION_FAILED]
 )
 def test_what_brokers_do_not_tell_is_left_to_the_tasks(error: object, broker: FakeBroker) -> None:
-    broker.fail_next(ApiKey.DESCRIBE_CONFIGS, error, times=100)  # type: ignore[arg-type]
+    broker.fail_next(ApiKey.DESCRIBE_CONFIGS, error, times=100)
     plan(broker, "ordres")
     broker.fail_next(ApiKey.METADATA, Errors.TOPIC_AUTHORIZATION_FAILED, times=100)
     plan(broker, "secret")

@@ -193,7 +193,7 @@ def test_refused_credentials_reach_whoever_waits_with_node_and_user(mechanism: s
 def test_an_impostor_is_not_told_anything_and_its_connection_is_closed() -> None:
     """A server that accepts any proof, but cannot sign for the password."""
     net = SaslNet()
-    net.authenticate = lambda *_: SaslAuthenticateResponse(auth_bytes=b"v=AAAA")  # type: ignore[method-assign]
+    net.authenticate = lambda *_: SaslAuthenticateResponse(auth_bytes=b"v=AAAA")
     assert net.fail_to_log_in().condition == "KAFKA_ILLEGAL_SASL_CHALLENGE"
     assert net.selector.closed
     assert not net.selector.sent_of(ApiKey.METADATA)

@@ -104,7 +104,7 @@ def test_a_principal_that_a_token_names_is_escaped_and_cut_in_errors() -> None:
     """It is a claim of the token, which its issuer may fill with anything."""
     name = "al\x1b[2Kice\n" + "x" * 100_000
     login = bearer(OAuthBearerToken(Secret("abc.def"), principal_name=name))
-    next(login.start("broker")).work()  # type: ignore[union-attr]
+    next(login.start("broker")).work()
     assert login.who.startswith(r"token principal 'al\x1b[2Kice\nxx")
     assert len(login.who) < 1000
 
@@ -144,10 +144,10 @@ def test_what_would_break_the_message_is_not_sent(token: OAuthBearerToken) -> No
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: OAuthBearerToken(CANARY.encode()),  # type: ignore[arg-type]
-        lambda: OAuthBearerToken(Secret("abc"), "soon"),  # type: ignore[arg-type]
-        lambda: OAuthBearerToken(Secret("abc"), extensions={"a": 1}),  # type: ignore[dict-item]
-        lambda: OAuthBearerToken(Secret("abc"), extensions=None),  # type: ignore[arg-type]
+        lambda: OAuthBearerToken(CANARY.encode()),
+        lambda: OAuthBearerToken(Secret("abc"), "soon"),
+        lambda: OAuthBearerToken(Secret("abc"), extensions={"a": 1}),
+        lambda: OAuthBearerToken(Secret("abc"), extensions=None),
     ],
 )
 def test_a_token_of_the_wrong_types_fails_the_login_and_nothing_else(
@@ -441,7 +441,7 @@ class FakeSigner:
 def test_aws_tokens_come_from_the_official_signer(monkeypatch: pytest.MonkeyPatch, jaas: str, call: tuple[Any, ...]) -> None:
     signer = FakeSigner()
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[], MSKAuthTokenProvider=signer))
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)
     found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config="software.amazon.msk.auth.iam." + jaas)
     assert found.mechanism == "OAUTHBEARER"
     assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer " + CANARY.encode() + b"\x01\x01"
@@ -450,8 +450,8 @@ def test_aws_tokens_come_from_the_official_signer(monkeypatch: pytest.MonkeyPatc
 
 def test_what_aws_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     signer = FakeSigner()
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)
     found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config='IAMLoginModule required awsRoleArn="bad";')
     with pytest.raises(AuthenticationError, match=r"AWS gave no token for region eu-west-1: RuntimeError: AccessDenied\\n\\x1b"):
         Dialog(found.start(""))

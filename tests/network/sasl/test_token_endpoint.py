@@ -134,8 +134,8 @@ def test_the_login_module_may_hold_the_credentials(server: TokenServer, clock: M
     jaas = entry('clientId="i d" clientSecret="s&t" scope="x"')
     config = config_for(
         server,
-        sasl__oauthbearer__client__credentials__client__id=None,  # type: ignore[arg-type]
-        sasl__oauthbearer__client__credentials__client__secret=None,  # type: ignore[arg-type]
+        sasl__oauthbearer__client__credentials__client__id=None,
+        sasl__oauthbearer__client__credentials__client__secret=None,
         sasl__jaas__config='OAuthBearerLoginModule required clientId="i d" clientSecret="s&t" scope="x";',
         sasl__oauthbearer__header__urlencode="true",
     )
@@ -456,7 +456,7 @@ def verify(assertion: Secret, public: Any, algorithm: str) -> dict[str, Any]:
     else:
         pair = encode_dss_signature(int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big"))
         public.verify(pair, signed.encode(), ec.ECDSA(SHA256()))
-    return json.loads(base64.urlsafe_b64decode(signed.split(".")[0] + "=="))  # type: ignore[no-any-return]
+    return json.loads(base64.urlsafe_b64decode(signed.split(".")[0] + "=="))
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
@@ -464,12 +464,12 @@ def verify(assertion: Secret, public: Any, algorithm: str) -> dict[str, Any]:
 def test_an_assertion_is_signed_and_says_what_the_options_say(
     tmp_path: Path, clock: ManualClock, algorithm: str, passphrase: str | None
 ) -> None:
-    file, public = write_key(tmp_path, algorithm, passphrase and passphrase.encode())  # type: ignore[arg-type]
+    file, public = write_key(tmp_path, algorithm, passphrase and passphrase.encode())
     template = tmp_path / "template.json"
     template.write_text('{"header": {"kid": "k1"}, "payload": {"tenant": "t", "iss": "replaced"}}')
     config = bearer_config(
         sasl__oauthbearer__assertion__private__key__file=str(file),
-        sasl__oauthbearer__assertion__private__key__passphrase=passphrase,  # type: ignore[arg-type]
+        sasl__oauthbearer__assertion__private__key__passphrase=passphrase,
         sasl__oauthbearer__assertion__algorithm=algorithm,
         sasl__oauthbearer__assertion__template__file=str(template),
         sasl__oauthbearer__assertion__claim__iss="issuer",

@@ -48,7 +48,7 @@ def test_an_expiry_that_makes_no_sense_is_none(exp: object) -> None:
 
 
 def test_a_token_shows_neither_itself_nor_its_extensions() -> None:
-    assert CANARY not in repr(OAuthBearerToken(CANARY, extensions={"a": CANARY}))  # type: ignore[arg-type]  # str is wrapped
+    assert CANARY not in repr(OAuthBearerToken(CANARY, extensions={"a": CANARY}))  # str is wrapped
 
 
 # KEEPING AND RENEWING
@@ -285,7 +285,7 @@ def test_what_else_a_callback_returns_is_told_by_its_type_only(returned: object)
 
 def test_a_callback_gets_the_options_and_extensions_go_along() -> None:
     seen: list[Mapping[str, str]] = []
-    token = token_of_callback(lambda options: seen.append(options) or "abc", entry("a=b extension_c=d"))  # type: ignore[func-returns-value]
+    token = token_of_callback(lambda options: seen.append(options) or "abc", entry("a=b extension_c=d"))
     assert seen == [{"a": "b", "extension_c": "d"}]
     assert token.extensions == {"c": "d"}
 

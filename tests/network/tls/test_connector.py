@@ -163,7 +163,7 @@ def relay_single_bytes(left: socket.socket, right: socket.socket) -> None:
         both.register(right, selectors.EVENT_READ, left)
         while True:
             for key, _ in both.select(WAIT_SECONDS):
-                byte = key.fileobj.recv(1)  # type: ignore[union-attr]
+                byte = key.fileobj.recv(1)
                 if not byte:
                     return
                 key.data.sendall(byte)

@@ -91,7 +91,7 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, Any
     thread.start()
     try:
         with client.wrap_socket(ours, server_hostname="localhost") as secured:
-            seen |= {"greeting": secured.recv(7), "version": secured.version(), "cipher": secured.cipher()[0]}  # type: ignore[index]
+            seen |= {"greeting": secured.recv(7), "version": secured.version(), "cipher": secured.cipher()[0]}
     finally:
         thread.join(WAIT_SECONDS)
         theirs.close()

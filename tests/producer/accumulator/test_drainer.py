@@ -387,7 +387,7 @@ def test_a_batch_that_arrives_while_the_sender_leaves_an_empty_queue_is_found() 
         def __exit__(self, *_: object) -> None:
             return
 
-    lock, queue.lock = queue.lock, BusyLock()  # type: ignore[assignment]
+    lock, queue.lock = queue.lock, BusyLock()
     assert stage.ready(ONE_NODE) == set()
     assert stage.ready(ONE_NODE) == {0}
 

@@ -204,7 +204,7 @@ def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(pa
     stage.append(*[ROW] * 5, partition=[0, 1, 0, 1, 0])
     rows = sorted_slice([ROW] * 300, partitions)
     measure = Mock(wraps=rows.measure)
-    rows.measure = measure  # type: ignore[method-assign]
+    rows.measure = measure
     reservations = layout_of(stage, rows).reserve()
     measure.assert_called_once_with(0, 300)
     assert [each.hi for each in reservations][-1] == 300

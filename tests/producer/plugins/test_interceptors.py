@@ -74,8 +74,8 @@ class Appends(Life):
         self.seen.append(columns)
         if "on_send" in self.fails:
             raise ZeroDivisionError("as planned")
-        text = pa.scalar(self.text.encode(), columns.value.type)  # type: ignore[union-attr]
-        empty = pa.scalar(b"", columns.value.type)  # type: ignore[union-attr]
+        text = pa.scalar(self.text.encode(), columns.value.type)
+        empty = pa.scalar(b"", columns.value.type)
         return replace(columns, value=pc.binary_join_element_wise(columns.value, text, empty))
 
     def on_batch_acknowledgement(self, metadata: BatchMetadata, error: Exception | None) -> None:
@@ -145,7 +145,7 @@ def through(*interceptors: object, **columns: Any) -> ProducerColumns:
 
 def values(found: ProducerColumns) -> list[bytes | None]:
     assert found.value is not None
-    return found.value.to_pylist()  # type: ignore[no-any-return]
+    return found.value.to_pylist()
 
 
 # THE CHAIN: COLUMNS
@@ -226,7 +226,7 @@ def test_records_made_of_columns_have_all_of_a_row_and_become_one_again() -> Non
     ]
     assert found.headers is not None
     assert found.headers.to_pylist() == [[("h", b"1"), ("h", None)], []]
-    assert [each.to_pylist() for each in (found.topic, found.value, found.key, found.partition, found.timestamp)] == [  # type: ignore[union-attr]
+    assert [each.to_pylist() for each in (found.topic, found.value, found.key, found.partition, found.timestamp)] == [
         ["t", "u"],
         [b"a", b"b"],
         [b"k", None],
@@ -270,7 +270,7 @@ def test_a_record_may_change_its_topic_and_lose_everything_else() -> None:
         value=binary(b"a", b"b"),
         key=binary(b"k", b"k"),
     )
-    assert found.topic.to_pylist() == ["u", "t"]  # type: ignore[union-attr]
+    assert found.topic.to_pylist() == ["u", "t"]
     assert (values(found), found.key, found.headers) == ([None, None], None, None)
 
 
@@ -280,17 +280,17 @@ def test_a_record_may_change_its_topic_and_lose_everything_else() -> None:
         None,
         "text",
         ProducerRecord("t", 5.0),
-        ProducerRecord("t", b"x", partition="1"),  # type: ignore[arg-type]
-        ProducerRecord("t", b"x", timestamp=2.5),  # type: ignore[arg-type]
-        ProducerRecord(7, b"x"),  # type: ignore[arg-type]
-        ProducerRecord("t", b"x", headers=[(None, b"")]),  # type: ignore[list-item]
+        ProducerRecord("t", b"x", partition="1"),
+        ProducerRecord("t", b"x", timestamp=2.5),
+        ProducerRecord(7, b"x"),
+        ProducerRecord("t", b"x", headers=[(None, b"")]),
         ProducerRecord("t", b"x", timestamp=2**70),
     ],
 )
 def test_a_record_that_is_none_leaves_the_row_as_it_was(answer: object, caplog: pytest.LogCaptureFixture) -> None:
     found = through(ChangingRecords(lambda _: answer), value=pa.array(["a", "b"]), key=binary(b"k", None))
-    assert pc.equal(found.value.cast(pa.string()), pa.array(["a", "b"])).to_pylist() == [True, True]  # type: ignore[union-attr]
-    assert found.key.to_pylist() == [b"k", None]  # type: ignore[union-attr]
+    assert pc.equal(found.value.cast(pa.string()), pa.array(["a", "b"])).to_pylist() == [True, True]
+    assert found.key.to_pylist() == [b"k", None]
     assert "ChangingRecords.on_send failed for" in caplog.text
 
 
@@ -308,9 +308,9 @@ def test_one_bad_record_is_passed_over_alone_and_logged_once(caplog: pytest.LogC
 
 
 def test_what_is_wrong_with_a_callers_columns_is_left_to_the_producer_to_tell() -> None:
-    assert through(AppendsToRecords(), value=pa.array([1, 2])).value.to_pylist() == [1, 2]  # type: ignore[union-attr]
+    assert through(AppendsToRecords(), value=pa.array([1, 2])).value.to_pylist() == [1, 2]
     nulls = pa.array([None, "t"], pa.string())
-    assert through(AppendsToRecords(), topic=nulls, value=binary(b"a", b"b")).topic.to_pylist() == [None, "t"]  # type: ignore[union-attr]
+    assert through(AppendsToRecords(), topic=nulls, value=binary(b"a", b"b")).topic.to_pylist() == [None, "t"]
 
 
 # THE CHAIN: WHAT IT HEARS
@@ -587,12 +587,12 @@ def test_one_for_columns_sees_records_gathered_and_hears_of_them_by_batch(broker
         assert [future.result(0) for future in futures] == [RecordMetadata("orders", 2, n, n, 1, 2) for n in range(5)]
     (seen,) = instance.seen
     assert seen.topic == "orders"
-    assert [seen.key.to_pylist(), seen.partition.to_pylist(), seen.timestamp.to_pylist()] == [  # type: ignore[union-attr]
+    assert [seen.key.to_pylist(), seen.partition.to_pylist(), seen.timestamp.to_pylist()] == [
         [b"k"] * 5,
         [2] * 5,
         [0, 1, 2, 3, 4],
     ]
-    assert seen.headers.to_pylist() == [[("h", None)]] * 5  # type: ignore[union-attr]
+    assert seen.headers.to_pylist() == [[("h", None)]] * 5
     assert broker.values("orders", 2) == [b"%d!" % number for number in range(5)]
     assert broker.records("orders", 2)[0].headers == (("h", None),)
     assert instance.heard == [(BatchMetadata("orders", 2, 0, 5, -1), None)]
@@ -642,7 +642,7 @@ def test_each_callback_fires_once_when_plug_ins_spoil_gathered_records(broker: F
     spoil = Changing(lambda columns: replace(columns, partition=pa.array([9, None], pa.int32())))
     with producer_of(broker, spoil, partitioner_class=fail, linger_ms=10_000) as producer:
         for _ in range(2):
-            producer.send(ProducerRecord("other", b"x"), lambda _, error: heard.append(error.condition))  # type: ignore[union-attr]
+            producer.send(ProducerRecord("other", b"x"), lambda _, error: heard.append(error.condition))
         producer.flush(WAIT_MS)
     assert heard == ["KAFKA_UNKNOWN_PARTITION", "KAFKA_PARTITIONER_FAILED"]
 

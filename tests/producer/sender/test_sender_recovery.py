@@ -30,7 +30,7 @@ class Scene:
     """An idempotent producer with one partition that the brokers know: `introduction` is in its log."""
 
     def __init__(self, **options: object) -> None:
-        self.stage = Stage(enable_idempotence=True, **options)  # type: ignore[arg-type]
+        self.stage = Stage(enable_idempotence=True, **options)
         self.brokers = SimulatedBrokers(self.stage)
         self.write(b"introduction")
 
@@ -439,7 +439,7 @@ def behaving(stage: Stage) -> SimulatedBrokers:
         stage.clock.advance(10)
         return poll(timeout_ms, now_ms)
 
-    stage.client.poll = answering  # type: ignore[method-assign]
+    stage.client.poll = answering
     return brokers
 
 

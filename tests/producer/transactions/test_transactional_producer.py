@@ -187,17 +187,17 @@ def test_offsets_take_effect_with_the_commit(broker: FakeBroker, producer: Kafka
 @pytest.mark.parametrize(
     ("where", "offset", "group", "message"),
     [
-        (TopicPartition("orders", "0"), OffsetAndMetadata(1), GROUP, "a partition must be an int"),  # type: ignore[arg-type]
+        (TopicPartition("orders", "0"), OffsetAndMetadata(1), GROUP, "a partition must be an int"),
         (TopicPartition("orders", -1), OffsetAndMetadata(1), GROUP, "a partition must be from 0 to"),
-        (TopicPartition(0, 0), OffsetAndMetadata(1), GROUP, "a topic must be a str, not 0"),  # type: ignore[arg-type]
+        (TopicPartition(0, 0), OffsetAndMetadata(1), GROUP, "a topic must be a str, not 0"),
         (tp(0), OffsetAndMetadata(-1), GROUP, "the offset of orders-0 must be from 0 to"),
-        (tp(0), OffsetAndMetadata(1.5), GROUP, "the offset of orders-0 must be an int"),  # type: ignore[arg-type]
-        (tp(0), OffsetAndMetadata(1, 7), GROUP, "the metadata of orders-0 must be a str"),  # type: ignore[arg-type]
+        (tp(0), OffsetAndMetadata(1.5), GROUP, "the offset of orders-0 must be an int"),
+        (tp(0), OffsetAndMetadata(1, 7), GROUP, "the metadata of orders-0 must be a str"),
         (tp(0), "1", GROUP, "the offset of orders-0 must be an int"),
         ("orders", 1, GROUP, "offsets must map a TopicPartition to .*; there is a str"),
         (tp(0), OffsetAndMetadata(1, "\ud800"), GROUP, "the metadata of orders-0 must be valid text"),
         (tp(0), OffsetAndMetadata(1, leader_epoch=2**31), GROUP, "the leader epoch of orders-0 must be from -1 to"),
-        (tp(0), OffsetAndMetadata(1), ConsumerGroupMetadata(None), "a group id must be a str"),  # type: ignore[arg-type]
+        (tp(0), OffsetAndMetadata(1), ConsumerGroupMetadata(None), "a group id must be a str"),
         (tp(0), OffsetAndMetadata(1), ConsumerGroupMetadata("g", 2**31), "a generation id must be from -1 to"),
     ],
 )

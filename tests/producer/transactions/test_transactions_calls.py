@@ -220,7 +220,7 @@ def test_a_broker_that_restarts_in_a_transaction_costs_nothing_but_time(broker: 
         assert not committing.is_alive()
         assert delivery.done()
     broker.transactions.write_markers()
-    assert sorted(broker.committed_values("orders")) == [b"a", b"a", b"b", b"b"]  # type: ignore[type-var]
+    assert sorted(broker.committed_values("orders")) == [b"a", b"a", b"b", b"b"]
 
 
 # OFFSETS
@@ -543,7 +543,7 @@ def test_only_one_of_two_threads_that_begin_at_the_same_time_begins(broker: Fake
             is_let_on.wait(30)
             hand_over(*arguments)
 
-        calls._hand_over = slow_hand_over  # type: ignore[method-assign]
+        calls._hand_over = slow_hand_over
         first = threading.Thread(target=producer.begin_transaction, daemon=True)
         first.start()
         broker.wait_until(lambda: bool(calls._beginning))
@@ -570,9 +570,9 @@ def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker
                 producer.abort_transaction()
             return operation
 
-        calls._call = call_and_be_overtaken  # type: ignore[method-assign]
+        calls._call = call_and_be_overtaken
         producer.begin_transaction()
-        calls._call = call  # type: ignore[method-assign]
+        calls._call = call
         write(producer, b"a")
         producer.commit_transaction()
     assert committed(broker) == [b"a"]

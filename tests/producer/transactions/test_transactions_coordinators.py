@@ -383,7 +383,7 @@ def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_gets_an_ans
         def __bool__(self) -> bool:
             return True
 
-    fresh.manager.requests._queue = TakenMeanwhile()  # type: ignore[assignment]
+    fresh.manager.requests._queue = TakenMeanwhile()
     assert "batches are not acknowledged yet" in fresh.manager.waiting_for()
 
 

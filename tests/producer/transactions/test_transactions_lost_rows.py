@@ -258,7 +258,7 @@ def test_records_gathered_before_a_commit_are_part_of_it_and_not_of_the_next_one
         producer.begin_transaction()
     producer.commit_transaction()
     broker.transactions.write_markers()
-    assert sorted(broker.committed_values("orders")) == [b"0", b"1", b"2", b"3", b"4"]  # type: ignore[type-var]
+    assert sorted(broker.committed_values("orders")) == [b"0", b"1", b"2", b"3", b"4"]
     producer.close()
 
 

@@ -147,7 +147,7 @@ def test_a_record_that_fails_ends_the_run_and_its_transaction_is_aborted(
     assert stderr.startswith("perf: error: [KAFKA_TOPIC_AUTHORIZATION_FAILED] ")
     assert "records failed)" in stderr
     assert fake.committed_values("t") == []
-    assert not any(request.message.committed for request in fake.requests_of(ApiKey.END_TXN))  # type: ignore[attr-defined]
+    assert not any(request.message.committed for request in fake.requests_of(ApiKey.END_TXN))
 
 
 @by_mode

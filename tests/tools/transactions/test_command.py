@@ -210,9 +210,9 @@ def test_what_is_at_rest_is_neither_listed_nor_described(broker: FakeBroker, con
         orphan(broker, name(task=task)).end(commit=task % 2 == 0)
     orphan(broker, name("another"))
     assert call(console, "list") == 0
-    asked = {each for request in broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS) for each in request.message.transactional_ids}  # type: ignore[attr-defined]
+    asked = {each for request in broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS) for each in request.message.transactional_ids}
     assert asked == {name("another"), "P-"}  # and whether something is hidden
-    filters = [set(request.message.state_filters) for request in broker.requests_of(ApiKey.LIST_TRANSACTIONS)]  # type: ignore[attr-defined]
+    filters = [set(request.message.state_filters) for request in broker.requests_of(ApiKey.LIST_TRANSACTIONS)]
     assert {"Empty", "Ongoing", "PrepareAbort", "PrepareCommit"} in filters
     assert {"CompleteCommit"} in filters  # has the owner without a decision committed?
     assert set() not in filters
