@@ -110,6 +110,15 @@ def test_fates_are_read_in_any_case(written: str) -> None:
             {"deadLetterTopic": "t", "onInvalidRecord": "deadLetter", "topic": "t"},
             "deadLetterTopic=t is the topic that is written to; name another",
         ),
+    ],
+)
+def test_rows_are_dead_lettered_to_a_topic_of_their_own(options: dict[str, str], problem: str) -> None:
+    assert check(**options)[1] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
         (
             {"onRecordTooLarge": "drop"},
             "Invalid value drop for configuration onRecordTooLarge: String must be one of (case insensitive):"
@@ -121,7 +130,7 @@ def test_fates_are_read_in_any_case(written: str) -> None:
         ),
     ],
 )
-def test_a_fate_and_its_topic_belong_together(options: dict[str, str], problem: str) -> None:
+def test_a_value_out_of_range_is_a_problem_that_names_the_range(options: dict[str, str], problem: str) -> None:
     assert check(**options)[1] == [problem]
 
 
