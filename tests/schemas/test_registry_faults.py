@@ -532,7 +532,7 @@ def test_a_proxy_is_not_used_over_http_for_this_machine_or_where_it_is_excluded(
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "urllib3", None)
-    with pytest.raises(ConfigError, match=r"pip install 'pykafka-sink\[registry\]'"):
+    with pytest.raises(ConfigError, match=r'pip install "pykafka-sink\[registry\]"'):
         client("http://localhost:1")
 
 
