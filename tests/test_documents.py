@@ -29,6 +29,7 @@ DESIGN = DOCS / "design.md"
 PACKAGE = ROOT / "spark_kafka_sink"
 
 BLOCKS_RUN_BY = "tests/integration/test_document_code.py"
+LONGEST_LINE = 130
 
 # Beginning of a block -> the test that runs it.
 SHOWN_ELSEWHERE = {
@@ -170,6 +171,12 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
         assert len(inside) > 10
         named |= inside - {"spark_kafka_sink/pyspark_kafka_sink.py"}
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_of_prose_are_wrapped(page: Path) -> None:
+    prose = [line for line in without_code(page).splitlines() if not line.lstrip().startswith(("|", "<"))]
+    assert [line for line in prose if len(line) > LONGEST_LINE] == []
 
 
 def test_the_readme_is_short() -> None:
