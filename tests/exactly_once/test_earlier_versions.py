@@ -11,10 +11,8 @@ from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.driving import Run
-from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, time_out, visible
+from tests.exactly_once.runs import Runs, open_transactions, partly_committed, time_out, visible
 from tests.fakes.fake_broker import FakeBroker
-
-__all__ = ["broker", "run"]  # fixtures
 
 
 def die_amid_commits(first: Run, version: int = 0) -> Decision:

@@ -6,10 +6,8 @@ import pytest
 
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, SchemaIds
-from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, visible
+from tests.exactly_once.runs import Runs, open_transactions, partly_committed, visible
 from tests.fakes.fake_broker import FakeBroker
-
-__all__ = ["broker", "run"]  # fixtures
 
 FIRST, NEWER = SchemaIds(value=1), SchemaIds(value=2)
 

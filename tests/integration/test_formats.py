@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import exactly_once_options
 from tests.integration.reading import ReadRecord, ReadTopic, Topic
-from tests.integration.writing import FileStream, conditions, error_of, run, save
+from tests.integration.writing import FileStream, avro, conditions, error_of, run, save
 from tests.schemas.fake_registry import FakeRegistry
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-QUICK = {"schema__registry__max__retries": "0"}
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
-
-
-def avro(registry: FakeRegistry, **more: str) -> dict[str, str]:
-    return {"valueFormat": "avro", "schema__registry__url": registry.url, **QUICK, **more}
 
 
 def orders(spark: SparkSession, rows: int = 1000) -> DataFrame:

@@ -18,13 +18,10 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.reading import ReadRecord, ReadTopic, Topic
-from tests.integration.test_formats import avro, registry
-from tests.integration.writing import FileStream, conditions, error_of, run
+from tests.integration.writing import FileStream, avro, conditions, error_of, run
 from tests.schemas.fake_registry import FakeRegistry
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.usefixtures("one_planner")]
-
-__all__ = ["registry"]  # a fixture
 
 
 @pytest.fixture

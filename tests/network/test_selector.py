@@ -8,7 +8,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -23,6 +23,7 @@ from spark_kafka_sink.protocol.primitives import Buffer
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import framed
 from tests.fakes.network_config import network_config
+from tests.network.polling import poll_until
 
 INIT = InitProducerIdRequest(transaction_timeout_ms=1)
 MAX_IDLE_MS = 60_000
@@ -77,14 +78,6 @@ def selector(clock: ManualClock) -> Iterator[Selector]:
     selector = Selector(clock, connections_max_idle_ms=MAX_IDLE_MS, open_transport=PlaintextTransport)
     yield selector
     selector.close()
-
-
-def poll_until(selector: Selector, condition: Callable[[], bool], polls: int = 2000) -> None:
-    for _ in range(polls):
-        selector.poll(100)
-        if condition():
-            return
-    raise AssertionError("it did not happen")
 
 
 def connect(selector: Selector, server: Server, node_id: int = 1) -> tuple[Connection, socket.socket]:

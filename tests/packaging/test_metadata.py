@@ -16,7 +16,7 @@ import spark_kafka_sink
 from hatch_build import with_absolute_links
 from tests import pythons
 from tests.documents import ROOT, links, read, table_rows
-from tests.integration import test_versions
+from tests.integration import clusters
 from tests.packaging import release
 
 PROJECT = tomllib.loads(read(ROOT / "pyproject.toml"))
@@ -134,7 +134,7 @@ def test_the_same_pythons_are_tested_classified_and_told_to_users() -> None:
 def test_the_same_pysparks_are_tested_and_told_to_users() -> None:
     told = re.findall(r"\d\.\d", row_of(README, "pyspark")[1])
     assert row_of(VERSIONS, "pyspark")[1:3] == [told[0], told[-1]]
-    assert sorted({pyspark for pyspark, _ in test_versions.BESIDE}) == told
+    assert sorted({pyspark for pyspark, _ in clusters.BESIDE}) == told
     assert tried_in_workflow("pyspark") == [["none", *told]]
 
 

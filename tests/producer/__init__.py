@@ -77,7 +77,8 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
     the other 120, about transactions → one by one in transactions/__init__.py, with librdkafka's tests 0103 and 0105
 
-ProducerBatchTest → test_producer_batch.py  all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves… under SPLITTING
+ProducerBatchTest → test_producer_batch.py
+    all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves… under SPLITTING
 BuiltInPartitionerTest → plugins/test_partitioner.py  all; rack and leaderless partitions in test_built_in_partitioner.py
 FutureRecordMetadataTest → test_record_bundle.py, test_delivery.py
 KafkaProducerTest → test_kafka_producer.py, test_single_records.py, test_user_partitioners.py
@@ -114,5 +115,6 @@ AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → 
 ProducerMetadataTest → tests/network
 
 Beyond Java: test_properties.py (any rows, faults, moving leaders and concurrent writers: each row once, in order, memory whole),
-reservations of concurrent callers, wake-ups that must not be lost, and the first batch of a partition that a broker does not know.
+reservations of concurrent callers, wake-ups that must not be lost, and the first batch of a partition that a broker does
+not know.
 """

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.network.test_hostile_brokers import assert_harmless
+from tests.network.hostile_answers import assert_harmless
 from tests.producer.harness import TOPIC, Stage, metadata_response
 
 error_codes = st.one_of(st.just(0), st.integers(-1, 140), st.integers(-(1 << 15), (1 << 15) - 1))

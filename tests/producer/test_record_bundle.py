@@ -16,8 +16,8 @@ from spark_kafka_sink.producer.topic_rows import rows_of
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
+from tests.producer.gathering import Gathering
 from tests.producer.harness import TOPIC, tp
-from tests.producer.test_record_gatherer import Gathering
 
 
 class Sent(NamedTuple):

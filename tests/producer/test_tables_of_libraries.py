@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import duckdb
@@ -13,15 +13,9 @@ import pytest
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.fakes.fake_broker import FakeBroker
-from tests.fakes.record_decoder import Record
 from tests.producer.transactions.transactional_brokers import producer_of
+from tests.producer.written_tables import EXPECTED, MOMENTS, written
 
-WAIT_MS = 30_000
-MOMENTS = [datetime(2024, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC)]
-EXPECTED = [
-    Record(0, 1_704_164_645_678, b"k", b"v", (("h", b"1"), ("h", None))),
-    Record(1, 1_704_153_600_000, None, None, ()),
-]
 SQL = """
     SELECT * FROM (VALUES
         ('k', 'v', 'one', 0, [{key: 'h', value: '1'::BLOB}, {key: 'h', value: NULL}], TIMESTAMPTZ '2024-01-02 03:04:05.678999Z'),
@@ -41,13 +35,6 @@ def broker() -> Iterator[FakeBroker]:
 def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
     with producer_of(broker, transactional_id=None) as made:
         yield made
-
-
-def written(broker: FakeBroker, producer: KafkaProducer, table: Any, topic: str | None = None) -> list[Record]:
-    delivery = producer.send_table(topic, table)
-    producer.flush(WAIT_MS)
-    assert delivery.result(0).acknowledged == delivery.rows
-    return broker.records(topic or "one")
 
 
 def polars_frame() -> pl.DataFrame:

@@ -12,7 +12,7 @@ from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from tests.schemas.fake_registry import FakeRegistry, send
-from tests.schemas.test_registry_contract import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
+from tests.schemas.registry_samples import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
 
 
 @pytest.fixture

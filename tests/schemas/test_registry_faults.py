@@ -25,9 +25,9 @@ from spark_kafka_sink.schemas.registry_errors import RegistryError
 from spark_kafka_sink.schemas.registry_pools import pool_for
 from tests.fakes.certificates import Authority
 from tests.fakes.clock import ManualClock
-from tests.network.sasl.test_token_endpoint import TokenServer
+from tests.network.sasl.token_server import TokenServer
 from tests.schemas.fake_registry import FakeRegistry, Fault, answers, hangs_up, stops_halfway
-from tests.schemas.test_registry_contract import FIRST, condition
+from tests.schemas.registry_samples import FIRST, condition
 
 CANARY = "canary7Qx2zzWq"
 QUICK = {"schema.registry.retries.wait.ms": "1", "schema.registry.retries.max.wait.ms": "1"}

@@ -31,7 +31,7 @@ from tests.fakes.certificates import Authority
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.fake_selector import framed
 from tests.fakes.network_config import network_config
-from tests.network.test_selector import poll_until
+from tests.network.polling import poll_until
 
 INIT = InitProducerIdRequest(transaction_timeout_ms=1)
 WAIT_SECONDS = 10

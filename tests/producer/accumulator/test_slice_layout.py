@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, Po
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
-from tests.producer.accumulator.test_sorted_slice import ROW, sorted_slice
+from tests.producer.accumulator.slices import ROW, sorted_slice
 from tests.producer.harness import TOPIC, Accumulation
 
 BATCH = 1024
