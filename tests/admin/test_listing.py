@@ -26,7 +26,7 @@ from tests.fakes.fake_broker import Fault
 from tests.fakes.transaction_coordinator import internal_partition
 
 
-def test_a_list_that_is_too_large_is_told_at_once_as_what_it_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_too_large_is_named_in_the_error_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client connected and asked again until max.block.ms, and then doubted security.protocol."""
     broker = cluster()
     for number in range(9):

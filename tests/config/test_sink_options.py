@@ -83,7 +83,7 @@ def test_what_spark_adds_is_no_problem(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.records == []
 
 
-def test_a_warning_is_told_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_logged_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
     """Spark has the options of a stream checked twice in every micro-batch."""
     for _ in range(3):
         check(kafka__lingr__ms="3", path="p", kafka__acks="1")
@@ -159,7 +159,7 @@ def test_options_of_consumers_are_warnings_that_propose_nothing_else(key: str, c
         ({"maxBytesPerSecond": "10MB"}, "Invalid value 10MB for configuration maxBytesPerSecond: Not a number of type LONG"),
     ],
 )
-def test_values_that_spark_or_a_user_may_spell_otherwise_are_told(given: dict[str, str], message: str) -> None:
+def test_values_that_spark_or_a_user_may_spell_otherwise_are_problems(given: dict[str, str], message: str) -> None:
     (problem,) = check(**given)[1]
     assert message in problem
 

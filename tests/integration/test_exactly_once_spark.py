@@ -101,7 +101,7 @@ def test_of_a_write_that_fails_no_row_is_seen(
     assert seen.values(name, name) == once(0, 300)
 
 
-def test_on_commit_is_called_once_for_each_commit_and_told_what_was_found(
+def test_on_commit_is_called_once_for_each_commit_with_what_was_found(
     spark: SparkSession, broker: LocalKafka, topic: Topic
 ) -> None:
     name = topic(2)

@@ -186,7 +186,7 @@ def test_bytes_get_the_frame_of_a_registered_schema(
     assert [each.value for each in read_topic(name)] == [b"\x00\x00\x00\x00\x01\x00\x08\x01", None]
 
 
-def test_what_is_wrong_is_told_before_a_task_starts(
+def test_what_is_wrong_fails_the_write_before_a_task_starts(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(1)

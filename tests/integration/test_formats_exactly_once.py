@@ -103,7 +103,7 @@ class Crash:
 
 
 @pytest.mark.parametrize("is_lost", [True, pytest.param(False, marks=pytest.mark.matrix)], ids=["a part is lost", "all is there"])
-def test_a_restart_encodes_with_the_decided_schemas_and_the_next_batch_with_newer_ones(
+def test_a_restart_keeps_the_decided_schemas_and_the_next_batch_takes_newer_ones(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, registry: FakeRegistry, tmp_path: Path, is_lost: bool
 ) -> None:
     """Others register newer versions of both subjects between the driver's death and its restart."""

@@ -76,7 +76,7 @@ def test_a_running_query_goes_on_without_its_registry(
     assert read(registry, f"{name}-value", read_topic(name)) == [(1, number) for number in range(30)]
 
 
-def test_a_running_query_with_latest_takes_the_version_it_finds_when_the_registry_is_back(
+def test_a_query_with_latest_takes_the_version_it_finds_when_the_registry_is_back(
     stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, registry: FakeRegistry
 ) -> None:
     name = topic(1)

@@ -176,7 +176,7 @@ for who in ("user", "job"):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_jobs_have_rows_handed_over_fast_unless_told_otherwise(tmp_path: Path) -> None:
+def test_jobs_set_small_arrow_batches_unless_the_user_sets_others(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRINTS_FAST_ROWS)
     user = ["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m", "--conf", f"{ARROW_COMPRESSION}=lz4"]

@@ -550,7 +550,9 @@ def test_a_forced_close_ends_a_wait_before_a_retry(fake: FakeBroker) -> None:
     assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("backing-off")}
 
 
-def test_a_failure_nobody_foresaw_is_told_and_the_thread_goes_on(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_nobody_foresaw_reaches_on_error_and_the_thread_goes_on(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given_up: list[str] = []
     handle, failing = EventHandler.handle, [True]
 

@@ -246,7 +246,7 @@ def test_a_broker_from_before_kafka_1_0_is_of_no_use() -> None:
         steps.send(SaslHandshakeResponse())
 
 
-def test_an_unknown_mechanism_is_told_with_those_that_the_broker_has() -> None:
+def test_the_error_of_an_unknown_mechanism_names_those_that_the_broker_has() -> None:
     steps: Any = handshake(TwoRounds(), "broker")
     next(steps)
     steps.send(api_versions())
@@ -257,7 +257,7 @@ def test_an_unknown_mechanism_is_told_with_those_that_the_broker_has() -> None:
     assert e.value.condition == "KAFKA_UNSUPPORTED_SASL_MECHANISM"
 
 
-def test_a_listener_without_sasl_is_told_with_the_likely_cause() -> None:
+def test_the_error_at_a_listener_without_sasl_has_the_likely_cause() -> None:
     steps: Any = handshake(TwoRounds(), "broker")
     next(steps)
     steps.send(api_versions())
@@ -265,7 +265,7 @@ def test_a_listener_without_sasl_is_told_with_the_likely_cause() -> None:
         steps.send(SaslHandshakeResponse(error_code=34))
 
 
-def test_refused_credentials_are_told_in_the_brokers_words() -> None:
+def test_refused_credentials_raise_in_the_brokers_words() -> None:
     steps, _ = until_exchange()
     steps.send(b"first")
     with pytest.raises(AuthenticationError, match=r"SASL TEST for user 'alice': .*\"Invalid username or password\"") as raised:

@@ -280,14 +280,14 @@ def test_names_that_brokers_tell_cannot_forge_a_log_or_make_it_long(caplog: pyte
 
 
 @pytest.mark.parametrize("host", [FORGED, "\0" + FORGED, "a." + "b" * 64 + FORGED])
-def test_a_host_name_that_is_none_is_told_in_bounded_length(host: str) -> None:
+def test_the_error_of_a_host_name_that_is_none_is_bounded(host: str) -> None:
     with pytest.raises(OSError, match="is not a host name") as raised:
         resolve(host, 9092)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 2_000
 
 
-def test_what_a_broker_says_at_the_login_is_told_in_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_broker_says_at_the_login_is_bounded_in_error_and_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     refusal = SaslAuthenticateResponse(error_code=58, error_message=FORGED[:30_000])
     answers = {
@@ -308,19 +308,19 @@ def test_what_a_broker_says_at_the_login_is_told_in_bounded_length(caplog: pytes
     assert all(record.getMessage().isprintable() and len(record.getMessage()) < 2_000 for record in caplog.records)
 
 
-def test_the_logins_that_a_broker_offers_are_told_in_bounded_length() -> None:
+def test_the_logins_that_a_broker_offers_are_bounded_in_the_error() -> None:
     assert_harmless(str(login_demanded((FORGED,) * 1)))
     assert len(str(login_demanded((FORGED,) * 1000))) < 20_000
 
 
-def test_a_scram_error_is_told_in_bounded_length() -> None:
+def test_a_scram_error_of_the_broker_is_bounded_in_the_error() -> None:
     keys = ScramKeys("SCRAM-SHA-256", Secret("p"), b"salt", 4096)
     with pytest.raises(AuthenticationError) as raised:
         check_server_final(b"e=" + FORGED[:3000].encode(), b"", keys)
     assert_harmless(str(raised.value))
 
 
-def test_a_refused_token_is_told_in_bounded_length() -> None:
+def test_the_reason_of_a_refused_token_is_bounded_in_the_error() -> None:
     cache: Any = SimpleNamespace(token=lambda: OAuthBearerToken(Secret("abc")), principal_name=None)
     steps: Any = OAuthBearerLogin(cache).start("broker")
     steps.send(next(steps).work())
@@ -330,7 +330,7 @@ def test_a_refused_token_is_told_in_bounded_length() -> None:
     assert_harmless(str(raised.value))
 
 
-def test_an_exception_of_foreign_code_is_told_in_bounded_length() -> None:
+def test_an_exception_of_foreign_code_is_bounded_in_the_error() -> None:
     def fail() -> None:
         raise LookupError(FORGED)
 

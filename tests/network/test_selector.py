@@ -197,7 +197,7 @@ def test_sending_without_a_connection_is_a_mistake(selector: Selector) -> None:
         selector.send(1, [b"x"])
 
 
-def test_what_happened_is_told_until_the_next_poll(selector: Selector, server: Server) -> None:
+def test_what_happened_is_listed_until_the_next_poll(selector: Selector, server: Server) -> None:
     connection, peer = connect(selector, server)
     selector.send(1, connection.send(INIT, 5))
     peer.sendall(answer(0))
@@ -219,7 +219,7 @@ class EagerTransport(PlaintextTransport):
         return True
 
 
-def test_a_connection_made_at_once_is_told_by_the_next_poll_which_does_not_wait(server: Server, clock: ManualClock) -> None:
+def test_a_connection_made_at_once_is_listed_by_the_next_poll_which_does_not_wait(server: Server, clock: ManualClock) -> None:
     selector = Selector(clock, connections_max_idle_ms=-1, open_transport=EagerTransport)
     selector.connect(1, server.address, Connection("test"))
     assert not selector.is_channel_ready(1)

@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_child_is_told_to_make_its_own_producer(producer: KafkaProducer, call: str) -> None:
+def test_the_error_in_a_child_says_to_make_its_own_producer(producer: KafkaProducer, call: str) -> None:
     producer.send(ProducerRecord("orders", b"gathered"))  # the child finds a bundle that takes records without any check
     answer = in_a_fork(lambda: CALLS[call](producer))
     assert answer.startswith("[KAFKA_ILLEGAL_STATE]")

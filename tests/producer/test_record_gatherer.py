@@ -33,7 +33,7 @@ def test_a_bundle_is_no_larger_than_a_request_however_large_batches_are() -> Non
     assert Gathering(**options).gatherer.bundle_bytes == 1 << 20
 
 
-def test_the_sender_is_told_of_the_first_record_so_that_it_counts_the_linger() -> None:
+def test_the_first_record_wakes_the_sender_so_that_it_counts_the_linger() -> None:
     gathering = Gathering()
     gathering.add()
     gathering.add()

@@ -250,7 +250,7 @@ def test_a_stream_that_gets_no_memory_fails_and_says_how_far_it_came(broker: Fak
         ("single", batch("a", "b" * 2_000_000), RecordTooLargeError, "row 1 of this table, topic single"),
     ],
 )  # fmt: skip
-def test_bad_columns_are_told_before_a_row_is_queued(
+def test_bad_columns_raise_before_a_row_is_queued(
     broker: FakeBroker, producer: KafkaProducer, topic: Any, table: Any, kind: type[KafkaError], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as found:

@@ -90,7 +90,7 @@ def test_what_is_no_table_is_named_with_what_to_pass(table: Any, words: str) -> 
 
 
 @pytest.mark.parametrize("of_another_library", [False, True])
-def test_what_a_source_raises_is_told_as_an_error_of_the_table(of_another_library: bool) -> None:
+def test_what_a_source_raises_becomes_an_error_of_the_table(of_another_library: bool) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield BATCH
         raise ZeroDivisionError("no more rows")
@@ -279,13 +279,13 @@ def test_the_first_of_two_equal_names_counts_and_others_are_ignored() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_type_is_told_with_what_it_must_be_and_how(name: str, kind: pa.DataType, words: str) -> None:
+def test_the_error_of_a_wrong_type_says_what_it_must_be_and_how(name: str, kind: pa.DataType, words: str) -> None:
     found = problem({"topic": pa.string(), "value": pa.string()} | {name: kind}, None)
     assert found.startswith(f"column {name} has type {kind}; it must be ")
     assert words in found
 
 
-def test_a_missing_column_is_told_with_the_columns_that_there_are() -> None:
+def test_the_error_of_a_missing_column_names_the_columns_that_there_are() -> None:
     text = "there is no column value; nulls in it are tombstones, but it must be there. The table's columns are: "
     assert problem({"id": pa.int64(), "payload": pa.string()}) == f"{text}id, payload"
     assert problem({"VALUE": pa.string()}) == f"{text}VALUE. Did you mean 'VALUE'? Rename it to value"
@@ -295,7 +295,7 @@ def test_a_missing_column_is_told_with_the_columns_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(("name", "meant"), [("Key", "key"), ("header", "headers"), ("time_stamp", "timestamp")])
-def test_a_column_that_is_probably_misspelt_is_told(name: str, meant: str) -> None:
+def test_a_column_that_is_probably_misspelt_is_an_error(name: str, meant: str) -> None:
     """The sink ignores it, as Spark's does: its rows have no key then."""
     found = problem({"value": pa.string(), name: pa.string()})
     assert found == f"column {name!r} is no part of a record; did you mean {meant}? Rename it, or leave it out of the table"
@@ -313,7 +313,7 @@ def test_columns_of_a_topic_that_was_read_are_taken_as_they_are() -> None:
     assert TableColumns.find(schema, None).mapping.timestamp == 5
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_one_error() -> None:
     found = problem({"value": pa.int8(), "keys": pa.string(), "partition": pa.string()}, None)
     assert found.startswith("4 things are wrong:")
     assert all(f"\n  - {each}" in found for each in ("no topic", "column 'keys'", "column value", "column partition"))

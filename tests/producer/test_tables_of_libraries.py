@@ -80,7 +80,7 @@ def test_headers_of_polars_in_arrays_of_a_fixed_width(broker: FakeBroker, produc
     assert written(broker, producer, frame, "two")[0].headers == (("h", b"1"),)
 
 
-def test_what_polars_has_that_is_no_record_is_told(producer: KafkaProducer) -> None:
+def test_what_polars_has_that_is_no_record_is_an_error(producer: KafkaProducer) -> None:
     with pytest.raises(SchemaError, match=r"column timestamp has type timestamp\[us\]"):
         producer.send_table("one", pl.DataFrame({"value": ["v"], "timestamp": [datetime(2024, 1, 2)]}))
     with pytest.raises(SchemaError, match="column value has type int64"):
@@ -116,6 +116,6 @@ def test_text_of_duckdb_in_views_is_written(broker: FakeBroker, producer: KafkaP
         assert written(broker, producer, connection.sql(SQL)) == EXPECTED
 
 
-def test_what_is_wrong_in_a_query_of_duckdb_is_told(producer: KafkaProducer) -> None:
+def test_what_is_wrong_in_a_query_of_duckdb_is_an_error(producer: KafkaProducer) -> None:
     with pytest.raises(SchemaError, match="column partition has type string; it must be int32"):
         producer.send_table("one", duckdb.sql("SELECT 'v' AS value, '0' AS partition"))

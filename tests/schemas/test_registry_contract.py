@@ -137,7 +137,7 @@ def another_client(url: str, method: str, path: tuple[str, ...], body: dict[str,
     return client.call(RegistryRequest("prepare a test", method, path, body=body))
 
 
-def test_the_compatibility_mode_of_a_subject_is_told(registry_url: str, registry: SchemaRegistry, subject: str) -> None:
+def test_the_compatibility_mode_of_a_subject_is_found(registry_url: str, registry: SchemaRegistry, subject: str) -> None:
     registry.register(subject, FIRST)
     another_client(registry_url, "PUT", ("config", subject), {"compatibility": "FORWARD"})
     assert registry.compatibility(subject) == "FORWARD"

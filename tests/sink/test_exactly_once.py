@@ -341,7 +341,7 @@ def test_dead_letters_and_skipped_rows_are_part_of_the_transaction(broker: FakeB
     assert open_ids(broker) == []
 
 
-def test_a_marker_topic_that_does_not_exist_is_told_before_any_row_is_written(
+def test_a_marker_topic_that_does_not_exist_raises_before_any_row_is_written(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marker failed after all rows, with an error that did not name the option."""

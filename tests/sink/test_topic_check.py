@@ -142,7 +142,7 @@ def test_outside_of_sparks_processes_nobody_is_asked(broker: FakeBroker, monkeyp
     assert asked(broker) == []
 
 
-def test_wrong_options_are_told_without_asking(broker: FakeBroker) -> None:
+def test_wrong_options_raise_before_brokers_are_asked(broker: FakeBroker) -> None:
     with pytest.raises(ConfigError, match="acks"):
         plan(broker, "ordres", **{"kafka.acks": "7"})
     assert asked(broker) == []

@@ -114,7 +114,7 @@ def test_extensions_follow_the_token() -> None:
     assert first_message(token) == b"n,,\x01auth=Bearer abc\x01logicalCluster=lkc-1\x01identityPoolId=pool\x01\x01"
 
 
-def test_a_refused_token_is_acknowledged_and_told_with_the_brokers_reason() -> None:
+def test_a_refused_token_is_acknowledged_and_raises_with_the_brokers_reason() -> None:
     dialog = Dialog(bearer(OAuthBearerToken(Secret(CANARY))).start("broker"))
     assert dialog.send(b'{"status":"invalid_token"}') == b"\x01"
     with pytest.raises(AuthenticationError, match=r"KAFKA_SASL_AUTHENTICATION_FAILED.*invalid_token") as raised:
@@ -166,7 +166,7 @@ def test_a_token_that_cannot_be_had_fails_the_login() -> None:
 
 
 @given(refusal=st.binary(min_size=1))
-def test_any_refusal_of_a_token_can_be_told(refusal: bytes) -> None:
+def test_any_refusal_of_a_token_raises(refusal: bytes) -> None:
     dialog = Dialog(bearer(OAuthBearerToken(Secret("abc"))).start("broker"))
     dialog.send(refusal)
     with pytest.raises(AuthenticationError, match="the broker rejected the token"):
@@ -293,7 +293,7 @@ def test_gssapi_refuses_an_offer_that_it_cannot_take(offer: bytes) -> None:
         ("unwrap", "Server not found"),
     ],
 )
-def test_what_kerberos_refuses_is_told(fails_in: str, message: str) -> None:
+def test_what_kerberos_refuses_is_named_in_the_error(fails_in: str, message: str) -> None:
     with pytest.raises(AuthenticationError, match=message) as raised:  # noqa: PT012 - whichever of them
         dialog = gssapi_dialog(FakeGssapi(fails_in=fails_in))
         dialog.send(b"reply")
@@ -318,7 +318,7 @@ def test_what_kerberos_says_comes_with_a_remedy_if_there_is_one(code: int, login
     assert raised.value.message.endswith(remedy)
 
 
-def test_the_host_and_what_kerberos_says_of_it_are_told_on_one_line_and_cut() -> None:
+def test_the_host_and_what_kerberos_says_of_it_are_cut_to_one_line_of_the_error() -> None:
     """The host is what a broker advertises, and the Kerberos library repeats it."""
     host = "x\nforged" + "y" * 10_000
     gssapi = FakeGssapi(fails_in="step")
@@ -366,7 +366,7 @@ def test_tickets_for_a_keytab_are_kept_in_memory_for_each_principal(tmp_path: Pa
     assert alice["store"]["ccache"] != bob["store"]["ccache"]
 
 
-def test_a_keytab_that_cannot_be_read_is_told_before_anything_is_sent() -> None:
+def test_a_keytab_that_cannot_be_read_raises_before_anything_is_sent() -> None:
     with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: keyTab=/nowhere/k cannot be read: No such file"):
         gssapi_dialog(FakeGssapi(), 'Krb5LoginModule required useKeyTab=true keyTab="/nowhere/k" principal="a";')
     with pytest.raises(
@@ -395,13 +395,13 @@ def test_names_and_passwords_go_to_the_mechanism_that_was_asked_for() -> None:
     assert (scram.mechanism, scram.who) == ("SCRAM-SHA-512", "delegation token 'id'")
 
 
-def test_a_missing_kerberos_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_kerberos_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigError, match="pip install gssapi"):
         login(sasl__kerberos__service__name="kafka")
 
 
-def test_a_missing_aws_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_aws_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(ConfigError, match="pip install aws-msk-iam-sasl-signer-python"):
         login(sasl__mechanism="AWS_MSK_IAM")
@@ -448,7 +448,7 @@ def test_aws_tokens_come_from_the_official_signer(monkeypatch: pytest.MonkeyPatc
     assert signer.calls == [call]
 
 
-def test_what_aws_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_aws_refuses_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     signer = FakeSigner()
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)
@@ -471,6 +471,6 @@ def test_a_token_callback_is_found_by_its_dotted_name() -> None:
 @pytest.mark.parametrize(
     "name", ["no_such_module.function", f"{__name__}.no_such_function", f"{__name__}.CANARY", "com.google.auth.Handler"]
 )
-def test_a_callback_that_cannot_be_loaded_is_told(name: str) -> None:
+def test_a_callback_that_cannot_be_loaded_is_named_in_the_error(name: str) -> None:
     with pytest.raises(ConfigError, match=f"sasl.login.callback.handler.class={name} cannot be loaded: "):
         login(sasl__mechanism="OAUTHBEARER", sasl__login__callback__handler__class=name)

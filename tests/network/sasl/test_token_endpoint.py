@@ -127,7 +127,7 @@ def test_asking_again_ends_after_the_time_for_it(server: TokenServer, clock: Man
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_a_final_refusal_is_told_at_once_in_the_servers_words(server: TokenServer, clock: ManualClock, status: int) -> None:
+def test_a_final_refusal_raises_at_once_in_the_servers_words(server: TokenServer, clock: ManualClock, status: int) -> None:
     server.answers = [(status, b'{"error":"invalid_client","error_description":"no such client"}', {})]
     message = refusal(config_for(server), clock)
     assert message == f"no token from {server.url} after 1 attempt(s): HTTP status {status} invalid_client: no such client"
@@ -164,7 +164,7 @@ def test_what_is_no_answer_of_http_is_escaped_and_cut(server: TokenServer, clock
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"access_token":null}', b'{"access_token":" "}', b"\xff", b"[" * 100_000, b'{"id_token":"x"}']
 )
-def test_an_answer_without_a_token_is_told(server: TokenServer, clock: ManualClock, body: bytes) -> None:
+def test_an_answer_without_a_token_is_an_error(server: TokenServer, clock: ManualClock, body: bytes) -> None:
     server.answers = [(200, body, {})]
     assert "the answer has no access_token" in refusal(config_for(server), clock)
 
@@ -180,7 +180,7 @@ def test_redirects_are_not_followed(server: TokenServer, clock: ManualClock) -> 
     assert len(server.requests) == 1
 
 
-def test_an_answer_that_does_not_come_in_time_is_told(server: TokenServer, clock: ManualClock) -> None:
+def test_an_answer_that_does_not_come_in_time_is_an_error(server: TokenServer, clock: ManualClock) -> None:
     release = threading.Event()
     server.answers = [lambda _: release.wait(30)]
     config = config_for(server, sasl__login__read__timeout__ms="50", sasl__login__retry__backoff__max__ms="0")
@@ -341,7 +341,7 @@ def test_a_proxy_that_lets_its_answer_drip_is_given_up_in_time(proxy: Proxy, clo
         drip.release.set()
 
 
-def test_a_server_that_hangs_up_or_is_not_there_is_told(server: TokenServer, clock: ManualClock) -> None:
+def test_a_server_that_hangs_up_or_is_not_there_is_an_error(server: TokenServer, clock: ManualClock) -> None:
     server.answers = [lambda handler: handler.connection.close()]
     once = {"sasl__login__retry__backoff__max__ms": "0"}
     assert "after 1 attempt(s)" in refusal(config_for(server, **once), clock)
@@ -373,13 +373,13 @@ def test_the_login_module_says_whom_to_trust_over_https_as_in_java(
     )
 
 
-def test_a_server_that_is_not_trusted_is_told_at_once(https_server: TokenServer, clock: ManualClock) -> None:
+def test_a_server_that_is_not_trusted_raises_at_once(https_server: TokenServer, clock: ManualClock) -> None:
     message = refusal(config_for(https_server), clock)
     assert "after 1 attempt(s): SSLCertVerificationError" in message
     assert https_server.requests == []
 
 
-def test_certificates_that_the_login_module_names_and_that_cannot_be_read_are_told(server: TokenServer) -> None:
+def test_certificates_of_the_login_module_that_cannot_be_read_are_an_error(server: TokenServer) -> None:
     jaas = entry(f'ssl.truststore.location="/nowhere/ca.pem" ssl.truststore.password="{CANARY}"')
     with pytest.raises(
         ConfigError, match=r"sasl\.jaas\.config: ssl\.truststore\.location=/nowhere/ca\.pem: there is no"
@@ -478,7 +478,7 @@ def test_an_assertion_is_exchanged_for_a_token(server: TokenServer, clock: Manua
         ("RS256", {"template__file": __file__}, "must hold JSON like"),
     ],
 )
-def test_a_key_or_template_that_cannot_be_used_is_told(
+def test_a_key_or_template_that_cannot_be_used_is_an_error(
     tmp_path: Path, clock: ManualClock, key: str, options: dict[str, str], message: str
 ) -> None:
     if key == "garbage":
@@ -497,7 +497,7 @@ def test_a_key_or_template_that_cannot_be_used_is_told(
     assert "PRIVATE KEY" not in str([frame.locals for frame in shown.stack])
 
 
-def test_a_missing_cryptography_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_cryptography_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(ConfigError, match="pip install cryptography"):
         jwt_assertion.require_cryptography()

@@ -340,7 +340,7 @@ def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str)
     assert stage.is_whole
 
 
-def test_later_writes_are_told_what_ended_the_sender() -> None:
+def test_later_writes_raise_what_ended_the_sender() -> None:
     stage = Stage()
     stage.send(b"a", owner=LeavingOwner())
     stage.client.respond(produce_response(partition_answer()))

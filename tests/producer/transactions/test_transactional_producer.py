@@ -502,7 +502,7 @@ def test_a_transaction_that_timed_out_at_the_coordinator_is_lost_and_says_so(bro
     ],
     ids=str,
 )
-def test_what_no_retry_mends_is_fatal_and_told_by_name(broker: FakeBroker, api: ApiKey, error: ErrorCode) -> None:
+def test_what_no_retry_mends_is_fatal_and_named_in_the_error(broker: FakeBroker, api: ApiKey, error: ErrorCode) -> None:
     broker.fail_next(api, error)
     with producer_of(broker) as producer:
         with pytest.raises(FatalProducerError, match=ID) as raised:
@@ -512,7 +512,7 @@ def test_what_no_retry_mends_is_fatal_and_told_by_name(broker: FakeBroker, api: 
             producer.begin_transaction()
 
 
-def test_a_transaction_timeout_that_the_brokers_refuse_is_told(broker: FakeBroker) -> None:
+def test_a_transaction_timeout_that_the_brokers_refuse_is_named_in_the_error(broker: FakeBroker) -> None:
     too_long_ms = broker.transactions.max_timeout_ms + 1
     message = rf"transaction\.timeout\.ms={too_long_ms}\b"
     with producer_of(broker, transaction_timeout_ms=too_long_ms) as producer, pytest.raises(FatalProducerError, match=message):
@@ -588,7 +588,7 @@ def test_closing_within_a_transaction_aborts_it(broker: FakeBroker) -> None:
     assert broker.last_stable_offset("single", 0) == 2  # the row and the marker
 
 
-def test_whoever_waits_for_a_commit_is_told_when_the_producer_is_closed_by_force(broker: FakeBroker) -> None:
+def test_whoever_waits_for_a_commit_gets_an_error_when_a_forced_close_ends_it(broker: FakeBroker) -> None:
     producer = producer_of(broker)
     producer.init_transactions()
     producer.begin_transaction()

@@ -132,7 +132,7 @@ def test_init_keeps_within_its_time_while_nobody_answers() -> None:
 
 
 @pytest.mark.parametrize("error", [Errors.INVALID_TXN_STATE, Errors.TRANSACTION_ABORTABLE], ids=str)
-def test_an_end_that_fails_after_its_time_is_told_by_the_same_call(broker: FakeBroker, error: ErrorCode) -> None:
+def test_an_end_that_fails_after_its_time_is_raised_by_the_same_call(broker: FakeBroker, error: ErrorCode) -> None:
     with producer_of(broker) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -391,7 +391,7 @@ def test_a_closed_producer_refuses_every_call_at_once(broker: FakeBroker, call: 
         ALL_CALLS[call](producer)
 
 
-def test_a_sender_that_has_ended_is_told_by_every_call(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_raises_what_has_ended_the_sender(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = producer_of(broker)
     producer.init_transactions()
 
@@ -408,7 +408,7 @@ def test_a_sender_that_has_ended_is_told_by_every_call(broker: FakeBroker, monke
 
 
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN])
-def test_who_waits_for_a_coordinator_is_told_when_the_producer_is_closed(broker: FakeBroker, api: ApiKey) -> None:
+def test_who_waits_for_a_coordinator_gets_an_error_when_the_producer_is_closed(broker: FakeBroker, api: ApiKey) -> None:
     producer = producer_of(broker)
     errors: list[KafkaError] = []
     name = {ApiKey.END_TXN: "commit", ApiKey.TXN_OFFSET_COMMIT: "send_offsets"}.get(api, "init")

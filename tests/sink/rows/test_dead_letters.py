@@ -112,7 +112,7 @@ def test_a_dead_letter_above_its_topics_limit_says_what_to_raise() -> None:
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 
 
-def test_a_dead_letter_above_its_topics_segments_is_not_told_to_raise_another_limit() -> None:
+def test_the_error_of_a_dead_letter_above_its_topics_segments_names_no_other_limit() -> None:
     def refuse(_: FakeProducer, delivery: Any) -> None:
         delivery.error = KafkaError("The batch exceeds the topic's segment.bytes.", condition="KAFKA_RECORD_LIST_TOO_LARGE")
 

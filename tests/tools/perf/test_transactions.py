@@ -196,7 +196,7 @@ def test_json_of_a_run_that_failed_has_the_error(fake: FakeBroker, capsys: pytes
     assert (found["records"], found["latency_ms"]["p50"]) == (0, None)
 
 
-def test_who_waits_for_the_first_acknowledgement_is_told_so(
+def test_a_long_wait_for_the_first_acknowledgement_is_printed(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager

@@ -129,7 +129,7 @@ def test_of_a_healthy_stream_no_rule_complains() -> None:
     assert found[0].stands_out.startswith("The stream keeps up")
 
 
-def test_too_large_rows_are_told_another_remedy() -> None:
+def test_the_finding_of_too_large_rows_has_another_remedy() -> None:
     finding = rule("rows are missing").judge(query_of(stream(skipped={"KAFKA_RECORD_TOO_LARGE": 1})()))
     assert finding is not None
     assert "raise kafka.max.request.size and the topic's max.message.bytes" in finding.sentence
