@@ -77,6 +77,33 @@ def filled_in(text: str) -> str:
     return text
 
 
+# Beginning of a block -> the test that runs it.
+SHOWN_ELSEWHERE = {
+    "import pandas as pd": "tests/producer/test_tables_of_pandas.py",
+    "jobs/quickstart": "tests/jobs/test_quickstart.py",
+    "# environment.tar.gz": "tests/integration/test_clusters.py",
+    "# SASL over TLS": "tests/integration/test_sasl.py",
+    "# over Spark Connect": "tests/integration/test_clusters.py",
+    "# transformations/orders.py": "tests/integration/test_clusters.py",
+    "# spark-pipeline.yml": "tests/integration/test_clusters.py",
+    "spark-submit --py-files pykafka_sink.zip,my_plugins.py": "tests/integration/test_sink_deployment.py",
+    "pykafka-sink transactions list": "tests/tools/test_wheel.py",
+    "spark-submit --conf spark.python.daemon.module": "tests/integration/test_debug_log.py",
+}
+
+# Beginning of a block -> why no test runs it.
+NOT_RUN = {
+    '.option("kafka.sasl.mechanism", "GSSAPI")': "a fragment; test_kerberos.py has a Kerberos server of its own",
+    'pip install ".[spark]"': "it would change the tests' environment; test_sink_deployment.py installs the wheel elsewhere",
+    "tests/run\n": "it is what runs this test",
+    "tests/run  ": "the same",
+    "python -m tests.documents": "it writes into the checkout; test_documents.py compares the parts that it prints",
+    "# the benchmarks": "benchmarks take minutes, and measure nothing on a busy machine",
+    'df.write.format("pykafka-sink").option("kafka.security': "a fragment; TLS is tested with brokers of its own",
+    "# docker build": "it needs Docker and an image of Spark; its page says that it is untested",
+}
+
+
 # WHAT A PAGE CONTAINS
 
 

@@ -22,39 +22,29 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.option_tables import option_table
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, Errors, Persisted
 from tests.benchmarks import comparison, comparison_chart
-from tests.documents import PAGES, PARTS, ROOT, anchors, code_blocks, filled_in, links, name_of, read, table_rows, without_code
+from tests.documents import (
+    NOT_RUN,
+    PAGES,
+    PARTS,
+    ROOT,
+    SHOWN_ELSEWHERE,
+    anchors,
+    code_blocks,
+    filled_in,
+    links,
+    name_of,
+    read,
+    table_rows,
+    without_code,
+)
 
 DOCS = ROOT / "docs"
 DESIGN = DOCS / "design.md"
 PACKAGE = ROOT / "spark_kafka_sink"
 
 BLOCKS_RUN_BY = "tests/integration/test_document_code.py"
+LONGEST_LINE = 130
 
-# Beginning of a block -> the test that runs it.
-SHOWN_ELSEWHERE = {
-    "import pandas as pd": "tests/producer/test_tables_of_pandas.py",
-    "jobs/quickstart": "tests/jobs/test_quickstart.py",
-    "# environment.tar.gz": "tests/integration/test_clusters.py",
-    "# SASL over TLS": "tests/integration/test_sasl.py",
-    "# over Spark Connect": "tests/integration/test_clusters.py",
-    "# transformations/orders.py": "tests/integration/test_clusters.py",
-    "# spark-pipeline.yml": "tests/integration/test_clusters.py",
-    "spark-submit --py-files pykafka_sink.zip,my_plugins.py": "tests/integration/test_sink_deployment.py",
-    "pykafka-sink transactions list": "tests/tools/test_wheel.py",
-    "spark-submit --conf spark.python.daemon.module": "tests/integration/test_debug_log.py",
-}
-
-# Beginning of a block -> why no test runs it.
-NOT_RUN = {
-    '.option("kafka.sasl.mechanism", "GSSAPI")': "a fragment; test_kerberos.py has a Kerberos server of its own",
-    'pip install ".[spark]"': "it would change the tests' environment; test_sink_deployment.py installs the wheel elsewhere",
-    "tests/run\n": "it is what runs this test",
-    "tests/run  ": "the same",
-    "python -m tests.documents": "it writes into the checkout; the parts that it prints are compared below",
-    "# the benchmarks": "benchmarks take minutes, and measure nothing on a busy machine",
-    'df.write.format("pykafka-sink").option("kafka.security': "a fragment; TLS is tested with brokers of its own",
-    "# docker build": "it needs Docker and an image of Spark; its page says that it is untested",
-}
 
 LANGUAGES = {"python", "bash", "yaml", "text", "properties", "dockerfile"}  # text is output or a drawing
 
@@ -170,6 +160,12 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
         assert len(inside) > 10
         named |= inside - {"spark_kafka_sink/pyspark_kafka_sink.py"}
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_of_prose_are_wrapped(page: Path) -> None:
+    prose = [line for line in without_code(page).splitlines() if not line.lstrip().startswith(("|", "<"))]
+    assert [line for line in prose if len(line) > LONGEST_LINE] == []
 
 
 def test_the_readme_is_short() -> None:

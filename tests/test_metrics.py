@@ -102,7 +102,7 @@ def test_a_pause_ends_the_windows_before_it() -> None:
     assert read["bytes-rate"] == 6 / 1.5
 
 
-def test_a_share_is_time_in_time() -> None:
+def test_a_ratio_is_measured_time_over_the_time_of_the_windows() -> None:
     measured = Measured()
     measured.record(750_000_000, 0)
     assert measured.read(500)["busy-ratio"] == 0.5

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 120
-WITH_CHECKS = ["ruff", "mypy", "mypy", "mypy", "lint-imports", "python"]
+WITH_CHECKS = ["ruff", "ruff", "mypy", "mypy", "mypy", "lint-imports", "python"]
 QUICK_TESTS = "not slow and not soak and not matrix"
 TOOL = '#!/bin/sh\necho "${0##*/}" "$@"\n'
 

@@ -239,7 +239,7 @@ def test_a_broker_that_answers_with_garbage_shows_nothing(mechanism: str) -> Non
         fails(lambda: write(broker, WRONG[mechanism] | {"max.block.ms": "500"}))
 
 
-def test_no_credentials_at_a_listener_with_sasl_is_told_at_once() -> None:
+def test_no_credentials_at_a_listener_with_sasl_fail_at_once() -> None:
     with FakeBroker(topics={"orders": 1}, users=USERS) as broker:
         error = fails(lambda: write(broker, {}))
     assert error.condition == "KAFKA_AUTHENTICATION_FAILED"

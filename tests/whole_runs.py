@@ -76,7 +76,7 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if _is_worker(session.config):
-        file = Path(session.config.workerinput[GROUPS_FILE])  # type: ignore[attr-defined]
+        file = Path(session.config.workerinput[GROUPS_FILE])
         whole = file.with_suffix(f".{os.getpid()}")
         whole.write_text(json.dumps(session.config.stash[GROUPS]), encoding="utf-8")
         whole.replace(file)  # the processes write the same
@@ -86,7 +86,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+    class ByGroup(LoadScopeScheduling):
         groups: dict[str, str] | None = None
 
         def _split_scope(self, nodeid: str) -> str:
@@ -112,7 +112,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if _is_worker(session.config):
-        session.config.workeroutput["left_out"] = dict(session.config.stash.get(LEFT_OUT, Counter()))  # type: ignore[attr-defined]
+        session.config.workeroutput["left_out"] = dict(session.config.stash.get(LEFT_OUT, Counter()))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -61,7 +61,7 @@ def import_urllib3() -> Any:
         import urllib3
     except ImportError as error:
         raise ConfigError(
-            "schema.registry.url needs urllib3: pip install 'pykafka-sink[registry]', or pip install 'urllib3>=2.2', on the"
+            'schema.registry.url needs urllib3: pip install "pykafka-sink[registry]", or pip install "urllib3>=2.2", on the'
             " driver, and with a topic column on the executors"
         ) from error
     return urllib3

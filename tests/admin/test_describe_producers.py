@@ -56,7 +56,7 @@ def test_each_leader_tells_the_producers_of_its_partitions(broker: FakeBroker, c
     assert sorted(request.node_id for request in asked) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_row_that_arrives_changes_what_is_told(broker: FakeBroker, client: TransactionClient) -> None:
+def test_a_row_that_arrives_changes_what_describe_producers_returns(broker: FakeBroker, client: TransactionClient) -> None:
     writer = Writer(broker, "P")
     writer.write(b"a")
     before = client.describe_producers([partition()])
@@ -105,7 +105,7 @@ def test_a_partition_without_a_leader_is_waited_for(broker: FakeBroker, client: 
     assert len(broker.requests_of(ApiKey.DESCRIBE_PRODUCERS)) == 2  # what is known is not asked again
 
 
-def test_what_never_gets_a_leader_is_told_by_name_in_time_and_the_others_are_there(
+def test_a_partition_that_never_gets_a_leader_is_an_error_in_time_beside_the_others(
     broker: FakeBroker, client: TransactionClient
 ) -> None:
     broker.move_leader(TOPIC, 1, -1)
@@ -115,7 +115,7 @@ def test_what_never_gets_a_leader_is_told_by_name_in_time_and_the_others_are_the
     assert "DescribeProducers of partition t-1: it had no leader" in str(found[partition(1)])
 
 
-def test_topics_and_partitions_that_do_not_exist_are_told_at_once(broker: FakeBroker, client: TransactionClient) -> None:
+def test_topics_and_partitions_that_do_not_exist_are_errors_at_once(broker: FakeBroker, client: TransactionClient) -> None:
     found = client.describe_producers([partition(0), partition(6), TopicPartition("absent", 0)], timeout_ms=3_600_000)
     assert producers(found[partition(0)]) == {}
     for name in (partition(6), TopicPartition("absent", 0)):
@@ -130,7 +130,7 @@ def test_topics_and_partitions_that_do_not_exist_are_told_at_once(broker: FakeBr
     )
 
 
-def test_a_missing_permission_is_told_for_its_topic_alone(broker: FakeBroker, client: TransactionClient) -> None:
+def test_a_missing_permission_is_the_error_of_its_topic_alone(broker: FakeBroker, client: TransactionClient) -> None:
     broker.add_topic("hidden", 1)
     broker.fail_next(ApiKey.DESCRIBE_PRODUCERS, Errors.TOPIC_AUTHORIZATION_FAILED)
     found = client.describe_producers([TopicPartition("hidden", 0)])

@@ -26,7 +26,7 @@ from tests.fakes.fake_broker import Fault
 from tests.fakes.transaction_coordinator import internal_partition
 
 
-def test_a_list_that_is_too_large_is_told_at_once_as_what_it_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_too_large_is_named_in_the_error_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client connected and asked again until max.block.ms, and then doubted security.protocol."""
     broker = cluster()
     for number in range(9):
@@ -57,7 +57,7 @@ def test_ids_with_a_prefix_are_listed_from_all_brokers(cluster: Cluster, version
     assert {each.state for each in listed} == {TransactionState.EMPTY}
     requests = broker.requests_of(ApiKey.LIST_TRANSACTIONS)
     assert {request.node_id for request in requests} == {0, 1, 2}
-    patterns = {request.message.transactional_id_pattern for request in requests[:3]}  # type: ignore[attr-defined]
+    patterns = {request.message.transactional_id_pattern for request in requests[:3]}
     assert patterns == ({prefix_pattern(PREFIXED)} if version == 2 else {None})
 
 
@@ -211,7 +211,7 @@ def test_a_list_by_questions_is_not_whole_when_another_broker_coordinates(cluste
     with client_of(broker) as client:
         client.list_transactions("P-")
         known_brokers = client._requests.known_brokers
-        client._requests.known_brokers = lambda: known_brokers()[:-1]  # type: ignore[method-assign]
+        client._requests.known_brokers = lambda: known_brokers()[:-1]
         quick = client.whole_list_questions("P-")
         assert quick is not None
         assert client.ask(quick.is_whole) is False
@@ -273,7 +273,7 @@ def test_a_coordinator_that_was_away_only_while_all_were_asked_is_asked_after_al
             known = next(answers)
             return {node_id: answer for node_id, answer in ask_every_broker(*arguments).items() if node_id in known}
 
-        client._requests.ask_every_broker = without_broker_2  # type: ignore[method-assign]
+        client._requests.ask_every_broker = without_broker_2
         assert [each.transactional_id for each in client.list_transactions("x")] == ["x"]
 
 

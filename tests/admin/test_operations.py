@@ -78,7 +78,7 @@ def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Done
 
 
 @pytest.mark.parametrize(("operation", "item"), OPERATIONS, ids=lambda value: type(value).__name__)
-def test_every_error_is_retried_or_told_by_its_name(operation: Operation[Any, Any], item: Any) -> None:
+def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item: Any) -> None:
     for error in [*filter(None, ERROR_CODES.values()), UNKNOWN]:
         found = verdict(operation, item, error)
         if isinstance(found, Done) and isinstance(operation, EndTransaction):

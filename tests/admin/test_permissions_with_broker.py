@@ -61,7 +61,7 @@ def test_ids_that_may_not_be_described_are_not_listed_and_nobody_says_so(alice: 
     assert [each.transactional_id for each in alice.list_transactions("")] == ["P-1"]
 
 
-def test_groups_take_read_on_them(alice: TransactionClient) -> None:
+def test_offsets_of_a_group_need_read_on_the_group(alice: TransactionClient) -> None:
     missing = r"KAFKA_GROUP_AUTH.*Grant the user READ on the group 'Q-g'"
     with pytest.raises(AuthorizationError, match=missing):
         alice.fetch_offsets({"Q-g": None}, True)

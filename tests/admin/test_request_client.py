@@ -226,7 +226,7 @@ def test_waiting_takes_no_more_turns_than_there_is_reason_for(case: str) -> None
     elif case == "always refused":
         net.script[ApiKey.END_TXN] = lambda _: EndTxnResponse(error_code=Errors.CONCURRENT_TRANSACTIONS.number)
     elif case == "no coordinator":
-        net.coordinator = lambda key: Coordinator(key=key, error_code=15)  # type: ignore[method-assign]
+        net.coordinator = lambda key: Coordinator(key=key, error_code=15)
     elif case == "throttled":
         net.network.node(1).connected = True
         net.network.throttle(1, 10 * TIMEOUT_MS)

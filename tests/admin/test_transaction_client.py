@@ -47,7 +47,7 @@ def test_transactions_of_many_coordinators_are_committed_by_somebody_else(cluste
         outcomes = client.end_transactions([writer.prepared() for writer in writers], True)
     assert list(outcomes) == [f"P-{number}" for number in range(40)]
     assert {outcome.end for outcome in outcomes.values()} == {TransactionEnd.ENDED}
-    assert sorted(broker.committed_values(TOPIC)) == sorted(b"%d" % number for number in range(40))  # type: ignore[type-var]
+    assert sorted(broker.committed_values(TOPIC)) == sorted(b"%d" % number for number in range(40))
     requests = broker.requests_of(ApiKey.END_TXN)
     assert {request.node_id for request in requests} == {0, 1, 2}
     assert {request.header.api_version for request in requests} == {5 if level == 2 else 4}
@@ -181,7 +181,7 @@ def unknown_here(broker: FakeBroker) -> Writer:
         (2, unknown_here, Errors.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_a_transaction_that_is_not_open_any_more_is_told_as_such(
+def test_a_transaction_that_is_not_open_any_more_is_named_in_its_outcome(
     cluster: Cluster, level: int, what_happened: Callable[[FakeBroker], Writer], error: ErrorCode
 ) -> None:
     broker = cluster(transaction_version=level)
@@ -206,7 +206,7 @@ def test_what_kafka_answers_to_a_commit_that_is_late_is_the_same_word_for_word(c
 
 
 @pytest.mark.parametrize("error", [Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.UNKNOWN_SERVER_ERROR])
-def test_a_refused_end_is_told_with_its_reason(cluster: Cluster, error: ErrorCode) -> None:
+def test_the_outcome_of_a_refused_end_has_its_reason(cluster: Cluster, error: ErrorCode) -> None:
     broker = cluster()
     broker.fail_next(ApiKey.END_TXN, error)
     with client_of(broker) as client:
@@ -340,7 +340,7 @@ def test_whoever_names_a_time_out_needs_no_limit_of_brokers(cluster: Cluster) ->
     assert count(broker, ApiKey.DESCRIBE_CONFIGS) == 0
 
 
-def test_a_time_out_above_a_limit_that_brokers_do_not_tell_is_told(cluster: Cluster) -> None:
+def test_a_time_out_above_a_limit_that_brokers_do_not_tell_raises(cluster: Cluster) -> None:
     broker = cluster()
     broker.transactions.max_timeout_ms = 1000
     broker.fail_next(ApiKey.DESCRIBE_CONFIGS, Errors.CLUSTER_AUTHORIZATION_FAILED)
@@ -348,7 +348,7 @@ def test_a_time_out_above_a_limit_that_brokers_do_not_tell_is_told(cluster: Clus
         client.fence(["P"])
 
 
-def test_a_missing_permission_is_told_when_all_others_are_fenced(cluster: Cluster) -> None:
+def test_a_missing_permission_is_raised_when_all_others_are_fenced(cluster: Cluster) -> None:
     broker = cluster()
     broker.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with client_of(broker) as client, pytest.raises(AuthorizationError, match="Grant the user WRITE on the transactional id 'P-"):
@@ -547,7 +547,7 @@ def test_an_answer_that_leaves_something_out_is_not_taken_for_none(
 # SETTINGS
 
 
-def test_a_setting_of_a_broker_is_told_as_text(cluster: Cluster) -> None:
+def test_a_setting_of_a_broker_is_text(cluster: Cluster) -> None:
     broker = cluster()
     broker.transactions.max_timeout_ms = 123_000
     with client_of(broker) as client:
@@ -588,12 +588,12 @@ def test_several_requests_are_in_flight_on_one_connection(cluster: Cluster) -> N
         poll = requests.network.poll
 
         def watch(timeout_ms: int, now_ms: int) -> Any:
-            in_flight.append(requests.network.in_flight_request_count(0))  # type: ignore[attr-defined]
+            in_flight.append(requests.network.in_flight_request_count(0))
             if in_flight[-1] == 5:
                 release.set()
             return poll(timeout_ms, now_ms)
 
-        requests.network.poll = watch  # type: ignore[method-assign]
+        requests.network.poll = watch
         client.fence(ids)
     assert max(in_flight) == 5
 
@@ -607,7 +607,7 @@ def test_all_calls_use_the_same_connections(cluster: Cluster) -> None:
     assert count(broker, ApiKey.API_VERSIONS) <= 4  # one is to the bootstrap server
 
 
-def test_a_wrong_address_is_told_when_time_is_up() -> None:
+def test_a_wrong_address_is_named_in_the_error_when_time_is_up() -> None:
     client = TransactionClient({"bootstrap.servers": "127.0.0.1:1", "max.block.ms": 300} | QUICK)
     with client, pytest.raises(KafkaTimeoutError, match=r"no broker answered: 127\.0\.0\.1:1: .*refused") as raised:
         client.fence(["P"])
@@ -630,7 +630,7 @@ def test_a_wrong_password_ends_every_call_long_before_its_time_is_up(cluster: Cl
         assert "KAFKA_SASL_AUTHENTICATION_FAILED" in str(outcome.error)
 
 
-def test_a_mistake_in_the_configuration_is_told_at_once() -> None:
+def test_a_mistake_in_the_configuration_raises_at_once() -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         TransactionClient({})
 

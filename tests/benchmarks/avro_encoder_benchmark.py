@@ -156,7 +156,7 @@ def by_rows(case: Case, rows: list[Any] | None) -> Callable[[], list[bytes]]:
 
 def of_table(case: Case, maps: list[str]) -> list[Any]:
     rows = case.rows.to_pylist(maps_as_pydicts="strict") if maps else case.rows.to_pylist()
-    return rows  # type: ignore[no-any-return]
+    return rows
 
 
 def _written(row: Any, parsed: Any) -> bytes:

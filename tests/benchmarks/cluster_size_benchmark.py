@@ -70,7 +70,7 @@ class InstantBrokers:
         for request in self._sent.popleft():
             self._in_flight[request.node_id] -= 1
             self.worked = True
-            answers = tuple(map(_accepted, request.message.topic_data))  # type: ignore[attr-defined]
+            answers = tuple(map(_accepted, request.message.topic_data))
             assert request.callback is not None
             request.callback(ClientResponse(request, ProduceResponse(responses=answers), 13, now_ms))
         return []

@@ -62,7 +62,7 @@ class Bench:
     def bulk(self, guarantee: str, frame: DataFrame) -> Usage:
         """Of one write."""
         options = self._options(guarantee) | ({"allowUnnamedWrite": "true"} if guarantee == GUARANTEES[1] else {})
-        jvm = int(self._spark.sparkContext._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
+        jvm = int(self._spark.sparkContext._jvm.ProcessHandle.current().pid())
         broker = self.broker.nodes[1].pid
         assert broker is not None
         before = time.monotonic(), cpu_seconds(jvm), cpu_seconds(broker)

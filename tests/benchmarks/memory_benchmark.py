@@ -56,7 +56,7 @@ CASES = (
 def measure(spark: SparkSession, bootstrap_servers: str, case: Case, topic: str) -> float:
     """The peak in MiB of the worker of the one task that writes this case."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", case.batch_rows)
-    jvm_pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    jvm_pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     peaks: dict[int, float] = {}
     done = threading.Event()
 

@@ -123,7 +123,7 @@ def confluent(arguments: argparse.Namespace, with_callback: bool) -> float:
 
 
 def kafka_python(arguments: argparse.Namespace) -> float:
-    from kafka import KafkaProducer  # type: ignore[import-untyped]
+    from kafka import KafkaProducer
 
     codec = None if arguments.codec == "none" else arguments.codec
     values = sample_values(arguments.value_size)
@@ -148,7 +148,7 @@ def aiokafka(arguments: argparse.Namespace) -> float:
 
 
 async def _aiokafka(arguments: argparse.Namespace) -> float:
-    from aiokafka import AIOKafkaProducer  # type: ignore[import-not-found]
+    from aiokafka import AIOKafkaProducer
 
     codec = None if arguments.codec == "none" else arguments.codec
     values = sample_values(arguments.value_size)

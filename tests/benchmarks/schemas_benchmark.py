@@ -141,11 +141,11 @@ def variants(registry: FakeRegistry, partitions: int) -> list[AvroVariant]:
 def compare(bench: Bench, frame: DataFrame, chosen: Sequence[AvroVariant], codec: str, repeats: int) -> dict[str, list[Usage]]:
     usages: dict[str, list[Usage]] = {each.name: [] for each in chosen}
     for each in [*chosen] * WARM_UP_RUNS:
-        bench.run(each, frame, codec)  # type: ignore[arg-type]
+        bench.run(each, frame, codec)
     for repeat in range(repeats):
         turn = repeat % len(chosen)
         for each in [*chosen[turn:], *chosen[:turn]]:
-            usages[each.name].append(bench.run(each, frame, codec))  # type: ignore[arg-type]
+            usages[each.name].append(bench.run(each, frame, codec))
     return usages
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
-from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
+from kafka.admin import KafkaAdminClient
 from pyspark.sql.classic import dataframe as classic
 from pyspark.sql.udf import _create_udf
 from pyspark.util import PythonEvalType
@@ -130,7 +130,7 @@ class Bench:
         self._broker = broker
         self._partitions = partitions
         self._admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        self._jvm_pid = int(spark.sparkContext._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
+        self._jvm_pid = int(spark.sparkContext._jvm.ProcessHandle.current().pid())
 
     def frame(self, rows: int, value_bytes: int) -> DataFrame:
         hashes = "concat(cast(id as string), ' ', hex(xxhash64(id)), ' ', hex(xxhash64(id + 1)), ' order shipped to customer ')"

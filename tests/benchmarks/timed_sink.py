@@ -81,7 +81,7 @@ class TimedSink(KafkaDataSource):
     def name(cls) -> str:
         return "timed-sink"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> TimedWriter:  # type: ignore[override]
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TimedWriter:
         given = {name: value for name, value in self.options.items() if name.lower() != "timesfolder"}
         return TimedWriter(KafkaDataSource(given).streamWriter(schema, overwrite), self.options["timesFolder"])
 

@@ -61,7 +61,7 @@ def test_what_a_name_stands_for_is_found_be_it_callable_or_not() -> None:
         *((bad, "it is not a dotted name of a Python object, like package.module.Class") for bad in ("Mine", ".Mine", "a..b")),
     ],
 )
-def test_the_cause_is_told(name: str, cause: str) -> None:
+def test_the_cause_is_named_in_the_error(name: str, cause: str) -> None:
     assert why(name) == cause
 
 
@@ -76,6 +76,6 @@ def test_what_a_module_raised_is_kept_as_the_cause() -> None:
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-def test_what_is_built_in_is_told() -> None:
+def test_what_is_built_in_is_named_in_the_error() -> None:
     with pytest.raises(ConfigError, match=r"\. Built in are bytes, string$"):
         load("some.option", "nothing", built_in=["bytes", "string"])

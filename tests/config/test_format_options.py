@@ -63,7 +63,7 @@ NO_NUMBERS = ["9" * 12, "2147483648", "id:2147483648", "id:9999999999"]
 
 
 @pytest.mark.parametrize("written", ["newest", "0", "-1", "id:", "id:x", "string", "{", '{"type": ', *NO_NUMBERS, "[" * 100_000])
-def test_another_schema_is_told_what_it_may_be(written: str) -> None:
+def test_the_error_of_another_schema_says_what_it_may_be(written: str) -> None:
     _, problems = with_registry(valueFormat="avro", valueSchema=written)
     assert len(problems) == 1
     assert "it is latest, a version such as 3, an id such as id:42, or the text of an Avro schema in JSON" in problems[0]
@@ -178,7 +178,7 @@ def test_a_misspelt_option_of_the_registry_names_the_nearest() -> None:
     assert "Did you mean 'schema.registry.url'?" in problems[0]
 
 
-def test_uses_of_a_schema_are_told_once_and_in_order() -> None:
+def test_uses_of_a_schema_are_listed_once_and_in_order() -> None:
     first, second = SchemaUse("value", "t-value", 7, 3), SchemaUse("key", "", 1, None)
     assert all_uses([first, second, first]) == (second, first)
     assert [str(each) for each in (first, second, SchemaUse("key", "s", 4, None))] == [

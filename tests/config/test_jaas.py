@@ -132,7 +132,7 @@ def test_what_cannot_be_read_is_left_as_it_is() -> None:
         (f'{OAUTH} required ssl.truststore.location="ca.pem" clientId="x";', {"ssl.truststore.location": "ca.pem"}),
     ],
 )
-def test_files_that_a_login_names_are_told(text: str, files: dict[str, str]) -> None:
+def test_the_files_that_a_login_names_are_found(text: str, files: dict[str, str]) -> None:
     assert files_named_in(text) == files
 
 

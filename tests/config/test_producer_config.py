@@ -99,11 +99,11 @@ PROTOCOLS = "String must be one of (case insensitive): PLAINTEXT, SSL, SASL_PLAI
         ("sasl.login.refresh.window.factor", "half", "Not a number of type DOUBLE; allowed: 0.5 to 1.0"),
     ],
 )
-def test_a_wrong_value_is_told_with_option_value_and_range(key: str, written: object, reason: str) -> None:
+def test_the_error_of_a_wrong_value_names_option_value_and_range(key: str, written: object, reason: str) -> None:
     assert problem({key: written}) == f"Invalid value {written} for configuration {key}: {reason}"
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_one_error() -> None:
     with pytest.raises(ConfigError) as raised:
         ProducerConfig.from_mapping({"acks": "7", "linger.ms": "-1", "transactional.id": ""})
     lines = raised.value.message.splitlines()
@@ -166,7 +166,7 @@ def test_a_port_beyond_65535_is_refused() -> None:
 
 
 @pytest.mark.parametrize("mapping", [{}, {"bootstrap.servers": ""}, {"bootstrap.servers": " , "}, {"bootstrap.servers": None}])
-def test_missing_bootstrap_servers_are_told_with_the_remedy(mapping: dict[str, object]) -> None:
+def test_the_error_of_missing_bootstrap_servers_names_the_remedy(mapping: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as raised:
         ProducerConfig.from_mapping(mapping)
     assert raised.value.message.startswith("Kafka option 'bootstrap.servers' is not set. Name at least one broker as host:port")

@@ -41,7 +41,7 @@ def test_an_implicit_delivery_timeout_is_raised_with_a_warning(caplog: pytest.Lo
     assert read(linger_ms=2**31 - 1).delivery_timeout_ms == 2**31 - 1
 
 
-def test_a_malformed_option_is_told_once_and_not_again_by_the_rules() -> None:
+def test_a_malformed_option_is_one_problem_and_no_rule_adds_another() -> None:
     assert problem({"delivery.timeout.ms": "5", "linger.ms": "x"}).count("\n") == 0
 
 

@@ -193,11 +193,11 @@ OAUTH = {
         (URL | {"use.latest.version": "true", "auto.register.schemas": "true"}, "remove one of the two"),
     ],
 )
-def test_contradictions_are_told_with_the_remedy(options: dict[str, object], expected: str) -> None:
+def test_the_error_of_a_contradiction_names_the_remedy(options: dict[str, object], expected: str) -> None:
     assert re.search(expected, problem_of(options))
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_one_error() -> None:
     found = problem_of({"schema.registry.url": "x", "normalize.schemas": "maybe", "basic.auth.user": CANARY})
     assert found.startswith("3 things are wrong")
 

@@ -155,7 +155,7 @@ def test_a_spark_users_options_are_accepted_unchanged(prefix: str, mechanism: st
         ),
     ],
 )
-def test_what_is_missing_or_contradicts_is_told_with_the_remedy(options: dict[str, str], message: str) -> None:
+def test_the_error_of_what_is_missing_or_contradicts_names_the_remedy(options: dict[str, str], message: str) -> None:
     assert message in problem_of(**options)
 
 

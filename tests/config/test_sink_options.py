@@ -83,7 +83,7 @@ def test_what_spark_adds_is_no_problem(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.records == []
 
 
-def test_a_warning_is_told_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_logged_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
     """Spark has the options of a stream checked twice in every micro-batch."""
     for _ in range(3):
         check(kafka__lingr__ms="3", path="p", kafka__acks="1")
@@ -110,6 +110,15 @@ def test_fates_are_read_in_any_case(written: str) -> None:
             {"deadLetterTopic": "t", "onInvalidRecord": "deadLetter", "topic": "t"},
             "deadLetterTopic=t is the topic that is written to; name another",
         ),
+    ],
+)
+def test_rows_are_dead_lettered_to_a_topic_of_their_own(options: dict[str, str], problem: str) -> None:
+    assert check(**options)[1] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
         (
             {"onRecordTooLarge": "drop"},
             "Invalid value drop for configuration onRecordTooLarge: String must be one of (case insensitive):"
@@ -121,7 +130,7 @@ def test_fates_are_read_in_any_case(written: str) -> None:
         ),
     ],
 )
-def test_a_fate_and_its_topic_belong_together(options: dict[str, str], problem: str) -> None:
+def test_a_value_out_of_range_is_a_problem_that_names_the_range(options: dict[str, str], problem: str) -> None:
     assert check(**options)[1] == [problem]
 
 
@@ -150,7 +159,7 @@ def test_options_of_consumers_are_warnings_that_propose_nothing_else(key: str, c
         ({"maxBytesPerSecond": "10MB"}, "Invalid value 10MB for configuration maxBytesPerSecond: Not a number of type LONG"),
     ],
 )
-def test_values_that_spark_or_a_user_may_spell_otherwise_are_told(given: dict[str, str], message: str) -> None:
+def test_values_that_spark_or_a_user_may_spell_otherwise_are_problems(given: dict[str, str], message: str) -> None:
     (problem,) = check(**given)[1]
     assert message in problem
 

@@ -159,7 +159,7 @@ def _summary(events: Sequence[Event]) -> Iterator[str]:
         if "fences" in event.sentence and "51" not in event.sentence:
             yield f"fences {event.arguments['id']}"
         elif event.step == "5 write marker":
-            yield f"writes partition {event.process.partition}"  # type: ignore[union-attr]
+            yield f"writes partition {event.process.partition}"
         elif "result" in event.arguments:
             yield str(event.arguments["result"])
         elif event.step.startswith("6a") and "run" in event.arguments:

@@ -8,8 +8,6 @@ import struct
 import tracemalloc
 import zlib
 from base64 import b85encode
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -32,42 +30,8 @@ from spark_kafka_sink.exactly_once.writes import (
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.exactly_once.driving import Run
+from tests.exactly_once.runs import TOPIC, Runs, open_transactions, partly_committed, time_out, visible
 from tests.fakes.fake_broker import FakeBroker
-from tests.fakes.transaction_coordinator import State as TransactionState
-
-TOPIC = "t"
-Runs = Callable[..., Run]
-
-
-@pytest.fixture(params=[2, 1], ids=["TV2", "TV1"])
-def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={TOPIC: 1, TRANSACTION_LOG: 50}) as broker:
-        broker.set_transaction_version(request.param)
-        yield broker
-
-
-@pytest.fixture
-def run(broker: FakeBroker) -> Iterator[Runs]:
-    """run("r1", owner=…): a life of the driver, which ends with the test."""
-    with ExitStack() as stack:
-        yield lambda name, **how: stack.enter_context(Run(broker.bootstrap_servers, TOPIC, name, **how))
-
-
-def visible(broker: FakeBroker) -> list[str]:
-    return sorted(value.decode() for value in broker.committed_values(TOPIC) if value is not None)
-
-
-def open_transactions(broker: FakeBroker) -> list[str]:
-    open_states = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-    return [name for name, each in broker.transactions.transactions.items() if each.state in open_states]
-
-
-def time_out(broker: FakeBroker, partition: int) -> None:
-    """The broker finds that the open transactions of a Spark partition are too old."""
-    for name, each in broker.transactions.transactions.items():
-        if name.split("-")[2] == str(partition):
-            each.start_ms = 0
-    assert broker.transactions.abort_timed_out()
 
 
 def test_rows_are_visible_once_the_version_is_committed_and_not_before(broker: FakeBroker, run: Runs) -> None:
@@ -114,7 +78,7 @@ def test_what_is_complete_is_neither_listed_nor_described(broker: FakeBroker, ru
     before = len(broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS))
     assert first.write_version(1, ["e"], ["f"]).fenced == 0
     described = broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS)[before:]
-    assert {each for request in described for each in request.message.transactional_ids} == {"P-q-0-0", "P-q-1-0"}  # type: ignore[attr-defined]
+    assert {each for request in described for each in request.message.transactional_ids} == {"P-q-0-0", "P-q-1-0"}
 
 
 def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: FakeBroker, run: Runs) -> None:
@@ -243,16 +207,6 @@ def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_
     assert visible(broker) == ["a", "b"]
 
 
-def partly_committed(first: Run) -> None:
-    """Partition 1 is in Kafka, partition 0 is incomplete."""
-    reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
-    commit = first.committing(reports)
-    decision = commit._decide(None)
-    first.client.fence([decision.entries[0].prepared(first.names, "q").transactional_id])
-    with pytest.raises(CommitFailedError, match="outlasted their"):
-        commit._carry_out(decision)
-
-
 def test_a_replay_with_other_rows_is_refused_by_the_task_that_finds_them_written(broker: FakeBroker, run: Runs) -> None:
     partly_committed(run("r1"))
     second = run("r2")
@@ -320,7 +274,7 @@ def test_a_task_that_takes_its_id_while_the_driver_aborts_writes_nothing(broker:
         first.abort()
         take_id(transactional_id)
 
-    late.producer.init_transactions = aborted_meanwhile  # type: ignore[method-assign]
+    late.producer.init_transactions = aborted_meanwhile
     with pytest.raises(WriteAbortedError):
         late.begin()
     assert open_transactions(broker) == []
@@ -870,7 +824,7 @@ def test_a_write_that_is_committed_does_not_fail_because_of_what_came_too_late(
         broker.fail_next(denied, Errors.CLUSTER_AUTHORIZATION_FAILED, times=2)
         return outcomes
 
-    first.client.end_transactions = ending  # type: ignore[method-assign]
+    first.client.end_transactions = ending
     assert first.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert "version 0 is committed, but " in caplog.text

@@ -106,7 +106,7 @@ def test_a_task_that_ends_before_the_first_heartbeat_takes_no_client() -> None:
     assert client.lent == 0
 
 
-def test_a_heartbeat_that_fails_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_heartbeat_that_fails_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     def refuse() -> None:
         code = Errors.GROUP_AUTHORIZATION_FAILED.number
         raise AuthorizationError("Grant the user READ on the group 'P-q-r1-heartbeat'", error_code=code)

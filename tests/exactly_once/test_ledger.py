@@ -93,7 +93,7 @@ def ledger_over(groups: Groups) -> Ledger:
 
 
 def entry(partition: int, **fields: int) -> TaskTransaction:
-    return TaskTransaction(partition, 0, 1, 0, 2, Content(1, 0))._replace(**fields)  # type: ignore[arg-type]
+    return TaskTransaction(partition, 0, 1, 0, 2, Content(1, 0))._replace(**fields)
 
 
 def many(entries: int) -> tuple[TaskTransaction, ...]:

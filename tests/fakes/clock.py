@@ -24,7 +24,7 @@ class ManualClock(Clock):
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + self.now_ms()
 
-    def wall_s(self) -> float:  # type: ignore[override]
+    def wall_s(self) -> float:
         return self.wall_ms() / 1000
 
     def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:

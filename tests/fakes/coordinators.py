@@ -65,6 +65,9 @@ class Coordinators:
         exists: whether a partition exists.
         write_marker: called for each partition of a topic when a transaction ends.
         transaction_version: the finalized feature transaction.version.
+        settings: of every broker, besides those of coordinators.
+        topic_settings: the settings of a topic; None: it does not exist.
+        violations: where to note what is wrong in requests, though a broker accepts it.
     """
 
     def __init__(
@@ -76,13 +79,16 @@ class Coordinators:
         exists: Callable[[TopicPartition], bool] = lambda _: True,
         address: Callable[[int], tuple[str, int] | None] = lambda node_id: (f"node-{node_id}", 9092),
         transaction_version: int = 2,
+        settings: Mapping[str, str] | None = None,
+        topic_settings: Callable[[str], Mapping[str, str] | None] = lambda _: None,
+        violations: list[str] | None = None,
     ) -> None:
         self.transactions = TransactionCoordinator(clock, write_marker=self._marker_due, transaction_version=transaction_version)
         self.offsets = GroupOffsets(self.transactions, exists=exists)
-        self.violations: list[str] = []  # what is wrong in requests, though a broker accepts it
-        self.settings: dict[str, str] = {}  # of every broker, besides those of coordinators
+        self.violations: list[str] = [] if violations is None else violations
+        self.settings: dict[str, str] = dict(settings or {})
         self.group_operations = EVERYTHING  # what the user may do with each group (KIP-430)
-        self.topic_settings: Callable[[str], Mapping[str, str] | None] = lambda _: None
+        self._topic_settings = topic_settings
         self._nodes = nodes
         self._write_marker = write_marker
         self._exists = exists
@@ -210,7 +216,7 @@ class Coordinators:
     def _describe_config(self, node_id: int, resource: DescribeConfigsResource) -> DescribeConfigsResult:
         """Of topics, and of the broker that gets the request; of these only `settings` and options of coordinators."""
         if resource.resource_type == ResourceType.TOPIC:
-            return _topic_config(resource, self.topic_settings(resource.resource_name))
+            return _topic_config(resource, self._topic_settings(resource.resource_name))
         values: dict[str, object] = {
             **self.settings,
             "transaction.max.timeout.ms": self.transactions.max_timeout_ms,

@@ -2,6 +2,7 @@
 
 FakeBroker answers ApiVersions, Metadata and Produce itself, and checks batches as a broker does: format, checksum, size, leader,
 epoch, sequence, duplicates of the last five. record_decoder.py decodes the batches, without any code of the package.
+fake_node.py has the sockets, partition_log.py the logs.
 coordinators.py answers all requests to coordinators: transaction_coordinator.py holds the transactions, group_offsets.py the
 offsets. A test can read the state of both, and can delay the markers of transactions.
 A test queues faults for the next requests, moves leaders and coordinators, stops nodes, and reads the logs afterwards.
@@ -19,13 +20,8 @@ unless the test sets `broker.transactions.holds_markers`. A transaction times ou
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import ssl
-import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -33,10 +29,8 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID, uuid4
 
-from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
-from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -49,9 +43,6 @@ from spark_kafka_sink.protocol.messages.describe_producers import (
     DescribeProducersResponse,
     PartitionResponse,
     TopicResponse,
-)
-from spark_kafka_sink.protocol.messages.describe_producers import (
-    ProducerState as DescribedProducer,
 )
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.metadata import (
@@ -74,30 +65,18 @@ from spark_kafka_sink.protocol.messages.produce import (
 )
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from spark_kafka_sink.protocol.permissions import AUTHORIZED_OPERATIONS_OMITTED
-from spark_kafka_sink.protocol.primitives import ZERO_UUID, Writer
+from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.coordinators import EVERYTHING, TRANSACTION_VERSION, Coordinators
 from tests.fakes.error_responses import error_response
-from tests.fakes.headers import write_response_header
-from tests.fakes.partition_transactions import Marker, PartitionTransactions
+from tests.fakes.fake_node import WAIT_SECONDS, DropConnection, FakeNode, ReceivedRequest
+from tests.fakes.partition_log import PartitionLog
 from tests.fakes.record_decoder import Batch, InvalidBatch, Record, decode_batch
-from tests.fakes.requests import REQUESTS, read_request
-from tests.fakes.sasl_server import SaslGate
 
-MAX_REQUEST_BYTES = 100 * 1024 * 1024  # socket.request.max.bytes: a larger request ends its connection
 LOOK_AGAIN_SECONDS = 0.02
-WAIT_SECONDS = 30  # no thread here waits longer for anything
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-DUPLICATES_REMEMBERED = 5
-
-
-@dataclass
-class ReceivedRequest:
-    node_id: int
-    header: RequestHeader
-    message: Message
 
 
 @dataclass
@@ -117,36 +96,13 @@ class Fault:
 
 
 @dataclass
-class ProducerState:
-    epoch: int
-    batches: deque[tuple[int, int, int]]  # (base sequence, last sequence, base offset), newest last
-
-
-@dataclass
-class Partition:
-    leader: int
-    leader_epoch: int = 0
-    batches: list[Batch] = field(default_factory=list)
-    next_offset: int = 0
-    log_start_offset: int = 0
-    producers: dict[int, ProducerState] = field(default_factory=dict)
-    transactions: PartitionTransactions = field(default_factory=PartitionTransactions)
-    replicas: tuple[int, ...] | None = None  # as Metadata tells; None: the leader alone
-    in_sync: tuple[int, ...] | None = None  # as `replicas`
-
-
-@dataclass
 class Topic:
     topic_id: UUID
-    partitions: list[Partition]
+    partitions: list[PartitionLog]
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     error: ErrorCode | None = None  # Metadata answers have this error instead of the partitions
     settings: dict[str, str] = field(default_factory=dict)  # besides max.message.bytes, for DescribeConfigs
     operations: int = EVERYTHING  # what the user may do with it (KIP-430)
-
-
-class DropConnection(Exception):
-    """Close the connection without an answer."""
 
 
 class FakeBroker:
@@ -199,14 +155,14 @@ class FakeBroker:
             exists=lambda partition: self._log(partition) is not None,
             address=self._address,
             transaction_version=transaction_version,
+            settings={"auto.create.topics.enable": str(auto_create_partitions is not None).lower()},
+            topic_settings=self._topic_settings,
+            violations=self.violations,
         )
-        self.coordinators.violations = self.violations
-        self.coordinators.settings["auto.create.topics.enable"] = str(auto_create_partitions is not None).lower()
-        self.coordinators.topic_settings = self._topic_settings
         self.transactions = self.coordinators.transactions
         self.offsets = self.coordinators.offsets
         self._logins_to_refuse: list[int] = []  # node ids
-        self.nodes = {node_id: _Node(self, node_id) for node_id in range(nodes)}
+        self.nodes = {node_id: FakeNode(self, node_id) for node_id in range(nodes)}
         self.hosts: dict[int, str] = {}  # node id -> the name that it is advertised under; else 127.0.0.1
         for name, partitions in (topics or {}).items():
             self.add_topic(name, partitions)
@@ -248,7 +204,7 @@ class FakeBroker:
         with self.lock:
             ids = list(self.nodes)
             topic_id = uuid4() if self.knows_topic_ids else ZERO_UUID
-            logs = [Partition(leader=ids[index % len(ids)]) for index in range(partitions)]
+            logs = [PartitionLog(leader=ids[index % len(ids)]) for index in range(partitions)]
             self.topics[name] = Topic(topic_id, logs, max_message_bytes)
             return self.topics[name]
 
@@ -279,7 +235,7 @@ class FakeBroker:
         """What read_committed readers see, in log order."""
         with self.lock:
             logs = self.topics[topic].partitions
-            return [record for log in (logs if partition is None else [logs[partition]]) for record in _committed_records(log)]
+            return [record for log in (logs if partition is None else [logs[partition]]) for record in log.committed_records()]
 
     def committed_values(self, topic: str, partition: int | None = None) -> list[bytes | None]:
         return [record.value for record in self.committed_records(topic, partition)]
@@ -484,7 +440,7 @@ class FakeBroker:
 
     # TRANSACTIONS
 
-    def _log(self, partition: TopicPartition) -> Partition | None:
+    def _log(self, partition: TopicPartition) -> PartitionLog | None:
         topic = self.topics.get(partition.topic)
         exists = topic is not None and 0 <= partition.partition < len(topic.partitions)
         return topic.partitions[partition.partition] if topic is not None and exists else None
@@ -500,23 +456,24 @@ class FakeBroker:
                 TopicResponse(
                     name=topic.name,
                     partitions=tuple(
-                        _describe_producers(index, self._log(TopicPartition(topic.name, index)), node_id)
-                        for index in topic.partition_indexes
+                        self._describe_partition(TopicPartition(topic.name, index), node_id) for index in topic.partition_indexes
                     ),
                 )
                 for topic in message.topics
             )
         )
 
+    def _describe_partition(self, partition: TopicPartition, node_id: int) -> PartitionResponse:
+        log = self._log(partition)
+        if log is not None and log.leader == node_id:
+            return PartitionResponse(partition_index=partition.partition, active_producers=log.described_producers())
+        error = Errors.UNKNOWN_TOPIC_OR_PARTITION if log is None else Errors.NOT_LEADER_OR_FOLLOWER
+        return PartitionResponse(partition_index=partition.partition, error_code=error.number)
+
     def _write_marker(self, partition: TopicPartition, producer_id: int, epoch: int, committed: bool) -> None:
         log = self._log(partition)
-        if log is None:
-            return  # the topic was deleted
-        log.transactions.end(Marker(log.next_offset, producer_id, epoch, committed))
-        log.next_offset += 1
-        state = log.producers.get(producer_id)
-        if state is None or state.epoch < epoch:
-            log.producers[producer_id] = ProducerState(epoch, deque(maxlen=DUPLICATES_REMEMBERED))
+        if log is not None:  # else the topic was deleted
+            log.write_marker(producer_id, epoch, committed)
 
     # PRODUCE
 
@@ -578,7 +535,7 @@ class FakeBroker:
 
     def _append(
         self, request: ReceivedRequest, message: ProduceRequest, name: str | None, data: PartitionProduceData
-    ) -> tuple[int, Partition]:
+    ) -> tuple[int, PartitionLog]:
         if message.acks not in (-1, 0, 1):
             raise InvalidBatch(Errors.INVALID_REQUIRED_ACKS, f"acks {message.acks}")
         if name is None:
@@ -601,10 +558,7 @@ class FakeBroker:
         elif log.transactions.is_open(batch.producer_id):
             raise InvalidBatch(Errors.INVALID_TXN_STATE, "the producer has an open transaction")
         starts_at_zero = batch.is_transactional and request.header.api_version > LAST_VERSION_BEFORE_TRANSACTION_V2
-        duplicate = _check_sequence(log, batch, starts_at_zero=starts_at_zero)
-        if duplicate is not None:
-            return duplicate, log
-        return _write(log, batch), log
+        return log.append(batch, starts_at_zero=starts_at_zero), log
 
     def _check_transaction(
         self, request: ReceivedRequest, message: ProduceRequest, partition: TopicPartition, batch: Batch
@@ -622,231 +576,8 @@ class FakeBroker:
             raise InvalidBatch(error, f"{message.transactional_id}: {error}")
 
 
-def _committed_records(log: Partition) -> list[Record]:
-    return [
-        record
-        for batch in log.batches
-        if log.transactions.is_visible(
-            offset=batch.base_offset,
-            producer_id=batch.producer_id,
-            is_transactional=batch.is_transactional,
-            end_offset=log.next_offset,
-        )
-        for record in batch.records
-    ]
-
-
-def _describe_producers(index: int, log: Partition | None, node_id: int) -> PartitionResponse:
-    if log is None:
-        return PartitionResponse(partition_index=index, error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number)
-    if log.leader != node_id:
-        return PartitionResponse(partition_index=index, error_code=Errors.NOT_LEADER_OR_FOLLOWER.number)
-    timestamps = {batch.producer_id: batch.max_timestamp for batch in log.batches}
-    producers = (
-        DescribedProducer(
-            producer_id=producer_id,
-            producer_epoch=state.epoch,
-            last_sequence=state.batches[-1][1] if state.batches else -1,
-            last_timestamp=timestamps.get(producer_id, -1),
-            coordinator_epoch=0 if any(marker.producer_id == producer_id for marker in log.transactions.markers) else -1,
-            current_txn_start_offset=log.transactions.first_offsets.get(producer_id, -1),
-        )
-        for producer_id, state in log.producers.items()
-    )
-    return PartitionResponse(partition_index=index, active_producers=tuple(producers))
-
-
-def _check_sequence(log: Partition, batch: Batch, *, starts_at_zero: bool) -> int | None:
-    """The base offset of the earlier batch if this one is a duplicate; None if the batch must be written."""
-    if batch.producer_id < 0:
-        return None
-    state = log.producers.get(batch.producer_id)
-    if state is None:
-        if starts_at_zero and batch.base_sequence != 0:
-            raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"an unknown producer starts at {batch.base_sequence}")
-        return None  # a producer without state in the log may start with any sequence
-    if batch.producer_epoch < state.epoch:
-        raise InvalidBatch(Errors.INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} is older than {state.epoch}")
-    if batch.producer_epoch > state.epoch:
-        if batch.base_sequence != 0:
-            raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch starts at {batch.base_sequence}")
-        return None
-    for first, last, offset in state.batches:
-        if (batch.base_sequence, batch.last_sequence) == (first, last):
-            return offset
-    expected = (state.batches[-1][1] + 1) % (1 << 31) if state.batches else 0  # no batches: only a marker had this epoch
-    if batch.base_sequence != expected:
-        raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.base_sequence} instead of {expected}")
-    return None
-
-
-def _write(log: Partition, batch: Batch) -> int:
-    base_offset = log.next_offset
-    batch.base_offset = base_offset
-    batch.records = [replace_fields(record, offset=base_offset + record.offset) for record in batch.records]
-    log.batches.append(batch)
-    log.next_offset += len(batch.records)
-    if batch.producer_id >= 0:
-        state = log.producers.get(batch.producer_id)
-        if state is None or state.epoch != batch.producer_epoch:
-            state = log.producers[batch.producer_id] = ProducerState(batch.producer_epoch, deque(maxlen=DUPLICATES_REMEMBERED))
-        state.batches.append((batch.base_sequence, batch.last_sequence, base_offset))
-    if batch.is_transactional:
-        log.transactions.write(batch.producer_id, base_offset)
-    return base_offset
-
-
 def _wait_for(release: threading.Event, is_stopping: threading.Event) -> None:
     for _ in range(WAIT_SECONDS * 50):
         if release.wait(0.02) or is_stopping.is_set():
             return
     raise TimeoutError("a held request was never released")
-
-
-class _Node:
-    """One listener, and a thread for each connection."""
-
-    def __init__(self, broker: FakeBroker, node_id: int) -> None:
-        self.broker = broker
-        self.node_id = node_id
-        self.port = 0
-        self.is_running = False
-        self.tls: ssl.SSLContext | None = None  # set: every new connection uses TLS
-        self.greeting = b""  # sent first on each connection, as servers of other protocols do
-        self._listener: socket.socket | None = None
-        self._is_stopping = threading.Event()
-        self._lock = threading.Lock()  # guards the two below
-        self._connections: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        self._is_stopping = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
-        self.port = self._listener.getsockname()[1]
-        self.is_running = True
-        self._spawn(self._accept, self._listener)
-
-    def stop(self) -> None:
-        self._is_stopping.set()
-        self.is_running = False
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-            listener.close()
-        self.drop_connections()
-        with self._lock:
-            threads, self._threads = self._threads, []
-        for thread in threads:
-            thread.join(WAIT_SECONDS)
-
-    def drop_connections(self) -> None:
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            with contextlib.suppress(OSError):  # the client has closed it already
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def _spawn(self, target: Callable[[socket.socket], None], argument: socket.socket) -> None:
-        thread = threading.Thread(target=target, args=(argument,), name=f"fake-broker-{self.node_id}", daemon=True)
-        with self._lock:
-            self._threads.append(thread)
-        thread.start()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while not self._is_stopping.is_set():
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return  # closed by stop()
-            with self._lock:
-                self._connections.add(connection)
-            self._spawn(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            if self.tls is not None:
-                connection = self._secured(connection, self.tls)
-            with connection:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.sendall(self.greeting)
-                gate = SaslGate(self.broker.users, self.broker.session_ms)
-                while not self._is_stopping.is_set() and self._serve_one(connection, gate):
-                    continue
-        except (OSError, DropConnection):
-            return  # the client closed the connection, or a fault drops it
-        finally:
-            with self._lock:
-                self._connections.discard(connection)
-
-    def _secured(self, connection: socket.socket, context: ssl.SSLContext) -> socket.socket:
-        """The TLS handshake. The connection replaces the plain socket, which cannot be used any more."""
-        with self._lock:
-            self._connections.discard(connection)
-        secured = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        with self._lock:
-            self._connections.add(secured)
-        try:
-            secured.do_handshake()
-        except OSError:
-            secured.close()
-            raise
-        return secured
-
-    def _serve_one(self, connection: socket.socket, gate: SaslGate) -> bool:
-        size = _receive(connection, 4)
-        if size is None or struct.unpack(">i", size)[0] > MAX_REQUEST_BYTES:
-            return False
-        frame = _receive(connection, struct.unpack(">i", size)[0])
-        if frame is None:
-            return False
-        api_key, api_version = struct.unpack_from(">hh", frame)
-        if not self._speaks(api_key, api_version):
-            if api_key != ApiKey.API_VERSIONS:
-                return False
-            self._refuse_version(connection, struct.unpack_from(">i", frame, 4)[0])
-            return True
-        try:
-            header, message = read_request(frame)
-        except ProtocolError as error:
-            self.broker.violations.append(f"unreadable request: {error}")
-            return False
-        response = gate.answer(message)
-        if response is not None:
-            response = self.broker.judge_login(self.node_id, response)
-        else:
-            if not gate.lets_through(message):
-                return False
-            response = self.broker.handle(ReceivedRequest(self.node_id, header, message), self._is_stopping)
-        if response is not None:
-            self._respond(connection, header.api_key, header.api_version, header.correlation_id, response)
-        return True
-
-    def _speaks(self, api_key: int, api_version: int) -> bool:
-        first, last = self.broker.versions.get(ApiKey(api_key), (0, -1)) if api_key in REQUESTS else (0, -1)
-        return first <= api_version <= last
-
-    def _refuse_version(self, connection: socket.socket, correlation_id: int) -> None:
-        """Answer in version 0, with the versions of ApiVersions only (KIP-511)."""
-        first, last = self.broker.versions[ApiKey.API_VERSIONS]
-        keys = (ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=first, max_version=last),)
-        refusal = ApiVersionsResponse(error_code=Errors.UNSUPPORTED_VERSION.number, api_keys=keys)
-        self._respond(connection, ApiKey.API_VERSIONS, 0, correlation_id, refusal)
-
-    def _respond(self, connection: socket.socket, api_key: int, version: int, correlation_id: int, response: Message) -> None:
-        writer = Writer()
-        write_response_header(writer, ApiKey(api_key), version, correlation_id)
-        writer.opaque(response.encode(version))
-        frame = b"".join(bytes(buffer) for buffer in writer.buffers())
-        connection.sendall(struct.pack(">i", len(frame)) + frame)
-
-
-def _receive(connection: socket.socket, size: int) -> bytes | None:
-    chunks, missing = [], size
-    while missing:
-        chunk = connection.recv(min(missing, 1 << 20))
-        if not chunk:
-            return None
-        chunks.append(chunk)
-        missing -= len(chunk)
-    return b"".join(chunks)

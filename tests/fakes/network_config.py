@@ -35,10 +35,10 @@ def topic(name: str, leaders: list[int], *, epoch: int = 0, error_code: int = 0,
         MetadataResponsePartition(partition_index=index, leader_id=leader, leader_epoch=epoch, error_code=0 if leader >= 0 else 5)
         for index, leader in enumerate(leaders)
     )
-    return MetadataResponseTopic(name=name, partitions=partitions, error_code=error_code, **fields)  # type: ignore[arg-type]
+    return MetadataResponseTopic(name=name, partitions=partitions, error_code=error_code, **fields)
 
 
 def metadata(*topics: MetadataResponseTopic, nodes: int = 2, **fields: object) -> MetadataResponse:
     """Brokers 0, 1, … are broker0:9010, broker1:9011, …"""
     brokers = tuple(MetadataResponseBroker(node_id=node, host=f"broker{node}", port=9010 + node) for node in range(nodes))
-    return MetadataResponse(brokers=brokers, topics=topics, **({"cluster_id": "c"} | fields))  # type: ignore[arg-type]
+    return MetadataResponse(brokers=brokers, topics=topics, **({"cluster_id": "c"} | fields))

@@ -43,7 +43,7 @@ class RawClient:
         reader = Reader(self._receive(struct.unpack(">i", self._receive(4))[0]))
         assert read_response_header(reader, request.API_KEY, version) == self._correlation_id
         answer = request.RESPONSE.decode(version, reader.take(reader.remaining()))
-        return answer  # type: ignore[return-value]
+        return answer
 
     def _receive(self, size: int) -> bytes:
         data = b""
@@ -67,4 +67,4 @@ class DirectClient:
         header = RequestHeader(request.API_KEY, version, 0, None)
         answer = self.broker.handle(ReceivedRequest(self.node_id, header, received), threading.Event())
         assert answer is not None
-        return request.RESPONSE.decode(version, b"".join(map(bytes, answer.encode(version))))  # type: ignore[return-value]
+        return request.RESPONSE.decode(version, b"".join(map(bytes, answer.encode(version))))

@@ -37,5 +37,5 @@ def test_the_fake_answers_as_kafka_did(scenario: Callable[[Steps], None], level:
 @pytest.mark.slow
 @pytest.mark.usefixtures("kafka_jars")
 @pytest.mark.parametrize("level", [1, 2])
-def test_kafka_answers_as_it_did(tmp_path: Path, level: int) -> None:
+def test_kafka_answers_as_in_the_recorded_traces(tmp_path: Path, level: int) -> None:
     assert run_on_kafka(tmp_path, level) == KAFKAS[str(level)]

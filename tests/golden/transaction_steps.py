@@ -109,7 +109,7 @@ class Steps:
         request = FindCoordinatorRequest.for_keys(key_type, [key])
         for version in (1, 2, 3, 4, 5):
             _, error = self._settled(
-                lambda version=version: self.client.ask(request, version).of(key, version),  # type: ignore[misc]
+                lambda version=version: self.client.ask(request, version).of(key, version),
                 lambda answer: answer.error_code,
             )
             self.note(f"FindCoordinator v{version}", error)
@@ -291,7 +291,7 @@ class Steps:
         request = OffsetFetchRequest.for_groups({group: topics}, require_stable=require_stable)
         for version in (7, 9):
             found, error = self._settled(
-                lambda version=version: self.client.ask(request, version).of(group, version),  # type: ignore[misc]
+                lambda version=version: self.client.ask(request, version).of(group, version),
                 lambda found: found.error_code,
             )
             learnt = [

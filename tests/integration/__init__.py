@@ -13,10 +13,10 @@ KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_stream
     streaming - write to kafka with topic field → test_two_rounds_go_where_the_topic_column_says
     streaming - write w/o topic field, with topic option → test_the_topic_option_suffices
     streaming - topic field and topic option → test_the_topic_option_overrides_the_column
-    streaming - write data with bad schema → test_a_wrong_schema_is_told_as_spark_tells_it
+    streaming - write data with bad schema → test_the_error_of_a_wrong_schema_is_sparks
     streaming - write data with valid schema but wrong types → tests/sink/rows/test_spark_columns.py:
-        test_a_wrong_schema_is_told_in_sparks_words_which_come_first
-    streaming - write to non-existing topic → test_sink_errors: test_a_topic_that_does_not_exist_ends_a_stream
+        test_a_wrong_schema_is_an_error_in_sparks_words_which_come_first
+    streaming - write to non-existing topic → test_sink_errors: test_a_topic_that_does_not_exist_fails_the_planning_of_a_stream
     streaming - exception on config serializer → test_serializers_are_refused_in_sparks_words
     streaming - sink progress is produced → test_the_progress_counts_the_rows (append; update mode is Spark's to refuse)
     the same with a continuous trigger → test_the_continuous_trigger_fails_instead_of_losing_rows
@@ -26,12 +26,11 @@ KafkaSinkBatchSuiteV1, …V2 → test_sink_batch.py
     batch - write to kafka → test_topic_value_and_headers_come_back_as_written
     batch - partition column and partitioner priorities → test_the_partition_column_takes_precedence_over_the_key,
         test_sink_parity: test_a_partition_column_precedes_the_partitioner_which_decides_for_nulls,
-        test_a_java_partitioner_is_refused_by_name
-    batch - null topic field value, and no topic option → test_sink_errors: test_a_null_topic_is_told_in_sparks_words
+        tests/config/test_producer_config.py: test_java_classes_are_refused_with_the_ways_out
+    batch - null topic field value, and no topic option → test_sink_errors: test_a_null_topic_fails_in_sparks_words
     SPARK-20496: batch - enforce analyzed plans → test_an_analyzed_expression_may_be_the_value
     batch - unsupported save modes (V1) → test_sink_errors: test_overwrite_is_refused_with_the_remedy
-    batch - unsupported save modes (V2) → test_sink_errors: test_spark_itself_refuses_other_save_modes, test_sink_parity:
-        test_the_default_save_mode_is_refused_by_spark_with_the_remedy
+    batch - unsupported save modes (V2) → test_migration: test_the_save_mode_that_has_to_be_said_is_named_by_spark
     generic - write big data with small producer buffer → test_large_rows_pass_through_a_small_buffer
 
 InternalKafkaProducerPoolSuite

@@ -20,6 +20,8 @@ from pathlib import Path
 import pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
+# Versions of pyspark and Python that are tried beside the ones that everything else is tested with.
+BESIDE = [("4.1", "3.11"), ("4.2", "3.11"), ("4.1", "3.13"), ("4.2", "3.13"), ("4.3", "3.12"), ("4.3", "3.13"), ("4.3", "3.14")]
 SPARK_HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 180
 END_LIMIT_S = 60

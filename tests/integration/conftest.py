@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from jobs.local_kafka import LocalKafka
 from tests.broker_properties import QUICK_TIMEOUTS
 from tests.fakes.fault_proxy import ProxiedKafka
 from tests.integration.exactly_once_world import World, world_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.integration.exactly_once_writes import Seen
+from tests.integration.reading import ReadTopic
+from tests.integration.writing import FileStream
+from tests.schemas.fake_registry import FakeRegistry
 
 _planner_memory_mib = itertools.count(16 * 1024)
 
@@ -43,3 +44,26 @@ def one_planner(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(key, f"{next(_planner_memory_mib)}m")
     yield
     spark.conf.unset(key)
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    return FileStream(spark, tmp_path, "value string")
+
+
+@pytest.fixture
+def seen(broker: LocalKafka, read_topic: ReadTopic) -> Iterator[Seen]:
+    found = Seen(broker, read_topic)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["none", "gzip", "lz4"])
+def codec(request: pytest.FixtureRequest) -> str:
+    return str(request.param)

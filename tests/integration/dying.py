@@ -160,7 +160,7 @@ class _Batch(KafkaBatchWriter):
 
 
 def _batch_id(messages: list[WriterCommitMessage | None]) -> object:
-    return next((each.batch_id for each in messages if each is not None), None)  # type: ignore[attr-defined]
+    return next((each.batch_id for each in messages if each is not None), None)
 
 
 class _Stream(KafkaStreamWriter):

@@ -56,7 +56,7 @@ class World:
 
     def run(self, name: str, address: str | None = None, **how: object) -> Run:
         """A life of the driver, in this process. It ends with the test, without a word to the brokers."""
-        made = Run(address or self.cluster.bootstrap_servers, self.topic, name, prefix=self.prefix, **how)  # type: ignore[arg-type]
+        made = Run(address or self.cluster.bootstrap_servers, self.topic, name, prefix=self.prefix, **how)
         return self._stack.enter_context(made)
 
     def open_transactions(self) -> list[str]:

@@ -16,7 +16,7 @@ ESTABLISHED = "01"
 
 
 def _workers_of(spark: SparkSession) -> list[int]:
-    return python_workers(int(spark.sparkContext._jvm.ProcessHandle.current().pid()))  # type: ignore[union-attr]
+    return python_workers(int(spark.sparkContext._jvm.ProcessHandle.current().pid()))
 
 
 def connections(spark: SparkSession, bootstrap_servers: str) -> set[str]:

@@ -97,7 +97,7 @@ def read_with_kafka_python(
     bootstrap_servers: str, topic: str, *, isolation_level: str = "read_uncommitted", timeout_s: float = 60, **config: object
 ) -> list[ReadRecord]:
     """All records, ordered by partition and offset."""
-    from kafka import KafkaConsumer, TopicPartition  # type: ignore[import-untyped]
+    from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
 from tests.broker_properties import QUICK_SESSIONS
+from tests.integration.kafka_admin import Admin
 from tests.integration.reading import READERS, ReadTopic, Topic
 from tests.integration.sasl_cluster import REAUTH_MS, client_options, listener_properties, scram_users, tls_properties
 
 ROWS_PER_CALL = 5_000
 PARTITIONS = 6
-PREFERRED = 0  # election type: the first replica
 
 
 class SteadyWriter:
@@ -113,50 +112,6 @@ def test_a_cluster_whose_brokers_die_one_after_the_other_loses_and_doubles_nothi
                 cluster.restart(node)
             writer.await_rows(100_000)
             assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
-
-
-class Admin:
-    """Moves leaders, and waits for replicas, by another client."""
-
-    def __init__(self, bootstrap_servers: str) -> None:
-        from kafka.admin import KafkaAdminClient
-
-        self._client = KafkaAdminClient(bootstrap_servers=bootstrap_servers.split(","))
-
-    def __enter__(self) -> Admin:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-
-    def replicas(self) -> dict[int, list[int]]:
-        """Of each partition, the preferred leader first."""
-        return {each["partition_index"]: list(each["replica_nodes"]) for each in self._partitions()}
-
-    def leaders(self) -> dict[int, int]:
-        return {each["partition_index"]: each["leader_id"] for each in self._partitions()}
-
-    def _partitions(self) -> list[dict[str, Any]]:
-        partitions: list[dict[str, Any]] = self._client.describe_topics(["t"])[0]["partitions"]
-        return partitions
-
-    def reassign(self, replicas: dict[int, list[int]]) -> None:
-        """Give partitions other replicas, and their leadership to the first of them."""
-        from kafka import TopicPartition
-
-        self._client.alter_partition_reassignments({TopicPartition("t", number): nodes for number, nodes in replicas.items()})
-        self._await(lambda: not self._client.list_partition_reassignments())
-        self._client.elect_leaders(PREFERRED, {"t": list(replicas)}, raise_errors=False)  # one that leads already is an error
-        self._await(lambda: self.leaders() == {number: nodes[0] for number, nodes in replicas.items()})
-
-    def await_in_sync(self, replicas: int) -> None:
-        self._await(lambda: all(len(each["isr_nodes"]) == replicas for each in self._partitions()))
-
-    def _await(self, condition: Callable[[], bool], limit_s: float = 60) -> None:
-        deadline = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {limit_s} s: {self._partitions()}"
-            time.sleep(0.1)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def of_spark(spark: SparkSession, type: StructType, name: str = "topLevelRecord"
     """A Schema of Avro's Java library, as to_avro makes it."""
     jvm: Any = spark._jvm
     converters = getattr(getattr(jvm.org.apache.spark.sql.avro, "SchemaConverters$"), "MODULE$")
-    java_type = spark._jsparkSession.parseDataType(type.json())  # type: ignore[attr-defined]
+    java_type = spark._jsparkSession.parseDataType(type.json())
     return converters.toAvroType(java_type, False, name, namespace)
 
 
@@ -78,7 +78,7 @@ def test_each_side_reads_what_the_other_wrote(spark: SparkSession, ddl: str) -> 
     """So a subject that to_avro filled stays compatible, whatever its mode is."""
     type = StructType.fromDDL(ddl)
     mine, sparks = parsed(spark, derived(type)), of_spark(spark, type)
-    check = spark._jvm.org.apache.avro.SchemaCompatibility.checkReaderWriterCompatibility  # type: ignore[union-attr]
+    check = spark._jvm.org.apache.avro.SchemaCompatibility.checkReaderWriterCompatibility
     assert [check(*each).getType().toString() for each in ((mine, sparks), (sparks, mine))] == ["COMPATIBLE"] * 2
 
 

@@ -22,11 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from tests.documents import ROOT, Block, code_blocks, name_of
+from tests.documents import NOT_RUN, ROOT, SHOWN_ELSEWHERE, Block, code_blocks, name_of
 from tests.integration.clusters import SPARK_HOME, free_port
 from tests.integration.reading import READERS, ReadTopic
 from tests.schemas.fake_registry import FakeRegistry
-from tests.test_documents import NOT_RUN, SHOWN_ELSEWHERE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

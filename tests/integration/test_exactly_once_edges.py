@@ -14,22 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
+from tests.integration.exactly_once_writes import Seen, exactly_once, fed, lines, numbered, once, unnamed
 from tests.integration.processes import until
-from tests.integration.test_exactly_once_spark import (
-    Seen,
-    Topic,
-    exactly_once,
-    fed,
-    lines,
-    numbered,
-    once,
-    seen,
-    stream,
-    unnamed,
-)
+from tests.integration.reading import Topic
 from tests.integration.writing import FileStream, conditions, error_of, run, save
 
-__all__ = ["seen", "stream"]  # fixtures
 pytestmark = [pytest.mark.slow]
 
 REPLAY = "KAFKA_NON_DETERMINISTIC_REPLAY"

@@ -116,7 +116,7 @@ def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: 
 
 
 @pytest.mark.parametrize(("late", "seen"), [([0], ["c"]), ([0, 1], [])], ids=["one", "all"])
-def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_run(
+def test_a_time_out_between_decision_and_commit_is_an_error_that_the_next_run_heals(
     world: World, late: list[int], seen: list[str]
 ) -> None:
     run, commit = stopped_after_decision(world, late, Stop("6e", AFTER, PAUSE))
@@ -163,7 +163,7 @@ def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_
     assert committed.how is HowCommitted.COMMITTED
 
 
-def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
+def test_the_error_of_a_task_that_outlasts_its_transaction_says_why(world: World) -> None:
     run = world.run("r1")
     task = run.task(0, 0, *FIRST[0], timeout_ms=TIMEOUTS_MS[0]).begin().send()
     await_time_out(world, run, 0)

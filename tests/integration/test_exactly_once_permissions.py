@@ -219,7 +219,7 @@ def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: W
 
 
 @pytest.mark.parametrize("missing", [NO_READ_ON_GROUPS, NO_READ_ON_TOPIC], ids=str)
-def test_an_operator_who_may_not_record_a_commit_is_told_and_the_rows_are_committed(world: World, missing: Missing) -> None:
+def test_an_operator_who_may_not_record_a_commit_commits_rows_and_gets_an_error(world: World, missing: Missing) -> None:
     """By `jobs.transactions commit`. The next run finds the decision, and that there is nothing left to do."""
     run = alices(world, "r1")
     run.committing(run.reports(0, *FIRST))._decide(None)

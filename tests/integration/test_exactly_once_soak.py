@@ -22,9 +22,8 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from tests.broker_properties import QUICK_SESSIONS, QUICK_TIMEOUTS
 from tests.integration.exactly_once_world import OPEN
 from tests.integration.processes import until
+from tests.integration.programs import DYING_STREAM, SETTINGS, SINKS, Program
 from tests.integration.reading import READERS
-from tests.integration.test_exactly_once_spark import DYING_STREAM, SINKS
-from tests.integration.test_sink_faults import SETTINGS, Program
 
 ENOUGH_BATCHES = 240  # for each victim to die
 BATCHES = int(os.environ.get("EXACTLY_ONCE_SOAK_BATCHES", ENOUGH_BATCHES))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chispa import assert_df_equality
@@ -21,87 +20,27 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import exactly_once_options
-from spark_kafka_sink.admin.transaction_client import TransactionClient
 from tests.integration.dying import Dying
-from tests.integration.exactly_once_world import OPEN
+from tests.integration.exactly_once_writes import Options, Seen, exactly_once, fed, lines, numbered, once, unnamed
 from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
 from tests.integration.plugins import commits_file
 from tests.integration.processes import until
-from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
-from tests.integration.test_sink_faults import (
+from tests.integration.programs import (
     ALL,
+    DYING_STREAM,
     ROWS,
     SETTINGS,
+    SINKS,
     TASKS,
     Program,
     batch_write,
     count_rows,
     options_of,
 )
+from tests.integration.reading import ReadTopic, Topic, read_with_spark
 from tests.integration.writing import FileStream, conditions, error_of, run, save
 
 pytestmark = [pytest.mark.slow]
-
-Options = dict[str, str]
-
-
-@pytest.fixture
-def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
-    return FileStream(spark, tmp_path, "value string")
-
-
-class Seen:
-    """What readers of committed records see of a topic, when nothing is open under the prefix any more."""
-
-    def __init__(self, broker: LocalKafka, read_topic: ReadTopic) -> None:
-        self._read = read_topic
-        self._client = TransactionClient({"bootstrap.servers": broker.bootstrap_servers})
-
-    def close(self) -> None:
-        self._client.close()
-
-    def nothing_is_open(self, prefix: str) -> bool:
-        return not self._client.list_transactions(f"{prefix}-", OPEN)
-
-    def transactional_ids(self, prefix: str) -> list[str]:
-        """All that brokers know, those at rest included."""
-        return [each.transactional_id for each in self._client.list_transactions(f"{prefix}-") or ()]
-
-    def records(self, topic: str, prefix: str) -> list[ReadRecord]:
-        until(lambda: self.nothing_is_open(prefix), 30, "no transaction is open")
-        return self._read(topic, isolation_level="read_committed")
-
-    def values(self, topic: str, prefix: str) -> Counter[str]:
-        return Counter((record.value or b"").decode() for record in self.records(topic, prefix))
-
-
-@pytest.fixture
-def seen(broker: LocalKafka, read_topic: ReadTopic) -> Iterator[Seen]:
-    found = Seen(broker, read_topic)
-    yield found
-    found.close()
-
-
-def exactly_once(topic: str, **more: str) -> Options:
-    """With double underscores for dots. The topic's name is the prefix too: no other test has it."""
-    return {"topic": topic, "deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic, **more}
-
-
-def unnamed(topic: str) -> Options:
-    """For a df.write that nobody repeats."""
-    return exactly_once(topic, allowUnnamedWrite="true")
-
-
-def numbered(spark: SparkSession, start: int, stop: int, partitions: int = 3) -> DataFrame:
-    return spark.range(start, stop, numPartitions=partitions).selectExpr("cast(id as string) value")
-
-
-def once(start: int, stop: int) -> Counter[str]:
-    return Counter(str(number) for number in range(start, stop))
-
-
-def lines(report: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in report.read_text().splitlines()]
 
 
 def ways(report: Path) -> list[tuple[int, str]]:
@@ -162,7 +101,7 @@ def test_of_a_write_that_fails_no_row_is_seen(
     assert seen.values(name, name) == once(0, 300)
 
 
-def test_on_commit_is_called_once_for_each_commit_and_told_what_was_found(
+def test_on_commit_is_called_once_for_each_commit_with_what_was_found(
     spark: SparkSession, broker: LocalKafka, topic: Topic
 ) -> None:
     name = topic(2)
@@ -210,10 +149,6 @@ def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
 
 
 # STREAMS
-
-
-def fed(stream: FileStream, start: int, stop: int) -> None:
-    stream.feed([{"value": str(number)} for number in range(start, stop)])
 
 
 def test_a_stream_and_its_restart_write_each_batch_once(
@@ -486,25 +421,6 @@ def test_the_rows_of_a_speculative_copy_or_of_its_twin_are_not_seen(
 
 # DRIVERS THAT DIE
 
-DYING_STREAM = """
-from tests.integration.dying import Dying
-spark = session({master!r}, {settings})
-spark.dataSource.register(Dying)
-stream = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).json({source!r}).repartition(3, "value")
-options = {options}
-{sink}
-query = writer.option("checkpointLocation", {checkpoint!r}).trigger(availableNow=True).start()
-query.awaitTermination()
-spark.stop()
-"""
-SINKS = {
-    "stream": "writer = stream.writeStream.format('pykafka-sink-dying').options(**options)",
-    "foreachBatch": """
-def write(df, batch_id):
-    df.write.format('pykafka-sink-dying').options(**options).mode('append').save()
-writer = stream.writeStream.foreachBatch(write)
-""",
-}
 BATCHES, BATCH_ROWS = 4, 50
 DRIVER_DEATHS = {
     "before the decision": [("driver", "6b list", "after"), ("driver", "6c", "after"), ("driver", "6e", "before")],

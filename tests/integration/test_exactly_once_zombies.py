@@ -300,7 +300,11 @@ def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: World, stop
     others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
     run.commit([run.task(0, 0, *FIRST[0], attempt=1).run(), *others])
     woken = lost.resume().outcome()
-    if isinstance(woken, TaskReport) and stop.step not in ("5 marker", "5 rows", "5 wait"):  # else it need not ask anybody any more
+    if isinstance(woken, TaskReport) and stop.step not in (
+        "5 marker",
+        "5 rows",
+        "5 wait",
+    ):  # else it need not ask anybody any more
         assert woken.result in (Result.DECIDED, Result.SKIPPED)
     world.audit(rows_of(FIRST))
     run.write_version(1, *SECOND)

@@ -299,7 +299,7 @@ def assert_fails_in_time(delivery: Delivery) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("acks", ["all", "1"])
-def test_a_broker_gone_for_good_is_told_in_time_with_node_partition_and_cause(
+def test_a_broker_gone_for_good_fails_rows_in_time_with_node_partition_and_cause(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str, acks: str
 ) -> None:
     options = LIMITED | {"acks": acks, "linger.ms": "300"} | (PLAIN if acks == "1" else {})
@@ -319,7 +319,7 @@ def test_a_broker_gone_for_good_is_told_in_time_with_node_partition_and_cause(
     assert f"{proxy.address}: [Errno 111] Connection refused" in text
 
 
-def test_a_broker_that_falls_silent_is_told_in_time_with_node_partition_and_cause(
+def test_a_broker_that_falls_silent_fails_rows_in_time_and_is_named_with_the_cause(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str
 ) -> None:
     with Rows(kafka, topic, **LIMITED) as rows:
@@ -331,7 +331,7 @@ def test_a_broker_that_falls_silent_is_told_in_time_with_node_partition_and_caus
     assert "request.timeout.ms=1000" in text
 
 
-def test_a_broker_that_does_not_read_is_told_in_time(kafka: ProxiedKafka, proxy: FaultProxy, topic: str) -> None:
+def test_a_broker_that_does_not_read_fails_rows_in_time(kafka: ProxiedKafka, proxy: FaultProxy, topic: str) -> None:
     with Rows(kafka, topic, **LIMITED) as rows:
         rows.write().result(WAIT_MS)
         proxy.decide = lambda request: Fault.STOP_READING if request.api_key == ApiKey.PRODUCE else None
@@ -347,7 +347,7 @@ def test_a_broker_that_does_not_read_is_told_in_time(kafka: ProxiedKafka, proxy:
 
 @pytest.mark.timeout(10, func_only=True)
 @pytest.mark.parametrize("fault", [Fault.SWALLOW, Fault.DROP_BEFORE, Fault.GARBAGE], ids=lambda fault: fault.name.lower())
-def test_a_broker_that_never_answers_api_versions_is_told_within_max_block_ms(
+def test_a_broker_that_never_answers_api_versions_fails_send_within_max_block_ms(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: Fault
 ) -> None:
     proxy.arm(fault, ApiKey.API_VERSIONS, times=1_000)
@@ -377,7 +377,7 @@ def test_a_request_time_out_ends_the_connection_and_the_next_attempt_succeeds(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kafka_jars")
-def test_another_cluster_behind_the_same_address_is_told_and_gets_no_row(tmp_path: Path) -> None:
+def test_another_cluster_behind_the_same_address_is_an_error_and_gets_no_row(tmp_path: Path) -> None:
     with ProxiedKafka(tmp_path / "one") as one:
         one.create_topic("t", PARTITIONS)
         with Rows(one, "t") as rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import exactly_once_options
 from tests.integration.reading import ReadRecord, ReadTopic, Topic
-from tests.integration.writing import FileStream, conditions, error_of, run, save
+from tests.integration.writing import FileStream, avro, conditions, error_of, run, save
 from tests.schemas.fake_registry import FakeRegistry
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-QUICK = {"schema__registry__max__retries": "0"}
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
-
-
-def avro(registry: FakeRegistry, **more: str) -> dict[str, str]:
-    return {"valueFormat": "avro", "schema__registry__url": registry.url, **QUICK, **more}
 
 
 def orders(spark: SparkSession, rows: int = 1000) -> DataFrame:
@@ -199,7 +186,7 @@ def test_bytes_get_the_frame_of_a_registered_schema(
     assert [each.value for each in read_topic(name)] == [b"\x00\x00\x00\x00\x01\x00\x08\x01", None]
 
 
-def test_what_is_wrong_is_told_before_a_task_starts(
+def test_what_is_wrong_fails_the_write_before_a_task_starts(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(1)
@@ -214,7 +201,7 @@ def test_what_is_wrong_is_told_before_a_task_starts(
             "KAFKA_INVALID_CONFIG": avro(registry, valueSchema="newest"),
         }
         for condition, options in cases.items():
-            message = error_of(lambda options=options: save(orders(spark, 10), broker, name, **options))  # type: ignore[misc]
+            message = error_of(lambda options=options: save(orders(spark, 10), broker, name, **options))
             assert condition in conditions(message)
             assert "hunter2" not in message
     assert read_topic(name) == []

@@ -18,14 +18,11 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from tests.integration.exactly_once_world import OPEN
 from tests.integration.processes import until
+from tests.integration.programs import SETTINGS, Program
 from tests.integration.reading import ReadRecord, ReadTopic, Topic
-from tests.integration.test_formats import registry
-from tests.integration.test_sink_faults import SETTINGS, Program
 from tests.schemas.fake_registry import FakeRegistry
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-__all__ = ["registry"]  # a fixture
 
 STREAM = """
 from tests.integration.dying import Dying

@@ -164,34 +164,34 @@ def refused_login(options: dict[str, Any]) -> str:
     return error.message
 
 
-def test_a_key_that_has_been_replaced_since_is_told(kafka: LocalKafka, realm: Realm) -> None:
+def test_a_key_that_has_been_replaced_since_is_named_in_the_error(kafka: LocalKafka, realm: Realm) -> None:
     message = refused_login(options(kafka, **keytab(realm, "bob")))
     assert f"SASL GSSAPI for Kerberos principal 'bob@{REALM}': Kerberos: no ticket for kafka@127.0.0.1: " in message
     assert "the keytab holds a wrong or old key of the principal: export it again" in message
 
 
-def test_a_principal_that_is_not_known_is_told(kafka: LocalKafka, realm: Realm) -> None:
+def test_a_principal_that_is_not_known_is_named_in_the_error(kafka: LocalKafka, realm: Realm) -> None:
     message = refused_login(options(kafka, **keytab(realm, "nobody")))
     assert "not found in Kerberos database; is the principal in sasl.jaas.config right, with its realm?" in message
 
 
-def test_a_keytab_of_somebody_else_is_told(kafka: LocalKafka, realm: Realm) -> None:
+def test_a_keytab_of_somebody_else_is_named_in_the_error(kafka: LocalKafka, realm: Realm) -> None:
     message = refused_login(options(kafka, **keytab(realm, "carol", realm.keytab("alice"))))
     assert "the keytab holds no key of the principal in sasl.jaas.config" in message
 
 
-def test_a_keytab_that_is_not_there_is_told(kafka: LocalKafka, realm: Realm) -> None:
+def test_a_keytab_that_is_not_there_is_named_in_the_error(kafka: LocalKafka, realm: Realm) -> None:
     error = refusal(options(kafka, **keytab(realm, "no-such")), ConfigError)
     assert f"keyTab={realm.keytab('no-such')} cannot be read: No such file or directory" in error.message
 
 
-def test_a_service_that_brokers_do_not_have_is_told(kafka: LocalKafka, realm: Realm) -> None:
+def test_a_service_that_brokers_do_not_have_is_named_in_the_error(kafka: LocalKafka, realm: Realm) -> None:
     message = refused_login(options(kafka, **keytab(realm)) | {"sasl.kerberos.service.name": "other"})
     assert "no ticket for other@127.0.0.1: Server" in message
     assert "is there a principal SERVICE/HOST for this broker, with sasl.kerberos.service.name" in message
 
 
-def test_a_broker_that_has_another_name_in_kerberos_refuses_and_is_told(kafka: LocalKafka, realm: Realm) -> None:
+def test_a_broker_that_has_another_name_in_kerberos_is_named_in_the_error(kafka: LocalKafka, realm: Realm) -> None:
     """There are tickets for kafka/localhost, and this broker's own name is kafka/127.0.0.1."""
     elsewhere = options(kafka, **keytab(realm))
     error = refusal(elsewhere | {"bootstrap.servers": elsewhere["bootstrap.servers"].replace("127.0.0.1", "localhost")})
@@ -199,13 +199,13 @@ def test_a_broker_that_has_another_name_in_kerberos_refuses_and_is_told(kafka: L
     assert f"SASL GSSAPI for Kerberos principal 'alice@{REALM}': " in error.message
 
 
-def test_no_tickets_at_all_are_told(kafka: LocalKafka) -> None:
+def test_the_error_says_that_there_are_no_tickets(kafka: LocalKafka) -> None:
     message = refused_login(options(kafka, useTicketCache="true"))
     assert "for the owner of the Kerberos tickets" in message
     assert "get tickets (kinit), or give keyTab and principal in sasl.jaas.config" in message
 
 
-def test_tickets_that_have_run_out_are_told(
+def test_the_error_says_that_tickets_have_run_out(
     kafka: LocalKafka, realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     realm.use(monkeypatch, realm.krb5_conf("short", ticket_lifetime="1s"), tmp_path / "cache")
@@ -219,7 +219,7 @@ def test_tickets_that_have_run_out_are_told(
     assert "renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config" in message
 
 
-def test_a_kerberos_server_that_is_away_is_told(
+def test_the_error_says_that_the_kerberos_server_is_away(
     kafka: LocalKafka, realm: Realm, copied: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     realm.use(monkeypatch, realm.krb5_conf("away", port=free_port()))
@@ -237,7 +237,7 @@ def test_a_kerberos_server_that_says_nothing_is_not_waited_for(
     assert "the Kerberos server does not answer" in error.message
 
 
-def test_a_broker_that_does_not_speak_kerberos_is_told(kafka: LocalKafka, realm: Realm) -> None:
+def test_the_error_says_that_a_broker_does_not_speak_kerberos(kafka: LocalKafka, realm: Realm) -> None:
     error = refusal(options(kafka, **keytab(realm)) | {"bootstrap.servers": kafka.bootstrap_servers})
     assert error.condition == "KAFKA_ILLEGAL_SASL_STATE"
 

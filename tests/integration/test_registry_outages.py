@@ -18,13 +18,10 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.reading import ReadRecord, ReadTopic, Topic
-from tests.integration.test_formats import avro, registry
-from tests.integration.writing import FileStream, conditions, error_of, run
+from tests.integration.writing import FileStream, avro, conditions, error_of, run
 from tests.schemas.fake_registry import FakeRegistry
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.usefixtures("one_planner")]
-
-__all__ = ["registry"]  # a fixture
 
 
 @pytest.fixture
@@ -60,7 +57,7 @@ def read(registry: FakeRegistry, subject: str, records: list[ReadRecord]) -> lis
         schema_id = int.from_bytes(record.value[1:5], "big")
         text = texts[schema_id] if schema_id in texts else next(iter(texts.values()))
         row = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), fastavro.parse_schema(text), None)
-        found.append((schema_id, row["id"]))  # type: ignore[index,call-overload]
+        found.append((schema_id, row["id"]))
     return sorted(found, key=lambda each: each[1])
 
 
@@ -84,7 +81,7 @@ def test_a_running_query_with_latest_takes_a_new_version_after_an_outage(
 ) -> None:
     name = topic(1)
     first = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
-    newer = first | {"fields": [*first["fields"], {"name": "note", "type": "string", "default": "none"}]}  # type: ignore[misc]
+    newer = first | {"fields": [*first["fields"], {"name": "note", "type": "string", "default": "none"}]}
     registry.register(f"{name}-value", json.dumps(first))
     options = avro(registry, valueSchema="latest", latest__cache__ttl__sec="0")
     with running(stream.writer(stream.read().selectExpr("struct(id) value"), broker, name, **options)) as query:

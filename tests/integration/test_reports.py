@@ -13,7 +13,7 @@ from jobs.ports import free_port
 from spark_kafka_sink.sink.prometheus.text_file import FILE, PORT
 from spark_kafka_sink.tools.report import command as report
 from tests.fakes.fake_broker import FakeBroker
-from tests.sink.test_prometheus import samples
+from tests.sink.summaries import samples
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240

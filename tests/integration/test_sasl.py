@@ -178,7 +178,7 @@ def test_connections_log_in_again_before_their_session_ends(sasl_broker: LocalKa
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_wrong_password_is_told_at_once_with_node_and_user(
+def test_a_wrong_password_fails_at_once_with_node_and_user(
     sasl_broker: LocalKafka, mechanism: str, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -189,7 +189,7 @@ def test_a_wrong_password_is_told_at_once_with_node_and_user(
     assert PASSWORD not in str(error) + caplog.text
 
 
-def test_a_token_that_the_broker_refuses_is_told_at_once(sasl_broker: LocalKafka) -> None:
+def test_a_token_that_the_broker_refuses_fails_at_once(sasl_broker: LocalKafka) -> None:
     options = client_options("OAUTHBEARER") | {
         "sasl.login.callback.handler.class": f"{__name__}.token",
         "sasl.jaas.config": f'OAuthBearerLoginModule required extension_token="{PASSWORD}";',
@@ -200,7 +200,7 @@ def test_a_token_that_the_broker_refuses_is_told_at_once(sasl_broker: LocalKafka
     assert PASSWORD not in str(error)
 
 
-def test_a_mechanism_that_the_broker_lacks_is_told_with_those_it_has(sasl_broker: LocalKafka) -> None:
+def test_the_error_of_a_mechanism_that_the_broker_lacks_names_those_it_has(sasl_broker: LocalKafka) -> None:
     options = client_options("PLAIN") | {"bootstrap.servers": sasl_broker.bootstrap_servers_for("SCRAM")}
     error = refusal(sasl_broker, options)
     assert error.condition == "KAFKA_UNSUPPORTED_SASL_MECHANISM"
@@ -208,7 +208,7 @@ def test_a_mechanism_that_the_broker_lacks_is_told_with_those_it_has(sasl_broker
     assert "It offers SCRAM-SHA-256; set sasl.mechanism to one of them." in error.message
 
 
-def test_sasl_on_a_listener_without_it_is_told_at_once(sasl_broker: LocalKafka) -> None:
+def test_sasl_on_a_listener_without_it_fails_at_once(sasl_broker: LocalKafka) -> None:
     options = client_options("PLAIN") | {"bootstrap.servers": sasl_broker.bootstrap_servers}
     error = refusal(sasl_broker, options)
     assert error.condition == "KAFKA_ILLEGAL_SASL_STATE"
@@ -216,7 +216,7 @@ def test_sasl_on_a_listener_without_it_is_told_at_once(sasl_broker: LocalKafka) 
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_no_sasl_on_a_listener_with_it_is_told_at_once(sasl_broker: LocalKafka, protocol: str) -> None:
+def test_no_sasl_on_a_listener_with_it_fails_at_once(sasl_broker: LocalKafka, protocol: str) -> None:
     """Brokers hang up on whoever does not log in, as they do when they go down: it took max.block.ms, a minute, to be told."""
     listener = {"PLAINTEXT": "SASL_PLAINTEXT", "SSL": "SASL_SSL"}[protocol]
     options = {"security.protocol": protocol, "bootstrap.servers": sasl_broker.bootstrap_servers_for(listener)}
@@ -230,7 +230,7 @@ def test_no_sasl_on_a_listener_with_it_is_told_at_once(sasl_broker: LocalKafka, 
         assert mechanism in error.message
 
 
-def test_a_listener_that_hangs_up_is_told_with_the_likely_cause() -> None:
+def test_the_error_of_a_listener_that_hangs_up_has_the_likely_cause() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=hang_up, args=(listener,), daemon=True)
         thread.start()
@@ -264,9 +264,7 @@ def hang_up(listener: socket.socket) -> None:
         ("bob", "alice-rows", "KAFKA_CLUSTER_AUTHORIZATION_FAILED", "grant IDEMPOTENT_WRITE on the cluster"),
     ],
 )
-def test_a_missing_permission_is_told_at_once(
-    sasl_broker: LocalKafka, user: str, topic: str, condition: str, remedy: str
-) -> None:
+def test_a_missing_permission_fails_at_once(sasl_broker: LocalKafka, user: str, topic: str, condition: str, remedy: str) -> None:
     error = refusal(sasl_broker, client_options("PLAIN", user), topic)
     assert error.condition == condition
     assert remedy in error.message

@@ -362,9 +362,7 @@ def test_columns_that_differ_in_case_alone_and_strings_of_every_kind_are_written
     assert (record.key, record.value) == (b"k", b"v")
 
 
-def test_what_sparks_own_sink_takes_and_spark_refuses_here_is_told_by_spark(
-    spark: SparkSession, broker: LocalKafka, topic: Topic
-) -> None:
+def test_spark_says_what_its_own_sink_takes_and_it_refuses_here(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     """docs/migrating.md has the remedies. The broker is there: without one, planning waits 5 s for it at each write."""
     name, df = topic(), spark.range(1).selectExpr("'k' key", "'v' value")
     writer = df.write.format("pykafka-sink").mode("append").option("topic", name)

@@ -238,7 +238,7 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(installed: Path,
     assert "note: Revealed type is" in done.stdout
     assert ".delivery.Delivery" in done.stdout
     errors = [line for line in done.stdout.splitlines() if " error: " in line]
-    assert [re.search(r"\[([\w-]+)\]$", line).group(1) for line in errors] == ["arg-type"], done.stdout  # type: ignore[union-attr]
+    assert [re.search(r"\[([\w-]+)\]$", line).group(1) for line in errors] == ["arg-type"], done.stdout
 
 
 def test_an_installed_wheel_registers_itself(

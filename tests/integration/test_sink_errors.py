@@ -21,7 +21,7 @@ SERVERS = "127.0.0.1:9"  # never reached: what is tested with it fails on the dr
 # TOLD ON THE DRIVER, BEFORE A TASK RUNS
 
 
-def test_a_wrong_schema_is_told_as_spark_tells_it(spark: SparkSession) -> None:
+def test_the_error_of_a_wrong_schema_is_sparks(spark: SparkSession) -> None:
     message = error_of(lambda: save(spark.range(1).selectExpr("'t' topic", "id as value"), SERVERS))
     assert "value attribute unsupported type bigint. value must be a(n) string or binary" in message
     assert "KAFKA_INVALID_SCHEMA" in conditions(message)
@@ -33,7 +33,7 @@ def test_overwrite_is_refused_with_the_remedy(spark: SparkSession) -> None:
     assert '.mode("append")' in message
 
 
-def test_misspelt_options_are_told_all_at_once_without_any_secret(spark: SparkSession) -> None:
+def test_one_error_names_all_misspelt_options_and_no_secret(spark: SparkSession) -> None:
     options = {"topik": "t", "kafka.acks": "7", "bootstrap.servers": SERVERS, "kafka.sasl.jaas.config": "hunter2"}
     writer = spark.range(1).selectExpr("'v' value").write.format(FORMAT).mode("append").options(**options)
     message = error_of(writer.save)
@@ -49,7 +49,7 @@ def test_misspelt_options_are_told_all_at_once_without_any_secret(spark: SparkSe
 # TOLD BY A TASK
 
 
-def test_a_null_topic_is_told_in_sparks_words(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+def test_a_null_topic_fails_in_sparks_words(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     df = spark.createDataFrame([(None, "v")], "topic string, value string").coalesce(1)
     message = error_of(lambda: save(df, broker))
     assert (
@@ -60,7 +60,7 @@ def test_a_null_topic_is_told_in_sparks_words(spark: SparkSession, broker: Local
     save(df, broker, topic())
 
 
-def test_a_partition_that_the_topic_does_not_have_is_told_with_the_count(
+def test_the_error_of_a_partition_that_does_not_exist_has_their_count(
     spark: SparkSession, broker: LocalKafka, topic: Topic
 ) -> None:
     name = topic(3)
@@ -142,7 +142,7 @@ def test_a_name_that_no_topic_can_have_fails_at_once(spark: SparkSession, strict
 
 
 @pytest.mark.timeout(40, func_only=True)  # a second, and the time that Spark takes
-def test_an_unreachable_broker_is_told_within_max_block_ms(spark: SparkSession) -> None:
+def test_an_unreachable_broker_fails_the_write_within_max_block_ms(spark: SparkSession) -> None:
     with socket.socket() as taken:  # bound and not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         servers = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -152,7 +152,9 @@ def test_an_unreachable_broker_is_told_within_max_block_ms(spark: SparkSession) 
     assert "KAFKA_BROKER_UNREACHABLE" in conditions(message)
 
 
-def test_a_row_above_max_request_size_is_told_with_size_and_limit(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+def test_the_error_of_a_row_above_max_request_size_has_size_and_limit(
+    spark: SparkSession, broker: LocalKafka, topic: Topic
+) -> None:
     df = spark.range(10, numPartitions=1).selectExpr("repeat('x', if(id = 7, 2000000, 1)) value")
     message = error_of(lambda: save(df, broker, topic()))
     assert "KAFKA_RECORD_TOO_LARGE" in conditions(message)

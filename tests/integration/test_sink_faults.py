@@ -8,11 +8,6 @@ in docs/guarantees.md and in commit.py says what these tests see.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,98 +18,25 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.local_kafka import LocalKafka
 from tests.broker_properties import QUICK_SESSIONS
 from tests.integration.processes import until
-from tests.integration.reading import READERS, ReadRecord, ReadTopic, Topic
-from tests.integration.test_sink_deployment import ROOT
+from tests.integration.programs import (
+    ALL,
+    DOOMED,
+    FAULT_ROW,
+    LIMIT_S,
+    ROWS,
+    SETTINGS,
+    TASKS,
+    Program,
+    batch_write,
+    count_rows,
+    options_of,
+)
+from tests.integration.reading import READERS, ReadTopic, Topic
 from tests.integration.writing import FORMAT
 
-ROWS = 12_000
-TASKS = 4
-ALL = range(TASKS * ROWS)
-DOOMED = range(ROWS, 2 * ROWS)  # of Spark partition 1
-FAULT_ROW = DOOMED[-100]
 CERTAIN = 6_000  # rows before the faulty one that must have been acknowledged: 1 MiB waits, 8 MiB come at a time
-LIMIT_S = 240
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
-    "spark.executorEnv.PYTHONPATH": str(ROOT),
-    "spark.executor.memory": "512m",
-}
-PREAMBLE = """
-import os, sys
-from pyspark import TaskContext
-from pyspark.sql import SparkSession, functions as F
-from spark_kafka_sink import KafkaDataSource
-
-def session(master, settings):
-    spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
-    spark.dataSource.register(KafkaDataSource)
-    return spark
-
-def rows(spark, tasks, rows):
-    return spark.range(tasks * rows, numPartitions=tasks).selectExpr("rpad(lpad(id, 8, '0'), 1024, ' x') value")
-"""
-
-
-class Program:
-    """A Spark program in a process of its own; what it has started ends with it."""
-
-    def __init__(self, directory: Path, code: str, **environment: str) -> None:
-        file = directory / "program.py"
-        file.write_text(PREAMBLE + textwrap.dedent(code))
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_WORKER_DIR": str(directory / "work"), **environment}
-        self._log = directory / "program.log"
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(file)], cwd=directory, env=env, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def wait(self, limit_s: float = LIMIT_S) -> int:
-        """Its exit code."""
-        try:
-            return self._process.wait(limit_s)
-        finally:
-            self.end()
-
-    def succeed(self) -> None:
-        assert self.wait() == 0, self.log()[-6000:]
-
-    def end(self) -> None:
-        """With all processes of its session: JVMs and workers outlive a driver that was killed."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            self._process.wait(LIMIT_S)
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-
-def options_of(broker: LocalKafka, topic: str, directory: Path, kind: str | None, row: int = FAULT_ROW) -> dict[str, str]:
-    options = {
-        "kafka.bootstrap.servers": broker.bootstrap_servers,
-        "topic": topic,
-        "kafka.buffer.memory": str(1024 * 1024),
-        "reportPath": str(directory / "report.jsonl"),
-    }
-    if kind is not None:
-        options |= {
-            "kafka.partitioner.class": "tests.integration.plugins.Fault",
-            "kafka.fault.kind": kind,
-            "kafka.fault.row": str(row),
-            "kafka.fault.marker": str(directory / "marker"),
-        }
-    return options
-
-
-def count_rows(records: list[ReadRecord]) -> Counter[int]:
-    return Counter(int((record.value or b"-1")[:8]) for record in records)
 
 
 def rows_twice(counts: Counter[int]) -> set[int]:
@@ -124,17 +46,6 @@ def rows_twice(counts: Counter[int]) -> set[int]:
 
 def reports(directory: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (directory / "report.jsonl").read_text().splitlines()]
-
-
-BATCH_WRITE = """
-spark = session({master!r}, {settings})
-rows(spark, {tasks}, {rows}).write.format("pykafka-sink").options(**{options}).mode("append").save()
-spark.stop()
-"""
-
-
-def batch_write(master: str, options: dict[str, str]) -> str:
-    return BATCH_WRITE.format(master=master, settings=SETTINGS, tasks=TASKS, rows=ROWS, options=options)
 
 
 # TASKS

@@ -40,7 +40,7 @@ def some_without_key(spark: SparkSession, rows: int = 3000) -> DataFrame:
 # WHICH ROW IT WAS
 
 
-def test_a_row_that_the_broker_rejects_is_told_by_number_partition_and_key(
+def test_the_error_of_a_row_that_the_broker_rejects_has_number_partition_and_key(
     spark: SparkSession, broker: LocalKafka, topic: Topic
 ) -> None:
     name = topic(1, NO_KEY_ON_COMPACTED)
@@ -49,7 +49,9 @@ def test_a_row_that_the_broker_rejects_is_told_by_number_partition_and_key(
     assert "(Spark partition 0, attempt 0)" in message
 
 
-def test_a_row_above_the_topics_limit_is_told_by_number_and_size(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+def test_the_error_of_a_row_above_the_topics_limit_has_number_and_size(
+    spark: SparkSession, broker: LocalKafka, topic: Topic
+) -> None:
     df = spark.range(10, numPartitions=1).selectExpr("concat('k', id) key", "repeat('x', if(id = 7, 50000, 1)) value")
     message = error_of(lambda: save(df, broker, topic(1, {"max.message.bytes": "10000"})))
     assert "[KAFKA_MESSAGE_TOO_LARGE] row 7 of this task: " in message
@@ -175,7 +177,7 @@ def test_a_row_that_the_dead_letter_topic_rejects_fails_the_task(spark: SparkSes
     assert "KAFKA_INVALID_RECORD" in conditions(message)
 
 
-def test_a_stream_buries_rows_too(
+def test_a_stream_sends_dead_letters(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
     name, dead = topic(), topic()
@@ -408,6 +410,6 @@ def test_rows_can_be_observed_as_with_any_sink(spark: SparkSession, broker: Loca
     assert observation.get == {"rows": 7}
 
 
-def test_a_function_that_cannot_be_imported_is_told_before_a_task_starts(spark: SparkSession) -> None:
+def test_a_function_that_cannot_be_imported_fails_before_a_task_starts(spark: SparkSession) -> None:
     message = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), "127.0.0.1:9", "t", onCommit="nowhere.f"))
     assert "onCommit=nowhere.f cannot be loaded: there is no module nowhere" in message

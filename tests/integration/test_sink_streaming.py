@@ -64,7 +64,7 @@ def test_the_topic_option_overrides_the_column(
     assert counted(read_topic(name)) == Counter([b"a"])
 
 
-def test_a_wrong_schema_is_told_as_spark_tells_it(stream: FileStream) -> None:
+def test_the_error_of_a_wrong_schema_is_sparks(stream: FileStream) -> None:
     stream.feed([{"topic": "t", "value": "a"}])
     message = error_of(lambda: run(stream.writer(stream.read().select("topic", "key"), "127.0.0.1:9")))
     assert "Required attribute 'value' not found" in message

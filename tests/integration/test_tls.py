@@ -160,7 +160,7 @@ def test_each_trouble_has_its_own_error(kafka: TlsKafka, version: str) -> None:
     assert "the broker rejects this client's certificate" in error_at_once(kafka.options("MUTUAL", **of_version, **keystore))
 
 
-def test_a_listener_of_another_security_protocol_is_told_at_once(kafka: TlsKafka) -> None:
+def test_a_listener_of_another_security_protocol_fails_at_once(kafka: TlsKafka) -> None:
     assert "this listener does not speak TLS" in error_at_once(kafka.options("PLAINTEXT"))
     plain = kafka.options("SSL", **{"security.protocol": "PLAINTEXT"})
     assert "this listener speaks TLS, and the client does not" in error_at_once(plain)

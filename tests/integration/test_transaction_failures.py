@@ -24,8 +24,8 @@ from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorR
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.broker_properties import QUICK_SESSIONS
 from tests.fakes.raw_client import RawClient
+from tests.integration.kafka_admin import Admin
 from tests.integration.reading import READERS
-from tests.integration.test_broker_failures import Admin
 
 PARTITIONS = 6
 ROWS = 120  # of a transaction

@@ -19,7 +19,6 @@ from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from tests.fakes.zookeeper_kafka import ZooKeeperKafka
 from tests.integration.reading import READERS, ReadTopic, Topic, kafka_tool
 from tests.integration.test_transactions import (  # noqa: F401 - run here too, with this module's broker
-    codec,
     test_a_prepared_transaction_is_ended_by_another_client,
     test_a_successor_aborts_what_its_predecessor_left_open_and_fences_it,
     test_a_transaction_of_many_batches_and_codecs_is_one,
@@ -27,12 +26,11 @@ from tests.integration.test_transactions import (  # noqa: F401 - run here too, 
     test_librdkafka_and_this_producer_fence_each_other,
     test_offsets_take_effect_with_the_commit_and_not_with_an_abort,
     test_readers_of_committed_records_see_what_was_committed_and_nothing_else,
-    transactional,
 )
 from tests.integration.test_transactions import (
     test_consume_transform_produce_copies_each_record_once_through_kills as kill_copies,
 )
-from tests.integration.transaction_brokers import KAFKA_2_8, KAFKA_3_9, VERSION_1, WITH_VERSION_1
+from tests.integration.transaction_brokers import KAFKA_2_8, KAFKA_3_9, VERSION_1, WITH_VERSION_1, transactional
 
 
 @pytest.fixture(scope="module", params=[WITH_VERSION_1, KAFKA_3_9, KAFKA_2_8])

@@ -22,21 +22,13 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.integration.reading import ReadTopic, Topic
+from tests.integration.transaction_brokers import transactional
 
 ROOT = Path(__file__).parents[2]
 
 
-def transactional(address: str, transactional_id: str = "") -> KafkaProducer:
-    return KafkaProducer({"bootstrap.servers": address, "transactional.id": transactional_id or f"T-{uuid.uuid4().hex}"})
-
-
 def committed(read_topic: ReadTopic, name: str, client: str = "confluent-kafka") -> list[bytes | None]:
     return [record.value for record in read_topic(name, client, isolation_level="read_committed")]
-
-
-@pytest.fixture(params=["none", "gzip", "lz4"])
-def codec(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python"])

@@ -12,6 +12,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from tests import pythons
 from tests.integration import clusters
+from tests.integration.clusters import BESIDE
 from tests.integration.reading import READERS, ReadTopic, Topic
 
 ROWS = 50_000
@@ -65,7 +66,6 @@ spark.stop()
 print("{}.{}".format(*sys.version_info))
 """
 NEEDED = ["pyarrow", "numpy", "crc32c", "lz4"]  # what docs/cluster.md installs on the nodes
-BESIDE = [("4.1", "3.11"), ("4.2", "3.11"), ("4.1", "3.13"), ("4.2", "3.13"), ("4.3", "3.12"), ("4.3", "3.13"), ("4.3", "3.14")]
 
 
 @pytest.mark.parametrize(("spark_version", "version"), BESIDE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from functools import partial
 
 import pytest
 
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.fakes.zookeeper_kafka import ZooKeeperKafka
 
 VERSION_1 = ("--feature", "transaction.version=1")
@@ -15,3 +17,7 @@ WITH_VERSION_2 = pytest.param(LocalKafka, id="transaction.version=2", marks=pyte
 WITH_VERSION_1 = pytest.param(partial(LocalKafka, format_options=VERSION_1), id="transaction.version=1", marks=pytest.mark.slow)
 KAFKA_3_9 = pytest.param(partial(LocalKafka, version="3.9.1"), id="3.9", marks=pytest.mark.matrix)
 KAFKA_2_8 = pytest.param(ZooKeeperKafka, id="2.8", marks=pytest.mark.matrix)
+
+
+def transactional(address: str, transactional_id: str = "") -> KafkaProducer:
+    return KafkaProducer({"bootstrap.servers": address, "transactional.id": transactional_id or f"T-{uuid.uuid4().hex}"})

@@ -14,9 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from jobs.local_kafka import LocalKafka
+from tests.schemas.fake_registry import FakeRegistry
 
 FORMAT = "pykafka-sink"
 STREAM_LIMIT_S = 120
+QUICK = {"schema__registry__max__retries": "0"}
 
 
 def save(df: DataFrame, broker: LocalKafka | str, topic: str | None = None, mode: str = "append", **options: str) -> None:
@@ -79,3 +81,7 @@ def run(writer: DataStreamWriter) -> StreamingQuery:
     finally:
         query.stop()
     return query
+
+
+def avro(registry: FakeRegistry, **more: str) -> dict[str, str]:
+    return {"valueFormat": "avro", "schema__registry__url": registry.url, **QUICK, **more}

@@ -170,7 +170,7 @@ def test_a_slow_broker_delays_only_its_own_rows(cluster: MockCluster, topic: str
         cluster.set_response_time(1, 0)
 
 
-def test_an_error_that_is_final_is_told(cluster: MockCluster, topic: str) -> None:
+def test_an_error_that_is_final_fails_the_delivery(cluster: MockCluster, topic: str) -> None:
     with producer_of(cluster) as producer:
         cluster.fail_next(ApiKey.PRODUCE, Errors.TOPIC_AUTHORIZATION_FAILED)
         delivery = producer.send_columns(topic, value=pa.array([b"v"]))

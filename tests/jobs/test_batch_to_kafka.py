@@ -24,7 +24,7 @@ def test_the_rows_are_those_of_the_report_that_this_write_appended(tmp_path: Pat
     assert not own.parent.exists()
 
 
-def test_a_version_that_is_in_kafka_already_is_told() -> None:
+def test_the_job_says_why_a_version_that_is_in_kafka_wrote_nothing() -> None:
     """The job said "wrote 0 rows", and not why."""
     sentences = {
         how: batch_to_kafka.in_kafka_already({"exactly_once": {"owner": "orders", "version": 7, "how": how}})

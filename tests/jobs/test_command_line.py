@@ -69,7 +69,7 @@ def test_a_batch_with_exactly_once_needs_a_number_before_spark_starts(capsys: py
         ("id", "x ARRAY<INT>, id : DOUBLE"),
     ],
 )
-def test_a_key_that_the_schema_says_is_a_number_is_told_before_spark_starts(
+def test_a_key_that_is_a_number_by_the_schema_ends_the_job_before_spark_starts(
     key: str, schema: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--key id failed after 46 s."""
@@ -97,7 +97,7 @@ class Rows:
 
 
 @pytest.mark.parametrize("argument", ["key", "value"])
-def test_a_key_or_value_that_is_no_string_is_told_before_anything_is_written(argument: str) -> None:
+def test_a_key_or_value_that_is_no_string_is_an_error_before_anything_is_written(argument: str) -> None:
     arguments = _batch("--input", "a.csv", f"--{argument}", "id", "--topic", "t", "--bootstrap-servers", "b:1")
     rows: Any = Rows(**({"key": "string", "value": "binary", "headers": "array<int>"} | {argument: "int"}))
     with pytest.raises(UsageError, match=rf"--{argument} id is of type int, .*pass --{argument} 'cast\(id AS string\)'"):
@@ -235,7 +235,7 @@ def test_a_stream_needs_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> No
     assert "--checkpoint" in capsys.readouterr().err
 
 
-def test_a_stream_is_told_before_spark_starts_that_it_has_its_names_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_that_gets_the_names_of_a_batch_ends_before_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:
     """Spark started, and the write failed with exit code 1."""
     arguments = ["--input-format", "rate", "--topic", "t", "--bootstrap-servers", "b:1", "--checkpoint", "c"]
     named = ["--exactly-once", "p", "--option", "txnAppId=a", "--option", "txnversion=3"]

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
@@ -176,7 +176,7 @@ for who in ("user", "job"):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_jobs_have_rows_handed_over_fast_unless_told_otherwise(tmp_path: Path) -> None:
+def test_jobs_set_small_arrow_batches_unless_the_user_sets_others(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRINTS_FAST_ROWS)
     user = ["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m", "--conf", f"{ARROW_COMPRESSION}=lz4"]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kafka import KafkaProducer  # type: ignore[import-untyped]
+from kafka import KafkaProducer
 
 from jobs.kafka_wire import answers
 from jobs.local_kafka import HOST, LocalKafka, main

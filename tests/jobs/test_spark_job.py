@@ -137,7 +137,7 @@ def status_of(failed: list[SimpleNamespace], rows: int) -> spark_job.Status:
     spark = SimpleNamespace(
         sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context), _jvm=SimpleNamespace(**packages))
     )
-    return spark_job.Status(spark, 10, progress=True)  # type: ignore[arg-type]
+    return spark_job.Status(spark, 10, progress=True)
 
 
 class FakeArrayList(list[object]):

@@ -83,6 +83,6 @@ def tries(fake: FakeBroker) -> dict[int, int]:
     """How many Produce requests wrote to each partition of "orders"."""
     found: dict[int, int] = {}
     for request in fake.requests_of(ApiKey.PRODUCE):
-        for data in (data for topic in request.message.topic_data for data in topic.partition_data):  # type: ignore[attr-defined]
+        for data in (data for topic in request.message.topic_data for data in topic.partition_data):
             found[data.index] = found.get(data.index, 0) + 1
     return found

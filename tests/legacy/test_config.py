@@ -52,7 +52,7 @@ def test_metadata_is_refreshed_at_the_old_interval_but_ten_times_a_second_at_mos
     assert read(topic_metadata_refresh_interval_ms=interval_ms).producer.metadata_max_age_ms == age_ms
 
 
-def test_all_problems_are_told_in_one_error() -> None:
+def test_all_problems_are_one_error() -> None:
     options = {
         "producer.type": "both",
         "queue.enqueue.timeout.ms": -2,
@@ -110,4 +110,4 @@ def test_a_message_must_be_given_and_a_topic_too() -> None:
     with pytest.raises(TypeError, match="message=…"):
         KeyedMessage("orders", "the message of old code")
     with pytest.raises(ValueError, match="Topic cannot be null"):
-        KeyedMessage(None, message="x")  # type: ignore[arg-type]
+        KeyedMessage(None, message="x")

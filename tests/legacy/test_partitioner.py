@@ -65,7 +65,7 @@ def test_a_partitioner_may_be_a_class_an_object_a_name_or_a_function(wanted: obj
 
 
 @pytest.mark.parametrize("name", ["no_such_module.Mine", "Mine", "org.example.Mine"])
-def test_a_partitioner_that_cannot_be_loaded_is_told_with_those_that_are_built_in(name: str) -> None:
+def test_the_error_of_a_partitioner_that_cannot_be_loaded_names_those_built_in(name: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"partitioner\.class={name} cannot be loaded: .* kafka\.producer\.ByteArrayPartitioner$"
     ):

@@ -57,7 +57,7 @@ def test_acks_reach_the_brokers_and_nobody_answers_acks_0(fake: FakeBroker) -> N
             producer.send(keyless(acks, "single"))
     fake.wait_until(lambda: len(fake.values("single")) == 3)
     requests = fake.requests_of(ApiKey.PRODUCE)
-    assert [request.message.acks for request in requests] == [-1, 1, 0]  # type: ignore[attr-defined]
+    assert [request.message.acks for request in requests] == [-1, 1, 0]
 
 
 def test_encoders_are_the_old_ones(fake: FakeBroker) -> None:
@@ -84,7 +84,7 @@ def test_what_cannot_be_serialized_raises_at_send_and_nothing_of_the_call_is_sen
         with pytest.raises(SerializationError, match="message of type int"):
             producer.send(keyless(1, "single"), KeyedMessage("single", message=2))
         with pytest.raises(TypeError, match=r"send\(\*messages\)"):
-            producer.send([keyless(1, "single")])  # type: ignore[arg-type]
+            producer.send([keyless(1, "single")])
     assert fake.values("single") == []
 
 
@@ -550,7 +550,9 @@ def test_a_forced_close_ends_a_wait_before_a_retry(fake: FakeBroker) -> None:
     assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("backing-off")}
 
 
-def test_a_failure_nobody_foresaw_is_told_and_the_thread_goes_on(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_nobody_foresaw_reaches_on_error_and_the_thread_goes_on(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given_up: list[str] = []
     handle, failing = EventHandler.handle, [True]
 

@@ -55,9 +55,9 @@ SelectorTest → test_selector.py
         test_half_an_answer_before_the_end_is_none
     testChannelCloseWhileProcessingReceives → test_a_refusal_that_comes_with_the_end_of_the_connection_is_one_failure
     testConnectDisconnectDuringInSinglePoll → test_a_connection_that_was_made_and_lost_in_the_same_moment_is_lost
-    testClearCompletedSendsAndReceives → test_what_happened_is_told_until_the_next_poll
+    testClearCompletedSendsAndReceives → test_what_happened_is_listed_until_the_next_poll
     testCloseAllChannels, registerFailure → test_closing_everything_closes_the_rest_when_one_cannot_be_closed
-    testImmediatelyConnectedCleaned → test_a_connection_made_at_once_is_told_by_the_next_poll_which_does_not_wait
+    testImmediatelyConnectedCleaned → test_a_connection_made_at_once_is_listed_by_the_next_poll_which_does_not_wait
     testCloseOldestConnection, testIdleExpiryWithoutReadyKeys → test_idle_connections_are_closed_oldest_first_one_per_poll
     test(Expire|CloseOldest)…PendingReceives, testExpireClosedConnection… → not applicable: what has arrived is read before idle
         connections are looked for, and makes its connection the youngest

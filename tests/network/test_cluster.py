@@ -14,7 +14,7 @@ NAMES = [f"t{number}" for number in range(40)]
 
 def topic(number: int) -> Topic:
     """Any one, that can be told from others."""
-    return Topic(None, {}, is_internal=bool(number % 2))._replace(partitions={number: None})  # type: ignore[dict-item]
+    return Topic(None, {}, is_internal=bool(number % 2))._replace(partitions={number: None})
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -216,7 +216,7 @@ def with_surplus(frame: bytes, surplus: bytes) -> bytes:
     return struct.pack(">i", len(frame) - 4 + len(surplus)) + frame[4:] + surplus
 
 
-def test_bytes_after_the_last_field_are_ignored_and_told_once_for_each_api(caplog: pytest.LogCaptureFixture) -> None:
+def test_bytes_after_the_last_field_are_ignored_and_logged_once_for_each_api(caplog: pytest.LogCaptureFixture) -> None:
     """librdkafka's mock cluster ends its Metadata with one tag byte too many: it was refused, and nothing could be written there.
 
     The Java client and librdkafka read past such bytes.

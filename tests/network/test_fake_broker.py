@@ -100,7 +100,7 @@ def test_records_are_read_as_they_were_written() -> None:
 )
 def test_every_codec_is_decompressed(codec: int, name: str, compress: object) -> None:
     plain = encode_batch([b"value %d" % number for number in range(100)])
-    batch = decode_batch(compressed(plain, codec, compress(plain[61:])))  # type: ignore[operator]
+    batch = decode_batch(compressed(plain, codec, compress(plain[61:])))
     assert batch.codec == name
     assert [record.value for record in batch.records] == [b"value %d" % number for number in range(100)]
 

@@ -386,7 +386,7 @@ def test_an_answer_can_get_lost_before_or_after_the_transaction_ends(broker: Fak
     ],
 )
 def test_every_request_can_fail_and_be_throttled(broker: FakeBroker, request_: object, version: int) -> None:
-    request: FindCoordinatorRequest = request_  # type: ignore[assignment]
+    request: FindCoordinatorRequest = request_
     broker.inject(Fault(request.API_KEY, error=Errors.COORDINATOR_NOT_AVAILABLE, throttle_ms=9))
     answer = DirectClient(broker).ask(request, version)
     assert answer.throttle_time_ms == 9

@@ -34,7 +34,7 @@ from tests.fakes.network_config import api_versions
 
 def finish(steps: object, answer: Message) -> NodeApiVersions:
     with pytest.raises(StopIteration) as finished:
-        steps.send(answer)  # type: ignore[attr-defined]
+        steps.send(answer)
     assert isinstance(finished.value.value, Session)
     return finished.value.value.api_versions
 
@@ -111,7 +111,7 @@ def doubted(answer: SaslHandshakeResponse) -> tuple[str, ...]:
         steps.send(answer)
     session = finished.value.value
     assert session.api_versions.latest_usable_version(ApiKey.PRODUCE) == 13
-    return session.mechanisms  # type: ignore[no-any-return]
+    return session.mechanisms
 
 
 def test_a_listener_that_is_doubted_tells_the_logins_that_it_may_demand() -> None:
@@ -219,7 +219,7 @@ def test_a_login_comes_before_everything_else_and_reads_like_the_protocol_page()
     assert isinstance(work, Background)
     assert steps.send(work.work()) == (SaslAuthenticateRequest(auth_bytes=b"first for broker"), 2)
     assert steps.send(reply(b"challenge")) == (SaslAuthenticateRequest(auth_bytes=b"second"), 2)
-    message, version = steps.send(reply(b"good", session_lifetime_ms=5000))  # type: ignore[misc]
+    message, version = steps.send(reply(b"good", session_lifetime_ms=5000))
     assert isinstance(message, ApiVersionsRequest)
     assert version == 4
     with pytest.raises(StopIteration) as finished:
@@ -246,7 +246,7 @@ def test_a_broker_from_before_kafka_1_0_is_of_no_use() -> None:
         steps.send(SaslHandshakeResponse())
 
 
-def test_an_unknown_mechanism_is_told_with_those_that_the_broker_has() -> None:
+def test_the_error_of_an_unknown_mechanism_names_those_that_the_broker_has() -> None:
     steps: Any = handshake(TwoRounds(), "broker")
     next(steps)
     steps.send(api_versions())
@@ -257,7 +257,7 @@ def test_an_unknown_mechanism_is_told_with_those_that_the_broker_has() -> None:
     assert e.value.condition == "KAFKA_UNSUPPORTED_SASL_MECHANISM"
 
 
-def test_a_listener_without_sasl_is_told_with_the_likely_cause() -> None:
+def test_the_error_at_a_listener_without_sasl_has_the_likely_cause() -> None:
     steps: Any = handshake(TwoRounds(), "broker")
     next(steps)
     steps.send(api_versions())
@@ -265,7 +265,7 @@ def test_a_listener_without_sasl_is_told_with_the_likely_cause() -> None:
         steps.send(SaslHandshakeResponse(error_code=34))
 
 
-def test_refused_credentials_are_told_in_the_brokers_words() -> None:
+def test_refused_credentials_raise_in_the_brokers_words() -> None:
     steps, _ = until_exchange()
     steps.send(b"first")
     with pytest.raises(AuthenticationError, match=r"SASL TEST for user 'alice': .*\"Invalid username or password\"") as raised:

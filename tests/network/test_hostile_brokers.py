@@ -13,7 +13,6 @@ from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -36,9 +35,7 @@ from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.api_versions import (
-    ApiVersion,
     ApiVersionsRequest,
-    ApiVersionsResponse,
     FinalizedFeatureKey,
 )
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -50,13 +47,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from spark_kafka_sink.protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    PartitionProduceResponse,
     ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
 )
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -65,8 +56,8 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent, framed
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
+from tests.network.hostile_answers import FORGED, KIB, MIB, answers, assert_harmless, nodes
 
-KIB, MIB = 1024, 1024 * 1024
 PATIENT = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 REQUESTS: list[Request[Any]] = [
     ApiVersionsRequest(),
@@ -81,84 +72,6 @@ EVERY_VERSION = [
     for request in REQUESTS
     for version in range(API_TABLE[request.API_KEY].min_version, API_TABLE[request.API_KEY].max_version + 1)
 ]
-
-int16s, int32s, int64s = (st.one_of(st.integers(-3, 5), st.integers(-(1 << bits), (1 << bits) - 1)) for bits in (15, 31, 63))
-names = st.one_of(st.sampled_from(["orders", "", "other"]), st.text(max_size=5))
-uuids = st.sampled_from([UUID(int=0), UUID(int=1), UUID(int=2)])
-
-
-def several(elements: st.SearchStrategy[Any], at_most: int = 3) -> st.SearchStrategy[tuple[Any, ...]]:
-    return st.lists(elements, max_size=at_most).map(tuple)
-
-
-nodes = st.integers(-2, 3)
-partitions = st.builds(
-    MetadataResponsePartition,
-    error_code=int16s,
-    partition_index=int32s,
-    leader_id=nodes,
-    leader_epoch=int32s,
-    replica_nodes=several(nodes),
-    isr_nodes=several(nodes),
-)
-topics = st.builds(
-    MetadataResponseTopic, error_code=int16s, name=st.one_of(st.none(), names), topic_id=uuids, partitions=several(partitions)
-)
-answers: dict[ApiKey, st.SearchStrategy[Message]] = {
-    ApiKey.API_VERSIONS: st.one_of(
-        st.just(api_versions()),
-        st.builds(
-            ApiVersionsResponse,
-            error_code=int16s,
-            api_keys=several(st.builds(ApiVersion, api_key=int16s, min_version=int16s, max_version=int16s)),
-            throttle_time_ms=int32s,
-        ),
-    ),
-    ApiKey.METADATA: st.one_of(
-        st.just(metadata(topic("orders", [0, 1]))),
-        st.builds(
-            MetadataResponse,
-            brokers=several(st.builds(MetadataResponseBroker, node_id=nodes, host=names, port=int32s)),
-            topics=several(topics),
-            cluster_id=st.sampled_from([None, "c"]),  # another one would rightly be the end
-            controller_id=int32s,
-            throttle_time_ms=int32s,
-            error_code=st.sampled_from([0, 0, 129, -1, 77]),
-        ),
-    ),
-    ApiKey.INIT_PRODUCER_ID: st.builds(
-        InitProducerIdResponse, error_code=int16s, producer_id=int64s, producer_epoch=int16s, throttle_time_ms=int32s
-    ),
-    ApiKey.PRODUCE: st.builds(
-        ProduceResponse,
-        responses=several(
-            st.builds(
-                TopicProduceResponse,
-                topic_id=uuids,
-                partition_responses=several(
-                    st.builds(
-                        PartitionProduceResponse,
-                        index=int32s,
-                        error_code=int16s,
-                        base_offset=int64s,
-                        record_errors=several(st.builds(BatchIndexAndErrorMessage, batch_index=int32s)),
-                        current_leader=st.builds(LeaderIdAndEpoch, leader_id=nodes, leader_epoch=int32s),
-                    )
-                ),
-            )
-        ),
-        throttle_time_ms=int32s,
-        node_endpoints=several(st.builds(NodeEndpoint, node_id=nodes, host=names, port=int32s)),
-    ),
-    ApiKey.SASL_HANDSHAKE: st.builds(SaslHandshakeResponse, error_code=int16s, mechanisms=several(names)),
-    ApiKey.SASL_AUTHENTICATE: st.builds(
-        SaslAuthenticateResponse,
-        error_code=int16s,
-        error_message=st.one_of(st.none(), names),
-        auth_bytes=st.binary(max_size=10),
-        session_lifetime_ms=int64s,
-    ),
-}
 
 
 # BYTES
@@ -305,14 +218,6 @@ def client_request(node_id: int, message: Request[Any], clock: ManualClock) -> C
 
 # TEXT
 
-FORGED = "x\n2026-01-01 00:00:00 ERROR forged\u202e\x1b[31m" + "y" * 100_000
-
-
-def assert_harmless(text: str) -> None:
-    assert "forged" in text  # it is told
-    assert text.isprintable(), text[:500]
-    assert len(text) < 2_000
-
 
 def hostile_client(
     answer: Callable[[Sent], Message | None], **options: object
@@ -375,14 +280,14 @@ def test_names_that_brokers_tell_cannot_forge_a_log_or_make_it_long(caplog: pyte
 
 
 @pytest.mark.parametrize("host", [FORGED, "\0" + FORGED, "a." + "b" * 64 + FORGED])
-def test_a_host_name_that_is_none_is_told_in_bounded_length(host: str) -> None:
+def test_the_error_of_a_host_name_that_is_none_is_bounded(host: str) -> None:
     with pytest.raises(OSError, match="is not a host name") as raised:
         resolve(host, 9092)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 2_000
 
 
-def test_what_a_broker_says_at_the_login_is_told_in_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_broker_says_at_the_login_is_bounded_in_error_and_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     refusal = SaslAuthenticateResponse(error_code=58, error_message=FORGED[:30_000])
     answers = {
@@ -403,19 +308,19 @@ def test_what_a_broker_says_at_the_login_is_told_in_bounded_length(caplog: pytes
     assert all(record.getMessage().isprintable() and len(record.getMessage()) < 2_000 for record in caplog.records)
 
 
-def test_the_logins_that_a_broker_offers_are_told_in_bounded_length() -> None:
+def test_the_logins_that_a_broker_offers_are_bounded_in_the_error() -> None:
     assert_harmless(str(login_demanded((FORGED,) * 1)))
     assert len(str(login_demanded((FORGED,) * 1000))) < 20_000
 
 
-def test_a_scram_error_is_told_in_bounded_length() -> None:
+def test_a_scram_error_of_the_broker_is_bounded_in_the_error() -> None:
     keys = ScramKeys("SCRAM-SHA-256", Secret("p"), b"salt", 4096)
     with pytest.raises(AuthenticationError) as raised:
         check_server_final(b"e=" + FORGED[:3000].encode(), b"", keys)
     assert_harmless(str(raised.value))
 
 
-def test_a_refused_token_is_told_in_bounded_length() -> None:
+def test_the_reason_of_a_refused_token_is_bounded_in_the_error() -> None:
     cache: Any = SimpleNamespace(token=lambda: OAuthBearerToken(Secret("abc")), principal_name=None)
     steps: Any = OAuthBearerLogin(cache).start("broker")
     steps.send(next(steps).work())
@@ -425,7 +330,7 @@ def test_a_refused_token_is_told_in_bounded_length() -> None:
     assert_harmless(str(raised.value))
 
 
-def test_an_exception_of_foreign_code_is_told_in_bounded_length() -> None:
+def test_an_exception_of_foreign_code_is_bounded_in_the_error() -> None:
     def fail() -> None:
         raise LookupError(FORGED)
 

@@ -164,7 +164,7 @@ def test_a_re_created_topic_starts_a_new_count_of_epochs(orders: Metadata, clock
     assert orders.cluster().topic_id("orders") == ID_2
 
 
-def test_re_creation_is_told_once_for_the_topic_and_not_after_starting_over(
+def test_re_creation_is_logged_once_for_the_topic_and_not_after_starting_over(
     orders: Metadata, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each time that brokers had been away, the log told of each partition of each topic that it was re-created."""

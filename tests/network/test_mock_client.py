@@ -32,7 +32,7 @@ def client(clock: ManualClock) -> MockClient:
 def send(client: MockClient, node_id: int = 0, **fields: object) -> tuple[ClientRequest, list[ClientResponse]]:
     answers: list[ClientResponse] = []
     values: dict[str, object] = {"expect_response": True, "request_timeout_ms": 1000, "callback": answers.append} | fields
-    request = ClientRequest(node_id, INIT, client.clock.now_ms(), **values)  # type: ignore[arg-type]
+    request = ClientRequest(node_id, INIT, client.clock.now_ms(), **values)
     assert client.ready(node_id, client.clock.now_ms())
     client.send(request, client.clock.now_ms())
     return request, answers

@@ -8,11 +8,11 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from spark_kafka_sink.network import network_client
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import MAX_POLL_MS, ChannelState, Disconnect, Selector
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
@@ -22,6 +22,8 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.primitives import Buffer
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import framed
+from tests.fakes.network_config import network_config
+from tests.network.polling import poll_until
 
 INIT = InitProducerIdRequest(transaction_timeout_ms=1)
 MAX_IDLE_MS = 60_000
@@ -76,14 +78,6 @@ def selector(clock: ManualClock) -> Iterator[Selector]:
     selector = Selector(clock, connections_max_idle_ms=MAX_IDLE_MS, open_transport=PlaintextTransport)
     yield selector
     selector.close()
-
-
-def poll_until(selector: Selector, condition: Callable[[], bool], polls: int = 2000) -> None:
-    for _ in range(polls):
-        selector.poll(100)
-        if condition():
-            return
-    raise AssertionError("it did not happen")
 
 
 def connect(selector: Selector, server: Server, node_id: int = 1) -> tuple[Connection, socket.socket]:
@@ -203,7 +197,7 @@ def test_sending_without_a_connection_is_a_mistake(selector: Selector) -> None:
         selector.send(1, [b"x"])
 
 
-def test_what_happened_is_told_until_the_next_poll(selector: Selector, server: Server) -> None:
+def test_what_happened_is_listed_until_the_next_poll(selector: Selector, server: Server) -> None:
     connection, peer = connect(selector, server)
     selector.send(1, connection.send(INIT, 5))
     peer.sendall(answer(0))
@@ -225,7 +219,7 @@ class EagerTransport(PlaintextTransport):
         return True
 
 
-def test_a_connection_made_at_once_is_told_by_the_next_poll_which_does_not_wait(server: Server, clock: ManualClock) -> None:
+def test_a_connection_made_at_once_is_listed_by_the_next_poll_which_does_not_wait(server: Server, clock: ManualClock) -> None:
     selector = Selector(clock, connections_max_idle_ms=-1, open_transport=EagerTransport)
     selector.connect(1, server.address, Connection("test"))
     assert not selector.is_channel_ready(1)
@@ -491,7 +485,8 @@ def test_idle_connections_can_be_kept_for_ever(server: Server, clock: ManualCloc
 
 
 def test_sockets_are_set_up_as_configured(server: Server) -> None:
-    transport = PlaintextTransport(server.address, send_buffer_bytes=20_000, receive_buffer_bytes=30_000)
+    config = network_config(send_buffer_bytes=20_000, receive_buffer_bytes=30_000)
+    transport = network_client._transport_factory(config)(server.address)
     with socket.socket(fileno=socket.dup(transport.fileno())) as view:
         assert view.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert view.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -513,9 +508,3 @@ def test_buffer_sizes_of_minus_one_are_the_systems() -> None:
 def test_an_address_is_written_as_users_write_it() -> None:
     assert str(Address(socket.AF_INET, ("127.0.0.1", 9092))) == "127.0.0.1:9092"
     assert str(Address(socket.AF_INET6, ("::1", 9092, 0, 0))) == "[::1]:9092"
-
-
-def test_a_selector_opens_transports_as_it_is_told(server: Server, clock: ManualClock) -> None:
-    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=partial(PlaintextTransport, send_buffer_bytes=8192))
-    connect(selector, server)
-    selector.close()

@@ -16,7 +16,7 @@ import spark_kafka_sink
 from hatch_build import with_absolute_links
 from tests import pythons
 from tests.documents import ROOT, links, read, table_rows
-from tests.integration import test_versions
+from tests.integration import clusters
 from tests.packaging import release
 
 PROJECT = tomllib.loads(read(ROOT / "pyproject.toml"))
@@ -123,7 +123,7 @@ def row_of(page: Path, name: str) -> list[str]:
     return found
 
 
-def test_the_same_pythons_are_tested_classified_and_told_to_users() -> None:
+def test_the_same_pythons_are_tested_classified_and_documented() -> None:
     classified = [each.rpartition(" ")[2] for each in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", each)]
     assert list(pythons.VERSIONS) == classified
     assert re.findall(r"\b3\.\d+", row_of(README, "Python")[1].partition("(")[0]) == classified
@@ -131,10 +131,10 @@ def test_the_same_pythons_are_tested_classified_and_told_to_users() -> None:
     assert tried_in_workflow("python") == [classified] * 2
 
 
-def test_the_same_pysparks_are_tested_and_told_to_users() -> None:
+def test_the_same_pysparks_are_tested_and_documented() -> None:
     told = re.findall(r"\d\.\d", row_of(README, "pyspark")[1])
     assert row_of(VERSIONS, "pyspark")[1:3] == [told[0], told[-1]]
-    assert sorted({pyspark for pyspark, _ in test_versions.BESIDE}) == told
+    assert sorted({pyspark for pyspark, _ in clusters.BESIDE}) == told
     assert tried_in_workflow("pyspark") == [["none", *told]]
 
 
@@ -172,7 +172,7 @@ def test_a_checkout_with_address_version_and_date_can_be_released(ready: Path) -
         ("CHANGELOG.md", "2026-12-01", "not released yet", "the day of the release"),
     ],
 )
-def test_a_checkout_that_is_not_ready_is_told_why(ready: Path, name: str, pattern: str, text: str, told: str) -> None:
+def test_what_keeps_a_checkout_from_being_released_is_listed(ready: Path, name: str, pattern: str, text: str, told: str) -> None:
     change(ready / name, pattern, text)
     assert told in " ".join(release.problems(ready, "v0.1.0"))
 

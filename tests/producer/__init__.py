@@ -48,14 +48,14 @@ SenderTest → tests/producer/sender, by section or file
     testProducerBatchRetriesWhenPartitionLeaderChanges, testWhenProduceResponse…LeaderShipChangeError… → KIP-951
     testSendInOrder, testWhenFirstBatchExpireNoSendSecondBatchIfGuaranteeOrder → ORDER WITH ONE REQUEST IN FLIGHT
     testInflightBatchesExpire…, testExpiredBatchDoesNot(Retry|Split…), testResetNextBatchExpiry,
-        testExpiredBatchesInMultiplePartitions,
-    testNoDoubleDeallocation, testNoBufferReuseWhenBatchExpires, testAppendInExpiryCallback → EXPIRY
+    testExpiredBatchesInMultiplePartitions, testNoDoubleDeallocation, testNoBufferReuseWhenBatchExpires,
+    testAppendInExpiryCallback → EXPIRY
     testInitProducerId…, testClusterAuthorizationExceptionInInitProducerIdRequest → PRODUCER ID
     testIdempotenceWithMultipleInflights…, testCorrectHandlingOfOutOfOrderResponses…, testCorrectHandlingOfDuplicateSequenceError,
     testSequenceNumberIncrement → SEQUENCES: SEVERAL IN FLIGHT
     testEpochBumpOn…, testBumpEpoch…, testRetryWhenProducerIdChanges, testResetOfProducerState…,
-        testBatchesDrainedWithOldProducerId…,
-    …WhereFirstFailsFatally…, testShouldRaiseOutOfOrderSequenceExceptionToUser… → EPOCH BUMPS
+    testBatchesDrainedWithOldProducerId…, …WhereFirstFailsFatally…, testShouldRaiseOutOfOrderSequenceExceptionToUser…
+        → EPOCH BUMPS
     test…UnknownProducer… → UNKNOWN_PRODUCER_ID
     testExpiryOf…, testUnresolvedSequencesAreNotFatal (the idempotent half) → UNRESOLVED SEQUENCES
     testClusterAuthorizationExceptionInProduceRequest, testCancelInFlightRequestAfterFatalError, testUnsupported… → FATAL ERRORS
@@ -77,31 +77,31 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
     the other 120, about transactions → one by one in transactions/__init__.py, with librdkafka's tests 0103 and 0105
 
-ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
-        under SPLITTING
+ProducerBatchTest → test_producer_batch.py
+    all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves… under SPLITTING
 BuiltInPartitionerTest → plugins/test_partitioner.py  all; rack and leaderless partitions in test_built_in_partitioner.py
 FutureRecordMetadataTest → test_record_bundle.py, test_delivery.py
 KafkaProducerTest → test_kafka_producer.py, test_single_records.py, test_user_partitioners.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
-        negative
-    partitions, size checks, authorization, callbacks, client ids → ported
+        negative partitions, size checks, authorization, callbacks, client ids → ported
     configuration conflicts, unused keys, linger against delivery time-out → tests/config/test_producer_rules.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
     testInterceptorConstructClose → plugins/test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer
     testInterceptorConstructorConfigurationWithException… → …: test_a_failing_configure_closes_all_that_were_made
-    testInterceptorPartitionSetOnTooLargeRecord → …: test_a_record_that_is_too_large_is_told_with_the_partition_that_it_names
+    testInterceptorPartitionSetOnTooLargeRecord → …: test_interceptors_hear_the_partition_that_a_too_large_record_names
     testCallbackAndInterceptorHandleError → …: test_callback_and_interceptors_hear_of_a_record_that_cannot_be_gathered
     configurableObjectsShouldSeeGeneratedClientId → …: test_interceptors_see_the_generated_client_id; plugins/test_partitioner.py
     testPartitionerClose → test_a_partitioner_is_closed_once_with_its_producer
-    negativePartitionShouldThrow → …: test_a_partition_that_there_is_not_is_told_with_class_and_row (-1 leaves
-        the choice here)
+    negativePartitionShouldThrow → …: test_the_error_of_a_partition_that_does_not_exist_names_class_and_row
+        (-1 leaves the choice here)
     onNewBatch → not applicable: deprecated since 3.3, and a slice is assigned before it is appended
     transactions → transactions/__init__.py
 ProducerInterceptorsTest → plugins/test_interceptors.py
     testOnSendChain → test_columns_pass_the_interceptors_in_their_order, test_a_failing_interceptor_is_skipped…
     testOnAcknowledgementChain → test_all_hear_even_when_one_raises
-    testOnAcknowledgementWithErrorChain → test_a_failure_is_told_with_what_is_known…, test_rows_that_the_broker_rejects_are_told…
+    testOnAcknowledgementWithErrorChain → test_interceptors_hear_what_is_known_of_a_failure…,
+        test_interceptors_hear_the_partition_of_rows_that_the_broker…
 KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_for_metadata_take_time
     txn-…-time-ns-total → test_transactional_producer.py: test_the_time_that_callers_spend_in_each_call_is_counted
     shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
@@ -116,6 +116,6 @@ AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → 
 ProducerMetadataTest → tests/network
 
 Beyond Java: test_properties.py (any rows, faults, moving leaders and concurrent writers: each row once, in order, memory whole),
-reservations of concurrent callers, wake-ups that must not be lost, and the first batch of a partition that a broker does not
-        know.
+reservations of concurrent callers, wake-ups that must not be lost, and the first batch of a partition that a broker does
+not know.
 """

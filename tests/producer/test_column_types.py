@@ -47,7 +47,7 @@ def test_a_number_that_is_no_int_is_refused_at_send(broker: FakeBroker, producer
 
 
 def test_ints_of_numpy_are_ints(broker: FakeBroker, producer: KafkaProducer) -> None:
-    producer.send(ProducerRecord("orders", b"a", partition=np.int32(3), timestamp=np.int64(77)))  # type: ignore[arg-type]
+    producer.send(ProducerRecord("orders", b"a", partition=np.int32(3), timestamp=np.int64(77)))
     producer.flush(WAIT_MS)
     assert [record.timestamp for record in broker.records("orders", 3)] == [77]
 

@@ -214,6 +214,6 @@ def test_the_sinks_sender_raises_errors_of_rows_without_changing_the_kept_ones()
 
     delivery = Delivery(1, ManualClock())
     delivery.abandon(ROWS, NetworkError("lost"))
-    sender = RowSender(None, SinkOptions(), None)  # type: ignore[arg-type]
+    sender = RowSender(None, SinkOptions(), None)
     assert calls_keep_nothing(lambda: sender._add_pending(delivery, Chunk({}, [], 0))) == {"[KAFKA_NETWORK] lost"}
     assert keep_no_frames(delivery.error)

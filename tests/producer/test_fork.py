@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_child_is_told_to_make_its_own_producer(producer: KafkaProducer, call: str) -> None:
+def test_the_error_in_a_child_says_to_make_its_own_producer(producer: KafkaProducer, call: str) -> None:
     producer.send(ProducerRecord("orders", b"gathered"))  # the child finds a bundle that takes records without any check
     answer = in_a_fork(lambda: CALLS[call](producer))
     assert answer.startswith("[KAFKA_ILLEGAL_STATE]")
@@ -130,11 +130,11 @@ def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer
 
     def hold() -> None:
         for lock in locks:
-            lock.acquire()  # type: ignore[attr-defined]
+            lock.acquire()
         held.set()
         leave.wait(WAIT_MS / 1000)
         for lock in locks:
-            lock.release()  # type: ignore[attr-defined]
+            lock.release()
 
     def everything() -> list[str]:
         answers = []

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.network.test_hostile_brokers import assert_harmless
+from tests.network.hostile_answers import assert_harmless
 from tests.producer.harness import TOPIC, Stage, metadata_response
 
 error_codes = st.one_of(st.just(0), st.integers(-1, 140), st.integers(-(1 << 15), (1 << 15) - 1))
@@ -118,7 +118,7 @@ def test_the_message_of_an_attempt_that_is_retried_is_logged_in_bounded_length(c
     assert_harmless(str(delivery.error))
 
 
-def test_the_leaders_host_is_told_in_bounded_length_when_a_batch_expires() -> None:
+def test_the_leaders_host_is_bounded_in_the_error_when_a_batch_expires() -> None:
     stage = Stage(has_producer_id=False)
     response = metadata_response(stage.leaders)
     brokers = tuple(replace(each, host=FORGED[:30_000]) for each in response.brokers)

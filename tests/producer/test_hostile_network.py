@@ -33,7 +33,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, topic
-from tests.network.test_hostile_brokers import answers
+from tests.network.hostile_answers import answers
 from tests.producer.harness import TOPIC, Accumulation, config
 
 DELIVERY_TIMEOUT_MS = 5000

@@ -226,7 +226,7 @@ def test_a_topic_that_does_not_exist_is_waited_for_no_longer_than_max_block_ms(b
     assert str(raised.value).startswith("[KAFKA_UNKNOWN_TOPIC] Topic gone not present in metadata after 500 ms.")
 
 
-def test_a_broker_that_never_answers_is_told_within_max_block_ms() -> None:
+def test_a_broker_that_never_answers_fails_send_within_max_block_ms() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         producer = KafkaProducer({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "max.block.ms": 300})
         with pytest.raises(KafkaTimeoutError, match=r"Topic t not present in metadata after 300 ms\.") as raised:
@@ -328,7 +328,7 @@ def test_a_partition_out_of_range_names_the_range(broker: FakeBroker) -> None:
     assert str(raised.value).startswith("[KAFKA_UNKNOWN_PARTITION] Partition 4 of topic orders with partition count 4")
 
 
-def test_an_unauthorized_topic_is_told_at_once(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_an_unauthorized_topic_raises_at_once(broker: FakeBroker, producer: KafkaProducer) -> None:
     broker.topics["orders"].error = Errors.TOPIC_AUTHORIZATION_FAILED
     with pytest.raises(BrokerError, match="KAFKA_TOPIC_AUTHORIZATION_FAILED"):
         producer.send_columns("orders", value=binary(b"a"))
@@ -384,7 +384,7 @@ def test_closing_ends_a_wait_for_metadata(broker: FakeBroker) -> None:
     assert [type(error) for error in errors] == [ProducerClosedError]
 
 
-def test_whoever_waits_for_metadata_when_the_sender_dies_is_told_what_ended_it(
+def test_whoever_waits_for_metadata_when_the_sender_dies_raises_what_ended_it(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were told that the producer had been closed, which nobody had done."""

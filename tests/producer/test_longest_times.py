@@ -79,11 +79,11 @@ def test_any_time_may_be_given_to_flush_close_and_result(broker: FakeBroker, tim
     producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 60_000})
     delivery = producer.send_columns("orders", value=pa.array([b"a"]))
     future = producer.send(ProducerRecord("orders", b"b"))
-    producer.flush(timeout_ms)  # type: ignore[arg-type]
-    assert delivery.result(timeout_ms).acknowledged == 1  # type: ignore[arg-type]
+    producer.flush(timeout_ms)
+    assert delivery.result(timeout_ms).acknowledged == 1
     assert future.result(timeout_ms).topic == "orders"
     assert future.exception(timeout_ms) is None
-    producer.close(timeout_ms)  # type: ignore[arg-type]
+    producer.close(timeout_ms)
 
 
 @pytest.mark.parametrize("timeout", [LONG_MAX, float("inf")])
@@ -92,14 +92,14 @@ def test_a_wait_for_a_record_may_be_as_long_as_any_number(broker: FakeBroker, ti
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0}) as producer:
         for wait in (
             lambda: producer.send(ProducerRecord("orders", b"a")).result(timeout),
-            lambda: producer.send_columns("orders", value=pa.array([b"a"])).result(timeout),  # type: ignore[arg-type]
+            lambda: producer.send_columns("orders", value=pa.array([b"a"])).result(timeout),
         ):
             release = broker.hold_next(ApiKey.PRODUCE)
             outcomes: list[object] = []
             thread = threading.Thread(target=catch, args=(wait, outcomes))
             requests = len(broker.requests_of(ApiKey.PRODUCE))
             thread.start()
-            broker.wait_until(lambda requests=requests: len(broker.requests_of(ApiKey.PRODUCE)) > requests)  # type: ignore[misc]
+            broker.wait_until(lambda requests=requests: len(broker.requests_of(ApiKey.PRODUCE)) > requests)
             release.set()
             thread.join(WAIT_S)
             assert not isinstance(outcomes[0], BaseException)
@@ -145,7 +145,7 @@ def test_no_single_wait_is_longer_than_what_locks_take(timeout_ms: float) -> Non
     condition = threading.Condition()
     with condition:
         threading.Timer(0.01, notify, [condition]).start()
-        assert Clock().wait(condition, timeout_ms)  # type: ignore[arg-type]
+        assert Clock().wait(condition, timeout_ms)
 
 
 def notify(condition: threading.Condition) -> None:
@@ -170,7 +170,7 @@ def test_a_broker_that_sends_a_client_back_to_bootstrap_is_obeyed() -> None:
     options = harness.config(metadata_recovery_rebootstrap_trigger_ms=LONG_MAX)
     clock = ManualClock()
     metadata = Metadata(options, clock)
-    updater = MetadataUpdater(metadata, MockClient(clock, metadata), options)  # type: ignore[arg-type]
+    updater = MetadataUpdater(metadata, MockClient(clock, metadata), options)
     updater._in_progress = metadata.new_request(clock.now_ms())
     updater.handle_response(MetadataResponse(error_code=Errors.REBOOTSTRAP_REQUIRED.number), 13, clock.now_ms())
     assert updater.needs_rebootstrap(clock.now_ms())

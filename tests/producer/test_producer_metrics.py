@@ -190,7 +190,7 @@ def test_what_is_given_up_at_a_forced_close_are_errors() -> None:
     assert read(stage, "record-error-total") == [3]
 
 
-def test_an_error_is_counted_before_it_is_told() -> None:
+def test_an_error_is_counted_before_it_is_reported() -> None:
     stage = Stage()
     seen: list[float] = []
 
@@ -308,7 +308,7 @@ def test_no_name_stands_twice_in_a_table() -> None:
         assert all(metric.doc.endswith(".") for metric in metrics)
 
 
-def test_all_of_it_is_json(broker: FakeBroker) -> None:
+def test_metrics_can_be_dumped_as_json(broker: FakeBroker) -> None:
     with producer_of(broker) as producer:
         before = producer.metrics()
         producer.send_columns("orders", value=values(3)).result(WAIT_MS)

@@ -16,8 +16,8 @@ from spark_kafka_sink.producer.topic_rows import rows_of
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
+from tests.producer.gathering import Gathering
 from tests.producer.harness import TOPIC, tp
-from tests.producer.test_record_gatherer import Gathering
 
 
 class Sent(NamedTuple):
@@ -105,7 +105,7 @@ def test_only_the_record_to_blame_gets_the_blame() -> None:
     blamed = KafkaError("no key on a compacted topic", condition="KAFKA_INVALID_RECORD")
     bundle.fail(part_of(bundle, [0, 1], first_delta=5), KafkaError("batch rejected"), {6: blamed})
     assert bad.exception(0) is blamed
-    assert good.exception(0).condition == "KAFKA_BATCH_HAS_INVALID_RECORDS"  # type: ignore[union-attr]
+    assert good.exception(0).condition == "KAFKA_BATCH_HAS_INVALID_RECORDS"
 
 
 def test_a_future_waits_no_longer_than_asked() -> None:

@@ -3,60 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from unittest.mock import Mock
 
 import pytest
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
-from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
 from spark_kafka_sink.producer.hand_overs import HandOver
-from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
-from spark_kafka_sink.producer.record_gatherer import MIN_BUNDLE_BYTES, RecordGatherer
-from tests.producer.harness import TOPIC, Accumulation
-
-MAX_BLOCK_MS = 30_000
-
-
-class Gathering:
-    """A gatherer whose bundles end up in a list."""
-
-    def __init__(
-        self, linger_ms: int = 100, encode: Callable[[HandOver, RecordBundle], None] | None = None, **options: object
-    ) -> None:
-        self.stage = Accumulation(linger_ms=linger_ms, max_block_ms=MAX_BLOCK_MS, **options)
-        self.clock = self.stage.clock
-        self.bundles: list[RecordBundle] = []
-        self.may_wait = True
-        self.gatherer = RecordGatherer(
-            self.stage.config,
-            self.clock,
-            self.stage.accumulator,
-            self.stage.hand_overs,
-            encode or (lambda _, bundle: self.bundles.append(bundle)),
-            may_wait=lambda: self.may_wait,
-        )
-
-    def encode_all(self) -> bool:
-        return self.gatherer.encode_all(self.clock.now_ms() + MAX_BLOCK_MS)
-
-    def add(self, value: bytes = b"v", topic: str = TOPIC, size: int = 100) -> RecordFuture:
-        """As KafkaProducer.send: into the bundle that is open, else with all checks."""
-        bundle = self.gatherer.bundles.get(topic)
-        record = GatheredRecord(None, value, None, size, None)
-        future = None if bundle is None else bundle.add(*record)
-        if bundle is None or future is None:
-            return self.gatherer.begin(topic, Cluster(), record)
-        if bundle.size_bytes >= self.gatherer.bundle_bytes:
-            self.gatherer.encode_full(topic)
-        return future
-
-    @property
-    def values(self) -> list[list[bytes | None]]:
-        return [bundle.values for bundle in self.bundles]
-
+from spark_kafka_sink.producer.record_bundle import RecordBundle
+from spark_kafka_sink.producer.record_gatherer import MIN_BUNDLE_BYTES
+from tests.producer.gathering import Gathering
+from tests.producer.harness import TOPIC
 
 # WHEN A CHUNK IS MADE
 
@@ -75,7 +33,7 @@ def test_a_bundle_is_no_larger_than_a_request_however_large_batches_are() -> Non
     assert Gathering(**options).gatherer.bundle_bytes == 1 << 20
 
 
-def test_the_sender_is_told_of_the_first_record_so_that_it_counts_the_linger() -> None:
+def test_the_first_record_wakes_the_sender_so_that_it_counts_the_linger() -> None:
     gathering = Gathering()
     gathering.add()
     gathering.add()
@@ -275,7 +233,7 @@ def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
         gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=True)
         return True
 
-    gathering.clock.wait = wait  # type: ignore[method-assign]
+    gathering.clock.wait = wait
     gathering.add(b"2", topic="b", size=1000)
     assert gathering.values == [[b"1"]]
     assert list(gathering.gatherer.bundles) == ["b"]
@@ -309,7 +267,7 @@ def test_a_gatherer_that_is_closed_while_a_caller_waits_takes_nothing_from_it() 
         gathering.encode_all()
         return True
 
-    gathering.clock.wait = close  # type: ignore[method-assign]
+    gathering.clock.wait = close
     with pytest.raises(ProducerClosedError):
         gathering.add(b"2", topic="b")
     assert gathering.stage.is_whole

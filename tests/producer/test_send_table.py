@@ -107,7 +107,7 @@ def test_flush_waits_for_a_table_alone(producer: KafkaProducer) -> None:
 
 def test_every_part_of_a_record_comes_from_its_column(broker: FakeBroker, producer: KafkaProducer) -> None:
     headers = pa.array([[("h", b"1")], None], pa.map_(pa.string(), pa.binary()))
-    table = batch("v", "w", topic=["orders", "single"], key=["k", None], partition=[3, None], timestamp=[5, 6], headers=headers)  # type: ignore[arg-type]
+    table = batch("v", "w", topic=["orders", "single"], key=["k", None], partition=[3, None], timestamp=[5, 6], headers=headers)
     producer.send_table(None, table)
     producer.flush(WAIT_MS)
     (first,), (second,) = broker.records("orders", 3), broker.records("single")
@@ -250,7 +250,7 @@ def test_a_stream_that_gets_no_memory_fails_and_says_how_far_it_came(broker: Fak
         ("single", batch("a", "b" * 2_000_000), RecordTooLargeError, "row 1 of this table, topic single"),
     ],
 )  # fmt: skip
-def test_bad_columns_are_told_before_a_row_is_queued(
+def test_bad_columns_raise_before_a_row_is_queued(
     broker: FakeBroker, producer: KafkaProducer, topic: Any, table: Any, kind: type[KafkaError], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as found:
@@ -374,7 +374,7 @@ def test_a_commit_of_another_thread_waits_for_the_whole_table(broker: FakeBroker
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch("a")
         commit.start()
-        broker.wait_until(lambda: not transactional._transaction_calls._is_open)  # type: ignore[union-attr]
+        broker.wait_until(lambda: not transactional._transaction_calls._is_open)
         yield batch("b")
 
     transactional.begin_transaction()

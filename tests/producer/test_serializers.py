@@ -57,7 +57,7 @@ def test_a_value_of_the_wrong_type_is_refused_and_named(name: str | None, value:
 
 def test_a_serializer_that_returns_no_bytes_is_refused() -> None:
     with pytest.raises(SerializationError, match="the serializer returned str, not bytes"):
-        serialize(lambda _: "text", 1, "key")  # type: ignore[arg-type,return-value]
+        serialize(lambda _: "text", 1, "key")
 
 
 @pytest.mark.parametrize("name", ["nothing", "no.such.module", "os.path.no_such_function", "os.path.sep"])

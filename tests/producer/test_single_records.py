@@ -109,7 +109,7 @@ def test_what_speaks_against_a_record_comes_with_its_future_and_callback(broker:
         large = producer.send(ProducerRecord("single", bytes(1000)), lambda _, error: heard.append(error))
         nowhere = producer.send(ProducerRecord("single", b"a", partition=7), lambda _, error: heard.append(error))
     conditions = ["KAFKA_UNKNOWN_TOPIC", "KAFKA_RECORD_TOO_LARGE", "KAFKA_UNKNOWN_PARTITION"]
-    assert [each.exception(0).condition for each in (unknown, large, nowhere)] == conditions  # type: ignore[union-attr]
+    assert [each.exception(0).condition for each in (unknown, large, nowhere)] == conditions
     assert [error and error.condition for error in heard] == conditions
 
 
@@ -143,7 +143,7 @@ def test_a_record_waits_for_memory_up_to_max_block_ms_and_its_future_says_so(bro
         held = fill_memory(producer)
         future = producer.send(ProducerRecord("single", b"a"), lambda _, error: heard.append(error and error.condition))
         assert heard == ["KAFKA_BUFFER_EXHAUSTED"]
-        assert future.exception(0).condition == "KAFKA_BUFFER_EXHAUSTED"  # type: ignore[union-attr]
+        assert future.exception(0).condition == "KAFKA_BUFFER_EXHAUSTED"
         producer._pool.deallocate(held)
         assert producer.send(ProducerRecord("single", b"b")).result(WAIT_S).offset == 0
         assert producer.metrics()["record-error-total"] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import duckdb
@@ -13,15 +13,9 @@ import pytest
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.fakes.fake_broker import FakeBroker
-from tests.fakes.record_decoder import Record
 from tests.producer.transactions.transactional_brokers import producer_of
+from tests.producer.written_tables import EXPECTED, MOMENTS, written
 
-WAIT_MS = 30_000
-MOMENTS = [datetime(2024, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC)]
-EXPECTED = [
-    Record(0, 1_704_164_645_678, b"k", b"v", (("h", b"1"), ("h", None))),
-    Record(1, 1_704_153_600_000, None, None, ()),
-]
 SQL = """
     SELECT * FROM (VALUES
         ('k', 'v', 'one', 0, [{key: 'h', value: '1'::BLOB}, {key: 'h', value: NULL}], TIMESTAMPTZ '2024-01-02 03:04:05.678999Z'),
@@ -41,13 +35,6 @@ def broker() -> Iterator[FakeBroker]:
 def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
     with producer_of(broker, transactional_id=None) as made:
         yield made
-
-
-def written(broker: FakeBroker, producer: KafkaProducer, table: Any, topic: str | None = None) -> list[Record]:
-    delivery = producer.send_table(topic, table)
-    producer.flush(WAIT_MS)
-    assert delivery.result(0).acknowledged == delivery.rows
-    return broker.records(topic or "one")
 
 
 def polars_frame() -> pl.DataFrame:
@@ -93,7 +80,7 @@ def test_headers_of_polars_in_arrays_of_a_fixed_width(broker: FakeBroker, produc
     assert written(broker, producer, frame, "two")[0].headers == (("h", b"1"),)
 
 
-def test_what_polars_has_that_is_no_record_is_told(producer: KafkaProducer) -> None:
+def test_what_polars_has_that_is_no_record_is_an_error(producer: KafkaProducer) -> None:
     with pytest.raises(SchemaError, match=r"column timestamp has type timestamp\[us\]"):
         producer.send_table("one", pl.DataFrame({"value": ["v"], "timestamp": [datetime(2024, 1, 2)]}))
     with pytest.raises(SchemaError, match="column value has type int64"):
@@ -129,6 +116,6 @@ def test_text_of_duckdb_in_views_is_written(broker: FakeBroker, producer: KafkaP
         assert written(broker, producer, connection.sql(SQL)) == EXPECTED
 
 
-def test_what_is_wrong_in_a_query_of_duckdb_is_told(producer: KafkaProducer) -> None:
+def test_what_is_wrong_in_a_query_of_duckdb_is_an_error(producer: KafkaProducer) -> None:
     with pytest.raises(SchemaError, match="column partition has type string; it must be int32"):
         producer.send_table("one", duckdb.sql("SELECT 'v' AS value, '0' AS partition"))

@@ -14,8 +14,8 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.documents import code_blocks
 from tests.fakes.fake_broker import FakeBroker
-from tests.producer.test_tables_of_libraries import EXPECTED, MOMENTS, written
 from tests.producer.transactions.transactional_brokers import producer_of
+from tests.producer.written_tables import EXPECTED, MOMENTS, written
 
 pd = pytest.importorskip("pandas", reason="pip install pandas")
 
@@ -57,12 +57,12 @@ def test_categories_and_a_named_index_of_pandas_are_written(broker: FakeBroker, 
     assert [record.key for record in written(broker, producer, frame.set_index("key"), "two")] == [b"k", None]
 
 
-def test_integers_of_pandas_that_became_floats_are_told(producer: KafkaProducer) -> None:
+def test_integers_of_pandas_that_became_floats_are_an_error(producer: KafkaProducer) -> None:
     with pytest.raises(SchemaError, match=r"column partition has type double; .* In pandas, .*: astype\('Int32'\)"):
         producer.send_table("one", pd.DataFrame({"value": ["v", "w"], "partition": [0, None]}))
 
 
-def test_a_column_of_pandas_that_arrow_cannot_have_is_told(producer: KafkaProducer) -> None:
+def test_a_column_of_pandas_that_arrow_cannot_have_is_an_error(producer: KafkaProducer) -> None:
     with pytest.raises(SchemaError, match="table of the Python type DataFrame cannot be read as columns of Arrow"):
         producer.send_table("one", pd.DataFrame({"value": ["v", 1]}))
 

@@ -60,7 +60,7 @@ def test_the_codes_that_ask_for_the_coordinator_anew() -> None:
     ],
 )
 def test_whether_a_batch_can_be_in_the_log(code: object, persisted: Persisted) -> None:
-    assert code.persisted is persisted  # type: ignore[attr-defined]
+    assert code.persisted is persisted
 
 
 def test_an_unknown_code_keeps_its_number_and_is_not_retried() -> None:
@@ -75,7 +75,7 @@ def test_an_unknown_code_keeps_its_number_and_is_not_retried() -> None:
     )
 
 
-def test_only_errors_are_true() -> None:
+def test_all_codes_but_none_are_true() -> None:
     assert not Errors.NONE
     assert Errors.UNKNOWN_SERVER_ERROR
     assert Errors.for_code(0) is Errors.NONE

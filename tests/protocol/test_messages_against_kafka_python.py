@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.schema import Message
-from tests.protocol.test_messages_against_kio import CASES, build_ours, kio_class, kio_messages
+from tests.protocol.kio_samples import CASES, build_ours, kio_class, kio_messages
 
 MODULES = (
     kafka.protocol.producer,

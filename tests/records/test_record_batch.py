@@ -83,7 +83,7 @@ def test_rows_sorted_by_partition_make_one_batch_for_each(records: list[DecodedR
     starts = np.searchsorted(partitions[order], np.arange(4))
     offset_deltas = np.arange(len(records)) - starts[partitions[order]]
     columns = columns_of(records)
-    encoded = encode_records(columns, offset_deltas, columns.timestamps[order], order)  # type: ignore[index]
+    encoded = encode_records(columns, offset_deltas, columns.timestamps[order], order)
     for partition in range(3):
         first, end = starts[partition], starts[partition + 1]
         part = bytes(encoded.data[encoded.offsets[first] : encoded.offsets[end]])
@@ -198,7 +198,7 @@ def test_records_in_pieces_have_the_header_of_the_whole(records: bytes, cuts: li
     pieces: list[Any] = [records[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     pieces = [kind(piece) for kind, piece in zip([bytes, bytearray, memoryview, bytes, bytes], pieces, strict=False)]
     arguments = {"record_count": 3, "base_timestamp": 1, "max_timestamp": 2}
-    assert encode_batch_header(pieces, **arguments) == encode_batch_header([records], **arguments)  # type: ignore[arg-type]
+    assert encode_batch_header(pieces, **arguments) == encode_batch_header([records], **arguments)
 
 
 def test_a_header_without_producer_id_says_minus_one() -> None:

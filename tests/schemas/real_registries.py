@@ -99,7 +99,7 @@ def srfake() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _running(command: list[str], **more: object) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, **more) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(command, **more) as process:
         try:
             yield process
         finally:

@@ -55,7 +55,7 @@ MD5 = {"type": "fixed", "name": "md5", "namespace": "com.acme", "size": 16}
         (record(("a", "int")), record(("a", "com.Other")), ["a is int, registered as com.Other"]),
     ],
 )
-def test_differences_are_told_by_field(derived: Any, registered: Any, expected: list[str]) -> None:
+def test_differences_are_listed_by_field(derived: Any, registered: Any, expected: list[str]) -> None:
     assert told(derived, registered) == expected
 
 
@@ -81,6 +81,6 @@ ANY_JSON = st.recursive(
 
 
 @given(ANY_JSON, ANY_JSON)
-def test_no_text_of_a_registry_fails(derived: Any, registered: Any) -> None:
+def test_no_text_of_a_registry_makes_the_comparison_fail(derived: Any, registered: Any) -> None:
     assert all(isinstance(each, str) for each in told(derived, registered))
     assert told(derived, derived) == []

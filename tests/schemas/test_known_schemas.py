@@ -76,7 +76,7 @@ def test_what_was_registered_is_known(registry: FakeRegistry, clock: ManualClock
     assert len(registry.requests) == asked
 
 
-def test_a_new_latest_version_comes_in_after_a_while_and_is_told(
+def test_a_new_latest_version_comes_in_after_a_while_and_is_logged(
     registry: FakeRegistry, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with known(registry, clock) as each:
@@ -169,4 +169,4 @@ def test_a_known_answer_connects_nowhere(registry: FakeRegistry, clock: ManualCl
     def connect(_: RegistryConfig) -> None:
         raise AssertionError("it connects")
 
-    assert KnownSchemas(config(registry), connect, clock).by_id(1).text == LONG  # type: ignore[arg-type]
+    assert KnownSchemas(config(registry), connect, clock).by_id(1).text == LONG

@@ -110,7 +110,7 @@ def test_a_strategy_for_records_needs_a_record(schema: SchemaReference | None) -
 # THE SCHEMA
 
 
-def test_a_derived_schema_is_registered_only_when_told_to(registry: FakeRegistry, known: KnownSchemas) -> None:
+def test_a_derived_schema_is_registered_by_register_and_not_by_look(registry: FakeRegistry, known: KnownSchemas) -> None:
     part, problems = planned(), []
     assert part.look(known, "t", problems) is None
     assert registry.texts("t-value") == []
@@ -200,7 +200,7 @@ def test_structs_as_deep_as_they_may_be_are_written(known: KnownSchemas) -> None
     assert encoded.values.to_pylist() == [b"\x00\x00\x00\x00\x01" + b"\x02" * 65]
 
 
-def test_a_schema_that_is_not_compatible_is_told_before_anything_is_registered(
+def test_a_schema_that_is_not_compatible_raises_before_anything_is_registered(
     registry: FakeRegistry, known: KnownSchemas
 ) -> None:
     registry.register("t-value", ROW_TEXT.replace('"long"', '"string"'))
@@ -242,7 +242,7 @@ def test_a_named_schema_is_taken_as_it_is(
     assert found.encode(pa.array([{"id": 1}], ROW)).values.to_pylist() == [b"\x00" + use.id.to_bytes(4, "big") + encoded]
 
 
-def test_all_differences_are_told_with_the_schemas_name(registry: FakeRegistry, known: KnownSchemas) -> None:
+def test_one_error_names_all_differences_and_the_schema(registry: FakeRegistry, known: KnownSchemas) -> None:
     registry.register("t-value", WIDER_TEXT)
     kind, problems = pa.struct([("id", pa.string()), ("more", pa.int64())]), []
     assert planned(kind, schema=LATEST_SCHEMA).look(known, "t", problems) is None

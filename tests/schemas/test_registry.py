@@ -12,7 +12,7 @@ from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from tests.schemas.fake_registry import FakeRegistry, send
-from tests.schemas.test_registry_contract import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
+from tests.schemas.registry_samples import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_refused_schema_has_the_registrys_reasons_and_the_difference(fake: Fak
     assert fake.texts("s") == [FIRST]
 
 
-def test_without_registering_a_missing_schema_is_told_by_its_difference(fake: FakeRegistry) -> None:
+def test_without_registering_the_error_of_a_missing_schema_names_the_difference(fake: FakeRegistry) -> None:
     fake.register("s", FIRST)
     registry = client(fake, auto__register__schemas="false")
     assert registry.for_writing("s", FIRST).id == 1
@@ -61,7 +61,7 @@ def test_without_registering_a_missing_schema_is_told_by_its_difference(fake: Fa
     assert fake.texts("s") == [FIRST]
 
 
-def test_a_schema_of_to_avro_is_told_apart_by_more_than_its_fields(fake: FakeRegistry) -> None:
+def test_the_difference_to_a_schema_of_to_avro_is_more_than_its_fields(fake: FakeRegistry) -> None:
     """to_avro writes null last in unions, and no defaults."""
     fake.register("s", record(ID, {"name": "name", "type": ["string", "null"]}))
     with pytest.raises(RegistryError, match="has the same fields, with other defaults, docs or order in unions"):
@@ -85,7 +85,7 @@ def test_normalizing_is_asked_for(fake: FakeRegistry) -> None:
     assert all("normalize=true" in request for request in fake.requests if request.startswith("POST"))
 
 
-def test_a_subject_that_is_read_only_is_told(fake: FakeRegistry) -> None:
+def test_a_subject_that_is_read_only_is_an_error(fake: FakeRegistry) -> None:
     fake.set_mode("s", "READONLY")
     with pytest.raises(RegistryError, match="Subject s is in read-only mode") as error:
         client(fake).register("s", FIRST)

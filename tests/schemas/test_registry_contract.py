@@ -19,16 +19,7 @@ from spark_kafka_sink.schemas.registry_client import RegistryClient, RegistryReq
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from tests.schemas.fake_registry import FakeRegistry
 from tests.schemas.real_registries import apicurio, srfake
-
-
-def record(*fields: dict[str, Any], name: str = "Order") -> str:
-    return json.dumps({"type": "record", "name": name, "namespace": "com.acme", "fields": list(fields)})
-
-
-ID = {"name": "id", "type": "long"}
-NAME = {"name": "name", "type": ["null", "string"], "default": None}
-REQUIRED = {"name": "name", "type": "string"}
-FIRST, SECOND, INCOMPATIBLE = record(ID), record(ID, NAME), record(ID, REQUIRED)
+from tests.schemas.registry_samples import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
 
 
 @contextlib.contextmanager
@@ -67,10 +58,6 @@ def registry_at(url: str, **options: str) -> SchemaRegistry:
 def skip_srfake(request: pytest.FixtureRequest, why: str) -> None:
     if "srfake" in request.node.name:
         pytest.skip(why)
-
-
-def condition(error: pytest.ExceptionInfo[RegistryError]) -> str:
-    return error.value.condition.removeprefix("KAFKA_SCHEMA_REGISTRY_")
 
 
 def plain(schema: RegisteredSchema) -> tuple[Any, ...]:
@@ -150,7 +137,7 @@ def another_client(url: str, method: str, path: tuple[str, ...], body: dict[str,
     return client.call(RegistryRequest("prepare a test", method, path, body=body))
 
 
-def test_the_compatibility_mode_of_a_subject_is_told(registry_url: str, registry: SchemaRegistry, subject: str) -> None:
+def test_the_compatibility_mode_of_a_subject_is_found(registry_url: str, registry: SchemaRegistry, subject: str) -> None:
     registry.register(subject, FIRST)
     another_client(registry_url, "PUT", ("config", subject), {"compatibility": "FORWARD"})
     assert registry.compatibility(subject) == "FORWARD"

@@ -25,9 +25,9 @@ from spark_kafka_sink.schemas.registry_errors import RegistryError
 from spark_kafka_sink.schemas.registry_pools import pool_for
 from tests.fakes.certificates import Authority
 from tests.fakes.clock import ManualClock
-from tests.network.sasl.test_token_endpoint import TokenServer
+from tests.network.sasl.token_server import TokenServer
 from tests.schemas.fake_registry import FakeRegistry, Fault, answers, hangs_up, stops_halfway
-from tests.schemas.test_registry_contract import FIRST, condition
+from tests.schemas.registry_samples import FIRST, condition
 
 CANARY = "canary7Qx2zzWq"
 QUICK = {"schema.registry.retries.wait.ms": "1", "schema.registry.retries.max.wait.ms": "1"}
@@ -96,7 +96,7 @@ def refusal(registry: SchemaRegistry) -> KafkaError:
         (answers(307, b""), "redirects to an address that it does not name"),
     ],
 )
-def test_what_is_no_registry_is_told_as_such(fake: FakeRegistry, fault: Fault, expected: str) -> None:
+def test_the_error_says_that_what_answered_is_no_registry(fake: FakeRegistry, fault: Fault, expected: str) -> None:
     with fake.fail_with(fault):
         error = refusal(client(fake.url, basic__auth__user__info=f"me:{CANARY}"))
     assert expected in str(error)
@@ -151,7 +151,7 @@ def test_another_version_than_was_asked_for_is_not_used(fake: FakeRegistry, vers
 
 
 @pytest.mark.parametrize("version", [0, -1, True, "1", [1]])
-def test_what_is_no_version_is_told_to_nobody(fake: FakeRegistry, version: object) -> None:
+def test_an_answer_with_an_invalid_version_has_no_version(fake: FakeRegistry, version: object) -> None:
     with fake.fail_with(answers(200, json.dumps({"id": 1, "version": version, "schema": FIRST}).encode())):
         assert client(fake.url).latest("s").version is None
 
@@ -251,7 +251,7 @@ def test_another_address_answers_for_one_that_does_not(fake: FakeRegistry) -> No
     assert str(error).index(fake.url) < str(error).index("http://127.0.0.1:1:")  # the one that answered last is asked first
 
 
-def test_a_name_that_does_not_exist_is_told() -> None:
+def test_a_name_that_does_not_exist_is_an_error() -> None:
     error = refusal(client("http://no-such-host.invalid:8081", schema__registry__max__retries="0"))
     assert "http://no-such-host.invalid:8081: gaierror: " in str(error)
     assert "check schema.registry.url" in str(error)
@@ -314,7 +314,7 @@ def test_the_whole_call_has_a_limit(fake: FakeRegistry) -> None:
     assert "after 1 attempt(s)" in str(error)
 
 
-def test_a_reference_that_no_time_is_left_for_is_told_as_such(fake: FakeRegistry) -> None:
+def test_a_reference_that_no_time_is_left_for_is_named_in_the_error(fake: FakeRegistry) -> None:
     """The error said that there was no complete answer within 1 ms."""
     clock = ManualClock()
     numbers = iter(range(10**6))
@@ -341,7 +341,7 @@ def test_an_address_that_says_nothing_leaves_time_for_the_next(fake: FakeRegistr
 
 
 @pytest.mark.parametrize("options", [{}, {"basic__auth__user__info": f"me:{CANARY}"}, {"bearer__auth__token": CANARY}])
-def test_a_wrong_login_is_told_at_once(options: dict[str, str]) -> None:
+def test_a_wrong_login_raises_at_once(options: dict[str, str]) -> None:
     with FakeRegistry(login="me:right") as fake:
         error = refusal(client(fake.url, **options))
         assert len(fake.requests) == 1
@@ -360,7 +360,7 @@ def test_user_and_password_come_from_the_url_or_the_option(source: str) -> None:
         assert registry.latest("s").id == 1
 
 
-def test_a_user_without_the_right_is_told(fake: FakeRegistry) -> None:
+def test_a_user_without_the_right_gets_an_error(fake: FakeRegistry) -> None:
     fake.forbidden.add("s")
     error = refusal(client(fake.url))
     assert error.condition == "KAFKA_SCHEMA_REGISTRY_NOT_ALLOWED"
@@ -532,7 +532,7 @@ def test_a_proxy_is_not_used_over_http_for_this_machine_or_where_it_is_excluded(
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "urllib3", None)
-    with pytest.raises(ConfigError, match=r"pip install 'pykafka-sink\[registry\]'"):
+    with pytest.raises(ConfigError, match=r'pip install "pykafka-sink\[registry\]"'):
         client("http://localhost:1")
 
 

@@ -242,7 +242,7 @@ def test_a_union_that_is_no_single_choice_is_a_problem(type: pa.DataType, fits: 
     )
 
 
-def test_problems_inside_the_only_branch_besides_null_are_told() -> None:
+def test_problems_inside_the_only_branch_besides_null_are_named_in_the_error() -> None:
     type = pa.struct([("x", pa.struct([("y", pa.int64())]))])
     [problem] = problems_of(type, record(field("x", ["null", record(field("y", "int"), name="S")])))
     assert problem.startswith("column value.x.y has type int64, and the schema has int there")

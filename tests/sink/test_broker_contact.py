@@ -31,7 +31,7 @@ class Found(Waited):
 
 def asked(producer: Waited, options: dict[str, object] | None = None) -> None:
     config = ProducerConfig.from_mapping({"bootstrap.servers": "a:1"} | (options or {}))
-    await_brokers(producer, config)  # type: ignore[arg-type]
+    await_brokers(producer, config)
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def run_task(
     message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
     found = pickle.loads(pickle.dumps(message))
     assert found == message
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def seen(broker: FakeBroker, topic: str = "t") -> list[str]:
@@ -341,7 +341,7 @@ def test_dead_letters_and_skipped_rows_are_part_of_the_transaction(broker: FakeB
     assert open_ids(broker) == []
 
 
-def test_a_marker_topic_that_does_not_exist_is_told_before_any_row_is_written(
+def test_a_marker_topic_that_does_not_exist_raises_before_any_row_is_written(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marker failed after all rows, with an error that did not name the option."""

@@ -50,7 +50,7 @@ def registry() -> Iterator[FakeRegistry]:
 def source(registry: FakeRegistry, **options: str | None) -> KafkaDataSource:
     """Names with double underscores for dots; None leaves an option out."""
     given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", "schema.registry.url": registry.url}
-    given |= {"schema.registry.max.retries": "0"} | {name.replace("__", "."): value for name, value in options.items()}  # type: ignore[dict-item]
+    given |= {"schema.registry.max.retries": "0"} | {name.replace("__", "."): value for name, value in options.items()}
     return KafkaDataSource(CaseInsensitiveDict({name: value for name, value in given.items() if value is not None}))
 
 
@@ -118,7 +118,7 @@ def test_the_process_that_commits_asks_nothing(registry: FakeRegistry, monkeypat
 # PROBLEMS
 
 
-def test_all_problems_of_options_are_told_and_nobody_is_asked(registry: FakeRegistry) -> None:
+def test_all_problems_of_options_are_one_error_and_nobody_is_asked(registry: FakeRegistry) -> None:
     with pytest.raises(ConfigError) as raised:
         source(registry, valueSchema="newest", kafka__acks="7").writer(GOOD, False)
     assert raised.value.message.startswith("2 things are wrong:")
@@ -145,7 +145,7 @@ def test_all_problems_of_columns_and_schemas_are_one_error(registry: FakeRegistr
     assert registry.texts("t-value") == []
 
 
-def test_what_the_registry_refuses_is_told_with_the_other_problems(registry: FakeRegistry) -> None:
+def test_what_the_registry_refuses_is_in_one_error_with_the_other_problems(registry: FakeRegistry) -> None:
     registry.register("t-value", ROW_TEXT.replace('"long"', '"string"', 1))
     with pytest.raises(SchemaError) as raised:
         source(registry).writer(table(value=ROW, headers=StringType()), False)
@@ -153,7 +153,7 @@ def test_what_the_registry_refuses_is_told_with_the_other_problems(registry: Fak
     assert "refuses the derived schema as incompatible" in raised.value.message
 
 
-def test_schemas_that_the_registry_lacks_are_told_together(registry: FakeRegistry) -> None:
+def test_schemas_that_the_registry_lacks_are_one_error(registry: FakeRegistry) -> None:
     with pytest.raises(RegistryError, match="2 things are wrong") as raised:
         source(registry, valueSchema="3", keyFormat="framed", keySchema="id:9").writer(table(key=StringType(), value=ROW), False)
     assert "get version 3 of subject t-value" in raised.value.message
@@ -186,7 +186,7 @@ def test_a_registry_that_cannot_be_reached_is_asked_once(registry: FakeRegistry)
     assert "http://127.0.0.1:1" in raised.value.message
 
 
-def test_a_wrong_password_is_told_and_does_not_show() -> None:
+def test_the_error_of_a_wrong_password_does_not_show_it() -> None:
     with FakeRegistry(login="me:right") as registry, pytest.raises(RegistryError) as raised:
         source(registry, basic__auth__user__info="me:hunter2").writer(GOOD, False)
     assert raised.value.condition == LOGIN_FAILED

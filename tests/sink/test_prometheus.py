@@ -25,63 +25,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobs.ports import free_port
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import commit, prometheus
-from spark_kafka_sink.sink.commit import CommitSummary, VersionSummary
-from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange
+from spark_kafka_sink.sink.commit import CommitSummary
+from spark_kafka_sink.sink.commit_message import WrittenRange
 from spark_kafka_sink.sink.prometheus import Target, metrics, record, text_file
 from spark_kafka_sink.sink.prometheus.metrics import METRICS
 from spark_kafka_sink.sink.prometheus.text_file import FILE, PORT
 from spark_kafka_sink.tools.report.heat import Heat
 from tests.documents import ROOT
+from tests.sink.summaries import ORDERS, OTHERS, message, samples, summary
 
 LIMIT_S = 60
 NAME = "spark_kafka_sink.sink.prometheus.record"
 DASHBOARD = ROOT / "docs" / "grafana-dashboard.json"
-COUNTED = {
-    "record-send-total": 30,
-    "batch-send-total": 3,
-    "byte-total": 120,
-    "bufferpool-wait-time-ms-total": 1500,
-    "metadata-wait-time-ns-total": 250_000_000,
-    "produce-throttle-time-total": 2000,
-    "produce-throttle-time-max": 700,
-    "compression-rate-total": 1.5,
-}
-
-
-def message(*written: WrittenRange, query: str | None = "q1", batch: int = 4) -> KafkaCommitMessage:
-    return KafkaCommitMessage(
-        spark_partition=0,
-        attempt=0,
-        query_id=query,
-        batch_id=None if query is None else batch,
-        rows=sum(each.rows for each in written),
-        bytes=sum(each.bytes for each in written),
-        seconds=2.5,
-        counters=tuple(COUNTED.get(name, 0) for name in COUNTERS),
-        skipped=2,
-        dead_lettered=0,
-        written=written,
-        times=TaskTimes(1_000, 1.25, 0.5),
-        skipped_by_reason=(("KAFKA_X", 2),),
-    )
-
-
-ORDERS = (WrittenRange("orders", 0, 0, 9, 30, 300), WrittenRange("orders", 1, 0, 9, 10, 100))
-OTHERS = (WrittenRange('odd"\\\n', 0, 0, 0, 1, 10),)
-
-
-def summary(*written: WrittenRange, query: str | None = "q1") -> CommitSummary:
-    return CommitSummary.of([message(*written, query=query)], VersionSummary("o", 4, "committed", 0, 0), 0.25)
-
-
-def samples(text: str) -> dict[tuple[str, ...], float]:
-    """(name, label values …) -> value, by Prometheus' own parser."""
-    found = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            labels = dict(sample.labels)
-            found[sample.name.removeprefix("pykafka_sink_"), labels.pop("query"), *labels.values()] = sample.value
-    return found
 
 
 @pytest.fixture
@@ -98,7 +53,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setenv(PORT, str(number))
     monkeypatch.setattr(prometheus, "_serving", {})
     yield number
-    for server, thread in prometheus._serving.values():  # type: ignore[misc]
+    for server, thread in prometheus._serving.values():
         server.shutdown()
         server.server_close()
         thread.join(LIMIT_S)
@@ -171,7 +126,8 @@ def test_a_commit_without_tasks_counts_too(file: Path) -> None:
 
 
 WRITER = """
-from tests.sink.test_prometheus import ORDERS, record, summary
+from spark_kafka_sink.sink.prometheus import record
+from tests.sink.summaries import ORDERS, summary
 for _ in range(25):
     record(summary(*ORDERS))
 """
@@ -268,7 +224,7 @@ class SomethingElse(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"hello")
 
-    def log_message(self, *_: object) -> None:  # type: ignore[override]
+    def log_message(self, *_: object) -> None:
         """Not into pytest's output."""
 
 
@@ -330,7 +286,7 @@ def test_the_sink_calls_it_and_a_failure_is_only_logged(
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as changed:
         for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
-            changed.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+            changed.setitem(sys.modules, name, None)
         changed.delitem(sys.modules, "spark_kafka_sink.sink.prometheus")
         with pytest.raises(ConfigError, match="pip install prometheus-client where the driver runs"):
             commit.find_function(NAME)

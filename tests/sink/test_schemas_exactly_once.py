@@ -38,7 +38,7 @@ FIRST = {
     "name": "topLevelRecord",
     "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"], "default": None}],
 }
-NEWER = FIRST | {"fields": [*FIRST["fields"], {"name": "note", "type": "string", "default": "none"}]}  # type: ignore[misc]
+NEWER = FIRST | {"fields": [*FIRST["fields"], {"name": "note", "type": "string", "default": "none"}]}
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ class Sink:
         known_schemas.forget()
         given = self._options | exactly_once_options("p", version) | options
         columns = StructType([StructField("value", row)])
-        return KafkaDataSource(CaseInsensitiveDict(given)).writer(columns, False)  # type: ignore[return-value]
+        return KafkaDataSource(CaseInsensitiveDict(given)).writer(columns, False)
 
     def run_tasks(self, writer: KafkaBatchWriter, *partitions: list[dict[str, Any]]) -> list[KafkaCommitMessage]:
         kind = writer.plan.formats[0].wanted.type
@@ -83,11 +83,11 @@ class Sink:
 
     def _run_task(self, writer: KafkaBatchWriter, partition: int, values: pa.Array) -> KafkaCommitMessage:
         self._monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: Task(partition=partition)))
-        return writer.write(iter([pa.RecordBatch.from_arrays([values], names=["value"])]))  # type: ignore[return-value]
+        return writer.write(iter([pa.RecordBatch.from_arrays([values], names=["value"])]))
 
     def write(self, version: int = 0, *partitions: list[dict[str, Any]], row: StructType = ROW, **options: str) -> None:
         writer = self.writer(version, row, **options)
-        writer.commit(self.run_tasks(writer, *(partitions or ROWS)))  # type: ignore[arg-type]
+        writer.commit(self.run_tasks(writer, *(partitions or ROWS)))
 
     def register_newer(self) -> None:
         self.registry.register(SUBJECT, json.dumps(NEWER))
@@ -142,7 +142,7 @@ def test_a_new_version_between_crash_and_restart_changes_nothing(sink: Sink, com
     sink.write()  # once more, as Spark's log does not have it
     assert sink.seen() == ALL_WITH_THE_FIRST
     sink.write(1, [{"id": 4, "name": "d"}])
-    assert sink.seen() == [*ALL_WITH_THE_FIRST, (sink.writer(1).plan.formats[0].column.use.id, 4)]  # type: ignore[union-attr]
+    assert sink.seen() == [*ALL_WITH_THE_FIRST, (sink.writer(1).plan.formats[0].column.use.id, 4)]
 
 
 def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_a_write_that_nobody_has_decided_takes_the_newer_version(sink: Sink) -> 
     sink.run_tasks(writer, *ROWS)  # and the driver dies
     sink.register_newer()
     sink.write()
-    expected = sink.writer().plan.formats[0].column.use.id  # type: ignore[union-attr]
+    expected = sink.writer().plan.formats[0].column.use.id
     assert [schema for schema, _ in sink.seen()] == [expected] * 3
 
 
@@ -188,7 +188,7 @@ def test_a_repetition_asks_the_registry_for_the_schema_by_its_id(sink: Sink) -> 
     sink.register_newer()
     writer = sink.writer(valueSchema="latest")
     before = len(sink.registry.requests)
-    writer.commit(sink.run_tasks(writer, *ROWS))  # type: ignore[arg-type]
+    writer.commit(sink.run_tasks(writer, *ROWS))
     assert sink.registry.requests[before:] == ["GET /schemas/ids/1"]
 
 

@@ -100,7 +100,7 @@ def test_brokers_that_create_topics_are_left_to_do_so() -> None:
     "error", [Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.UNKNOWN_SERVER_ERROR, Errors.TOPIC_AUTHORIZATION_FAILED]
 )
 def test_what_brokers_do_not_tell_is_left_to_the_tasks(error: object, broker: FakeBroker) -> None:
-    broker.fail_next(ApiKey.DESCRIBE_CONFIGS, error, times=100)  # type: ignore[arg-type]
+    broker.fail_next(ApiKey.DESCRIBE_CONFIGS, error, times=100)
     plan(broker, "ordres")
     broker.fail_next(ApiKey.METADATA, Errors.TOPIC_AUTHORIZATION_FAILED, times=100)
     plan(broker, "secret")
@@ -142,7 +142,7 @@ def test_outside_of_sparks_processes_nobody_is_asked(broker: FakeBroker, monkeyp
     assert asked(broker) == []
 
 
-def test_wrong_options_are_told_without_asking(broker: FakeBroker) -> None:
+def test_wrong_options_raise_before_brokers_are_asked(broker: FakeBroker) -> None:
     with pytest.raises(ConfigError, match="acks"):
         plan(broker, "ordres", **{"kafka.acks": "7"})
     assert asked(broker) == []

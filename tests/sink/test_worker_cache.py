@@ -39,7 +39,7 @@ class Stage:
     def __init__(self) -> None:
         self.clock = StillClock()
         self.made: list[FakeProducer] = []
-        self.cache = WorkerCache(self._make, self.clock)  # type: ignore[arg-type]
+        self.cache = WorkerCache(self._make, self.clock)
 
     def _make(self, options: Mapping[str, object]) -> FakeProducer:
         self.made.append(FakeProducer(options))
@@ -78,7 +78,7 @@ def test_the_next_task_gets_the_same_producer_with_counters_at_zero(stage: Stage
 )
 def test_other_options_make_another_producer(stage: Stage, one: dict[str, object], other: dict[str, object]) -> None:
     assert stage.task(**one) is not stage.task(**other)
-    assert stage.task(**one) is stage.made[0]  # type: ignore[comparison-overlap]
+    assert stage.task(**one) is stage.made[0]
 
 
 def test_the_same_password_is_the_same_configuration_and_shows_nowhere(stage: Stage) -> None:
@@ -110,7 +110,7 @@ def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -
         for number in range(200):
             with stage.cache.lend({"client.id": f"c{(seed + number) % 12}"}, KEPT_MS) as producer:
                 with lock:
-                    shared.extend([producer] if id(producer) in in_use or producer.closed else [])  # type: ignore[attr-defined]
+                    shared.extend([producer] if id(producer) in in_use or producer.closed else [])
                     in_use.add(id(producer))
                 with lock:
                     in_use.discard(id(producer))
@@ -134,7 +134,7 @@ def test_a_task_that_fails_has_its_producer_closed_at_once(stage: Stage) -> None
         raise KeyboardInterrupt
     assert stage.made[0].closed == [0]
     assert stage.cache.idle() == 0
-    assert stage.task() is stage.made[1]  # type: ignore[comparison-overlap]
+    assert stage.task() is stage.made[1]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that is being closed
@@ -171,7 +171,7 @@ def test_one_with_unsettled_rows_is_closed_with_the_task(stage: Stage) -> None:
 def test_one_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) -> None:
     stage.task()
     stage.made[0].works = False
-    assert stage.task() is stage.made[1]  # type: ignore[comparison-overlap]
+    assert stage.task() is stage.made[1]
     assert stage.made[0].closed == [CLOSE_MS]
 
 
@@ -216,7 +216,7 @@ def test_a_thread_closes_expired_producers_and_ends() -> None:
             closed.set()
 
     others = set(threading.enumerate())
-    cache = WorkerCache(Telling)  # type: ignore[arg-type]
+    cache = WorkerCache(Telling)
     with cache.lend({}, timeout_ms=20):
         pass
     (thread,) = [each for each in set(threading.enumerate()) - others if each.name == "kafka-producer-cache"]

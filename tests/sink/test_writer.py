@@ -52,7 +52,7 @@ class Batches:
 
 def write(batches: Iterable[pa.RecordBatch], producer: FakeProducer) -> KafkaCommitMessage:
     """As a task does with a producer."""
-    sender = RowSender(producer, sink_options(), FakeProducer)  # type: ignore[arg-type]
+    sender = RowSender(producer, sink_options(), FakeProducer)
     rows = SparkRows(iter(batches), MAPPING)
     for chunk in rows.chunks():
         sender.send(chunk)
@@ -75,7 +75,7 @@ def acknowledge_at_once(_: FakeProducer, delivery: FakeDelivery) -> None:
 
 @pytest.mark.parametrize("on_send", [None, acknowledge_at_once])
 def test_every_batch_is_sent_flushed_and_counted(on_send: object) -> None:
-    producer, batches = FakeProducer(on_send=on_send), Batches(3, 2, 1)  # type: ignore[arg-type]
+    producer, batches = FakeProducer(on_send=on_send), Batches(3, 2, 1)
     message = write(batches, producer)
     assert [len(call["value"]) for call in producer.calls] == [3, 2, 1]
     assert batches.exhausted
@@ -202,7 +202,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
         made.append(FakeProducer(config))
         return made[-1]
 
-    monkeypatch.setattr("spark_kafka_sink.sink.worker_cache.PRODUCERS", WorkerCache(make))  # type: ignore[arg-type]
+    monkeypatch.setattr("spark_kafka_sink.sink.worker_cache.PRODUCERS", WorkerCache(make))
     return made
 
 

@@ -234,7 +234,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
         assert again.write_version(0, ["a"], ["b"], ["c"]).how is HowCommitted.FOUND
 
 
-def test_permissions_that_are_missing_are_told_by_name(
+def test_permissions_that_are_missing_are_named(
     kafka_jars: Path,  # noqa: ARG001 - fetched first
     tmp_path: Path,
 ) -> None:

@@ -193,7 +193,7 @@ def test_refused_credentials_reach_whoever_waits_with_node_and_user(mechanism: s
 def test_an_impostor_is_not_told_anything_and_its_connection_is_closed() -> None:
     """A server that accepts any proof, but cannot sign for the password."""
     net = SaslNet()
-    net.authenticate = lambda *_: SaslAuthenticateResponse(auth_bytes=b"v=AAAA")  # type: ignore[method-assign]
+    net.authenticate = lambda *_: SaslAuthenticateResponse(auth_bytes=b"v=AAAA")
     assert net.fail_to_log_in().condition == "KAFKA_ILLEGAL_SASL_CHALLENGE"
     assert net.selector.closed
     assert not net.selector.sent_of(ApiKey.METADATA)
@@ -407,7 +407,7 @@ def test_a_connection_lost_while_it_waits_for_its_token_is_forgotten() -> None:
     assert net.worker.waiting == {}
 
 
-def test_a_token_callback_that_raises_is_told() -> None:
+def test_what_a_token_callback_raises_is_named_in_the_error() -> None:
     net = SaslNet("OAUTHBEARER", sasl_jaas_config="OAuthBearerLoginModule required token=other;")
     error = net.fail_to_log_in()
     assert error.condition == "KAFKA_LOGIN_FAILED"
@@ -419,7 +419,7 @@ def test_a_token_callback_that_raises_is_told() -> None:
 # A LISTENER OF ANOTHER KIND
 
 
-def test_a_broker_that_hangs_up_on_a_login_is_told_with_the_likely_cause() -> None:
+def test_the_error_after_a_broker_hangs_up_on_a_login_has_the_likely_cause() -> None:
     net = SaslNet()
     net.answers_logins = False
     net.poll(3)

@@ -66,7 +66,7 @@ def test_an_answer_that_comes_while_the_next_request_is_still_being_written_is_o
     assert not net.client.connection_failed(0)
 
 
-def test_a_response_larger_than_its_api_allows_ends_the_connection_and_is_told(net: Net) -> None:
+def test_a_response_larger_than_its_api_allows_ends_the_connection_with_an_error(net: Net) -> None:
     """What listens there may be no broker at all."""
     net.selector.answer = lambda _: None
     net.poll(2)

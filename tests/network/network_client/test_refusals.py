@@ -113,7 +113,7 @@ def test_a_broker_that_accepts_us_at_the_second_try_starts_afresh(net: Net) -> N
         net.clock.advance(2000)
 
 
-def test_a_refusal_is_no_longer_told_while_the_next_attempt_is_under_way(net: Net) -> None:
+def test_there_is_no_refusal_while_the_next_attempt_is_under_way(net: Net) -> None:
     net.connect(0)
     net.selector.holds_connects = True
     for _ in range(2):
@@ -138,7 +138,7 @@ def test_when_each_broker_refuses_us_nothing_waits_for_a_second_try(net: Net) ->
         net.metadata.raise_error_for_topic("orders")
 
 
-def test_brokers_that_cannot_be_reached_do_not_keep_a_refusal_from_being_told(net: Net) -> None:
+def test_a_refusal_is_raised_although_other_brokers_cannot_be_reached(net: Net) -> None:
     """One bootstrap server is away and the other refuses the login: nobody is left."""
     net.selector.refused = {9001: "no route to host"}
     poll_until_refused(net, "certificate has expired", before_each=lambda: net.selector.refuse(-2, REFUSED))
@@ -146,7 +146,7 @@ def test_brokers_that_cannot_be_reached_do_not_keep_a_refusal_from_being_told(ne
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
-def test_a_broker_that_is_not_trusted_is_told_by_name_to_whoever_waits(
+def test_a_broker_that_is_not_trusted_is_named_in_the_error_of_whoever_waits(
     net: Net, is_ready: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     net.connect()  # with metadata, from which node 1 is known
@@ -202,7 +202,7 @@ def test_a_broker_that_hangs_up_again_after_telling_its_logins_demands_one(net: 
     assert error.message.endswith("one of those it offers: PLAIN")
 
 
-def test_a_cluster_that_demands_a_login_is_told_to_whoever_waits(net: Net) -> None:
+def test_a_cluster_that_demands_a_login_raises_for_whoever_waits(net: Net) -> None:
     """No broker lets anybody in; each connection becomes ready, and is lost at the first request."""
     net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
     net.cluster = None

@@ -118,7 +118,7 @@ def test_the_newest_features_that_a_broker_told_are_those_of_the_cluster(net: Ne
     ):
         net.selector.lose(1)
         net.poll()
-        net.selector.answer = lambda sent, answer=answer: (  # type: ignore[misc]
+        net.selector.answer = lambda sent, answer=answer: (
             answer if isinstance(sent.message, ApiVersionsRequest) else net.answer(sent)
         )
         net.connect(1)

@@ -104,7 +104,7 @@ def test_a_principal_that_a_token_names_is_escaped_and_cut_in_errors() -> None:
     """It is a claim of the token, which its issuer may fill with anything."""
     name = "al\x1b[2Kice\n" + "x" * 100_000
     login = bearer(OAuthBearerToken(Secret("abc.def"), principal_name=name))
-    next(login.start("broker")).work()  # type: ignore[union-attr]
+    next(login.start("broker")).work()
     assert login.who.startswith(r"token principal 'al\x1b[2Kice\nxx")
     assert len(login.who) < 1000
 
@@ -114,7 +114,7 @@ def test_extensions_follow_the_token() -> None:
     assert first_message(token) == b"n,,\x01auth=Bearer abc\x01logicalCluster=lkc-1\x01identityPoolId=pool\x01\x01"
 
 
-def test_a_refused_token_is_acknowledged_and_told_with_the_brokers_reason() -> None:
+def test_a_refused_token_is_acknowledged_and_raises_with_the_brokers_reason() -> None:
     dialog = Dialog(bearer(OAuthBearerToken(Secret(CANARY))).start("broker"))
     assert dialog.send(b'{"status":"invalid_token"}') == b"\x01"
     with pytest.raises(AuthenticationError, match=r"KAFKA_SASL_AUTHENTICATION_FAILED.*invalid_token") as raised:
@@ -144,10 +144,10 @@ def test_what_would_break_the_message_is_not_sent(token: OAuthBearerToken) -> No
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: OAuthBearerToken(CANARY.encode()),  # type: ignore[arg-type]
-        lambda: OAuthBearerToken(Secret("abc"), "soon"),  # type: ignore[arg-type]
-        lambda: OAuthBearerToken(Secret("abc"), extensions={"a": 1}),  # type: ignore[dict-item]
-        lambda: OAuthBearerToken(Secret("abc"), extensions=None),  # type: ignore[arg-type]
+        lambda: OAuthBearerToken(CANARY.encode()),
+        lambda: OAuthBearerToken(Secret("abc"), "soon"),
+        lambda: OAuthBearerToken(Secret("abc"), extensions={"a": 1}),
+        lambda: OAuthBearerToken(Secret("abc"), extensions=None),
     ],
 )
 def test_a_token_of_the_wrong_types_fails_the_login_and_nothing_else(
@@ -166,7 +166,7 @@ def test_a_token_that_cannot_be_had_fails_the_login() -> None:
 
 
 @given(refusal=st.binary(min_size=1))
-def test_any_refusal_of_a_token_can_be_told(refusal: bytes) -> None:
+def test_any_refusal_of_a_token_raises(refusal: bytes) -> None:
     dialog = Dialog(bearer(OAuthBearerToken(Secret("abc"))).start("broker"))
     dialog.send(refusal)
     with pytest.raises(AuthenticationError, match="the broker rejected the token"):
@@ -293,7 +293,7 @@ def test_gssapi_refuses_an_offer_that_it_cannot_take(offer: bytes) -> None:
         ("unwrap", "Server not found"),
     ],
 )
-def test_what_kerberos_refuses_is_told(fails_in: str, message: str) -> None:
+def test_what_kerberos_refuses_is_named_in_the_error(fails_in: str, message: str) -> None:
     with pytest.raises(AuthenticationError, match=message) as raised:  # noqa: PT012 - whichever of them
         dialog = gssapi_dialog(FakeGssapi(fails_in=fails_in))
         dialog.send(b"reply")
@@ -318,7 +318,7 @@ def test_what_kerberos_says_comes_with_a_remedy_if_there_is_one(code: int, login
     assert raised.value.message.endswith(remedy)
 
 
-def test_the_host_and_what_kerberos_says_of_it_are_told_on_one_line_and_cut() -> None:
+def test_the_host_and_what_kerberos_says_of_it_are_cut_to_one_line_of_the_error() -> None:
     """The host is what a broker advertises, and the Kerberos library repeats it."""
     host = "x\nforged" + "y" * 10_000
     gssapi = FakeGssapi(fails_in="step")
@@ -366,7 +366,7 @@ def test_tickets_for_a_keytab_are_kept_in_memory_for_each_principal(tmp_path: Pa
     assert alice["store"]["ccache"] != bob["store"]["ccache"]
 
 
-def test_a_keytab_that_cannot_be_read_is_told_before_anything_is_sent() -> None:
+def test_a_keytab_that_cannot_be_read_raises_before_anything_is_sent() -> None:
     with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: keyTab=/nowhere/k cannot be read: No such file"):
         gssapi_dialog(FakeGssapi(), 'Krb5LoginModule required useKeyTab=true keyTab="/nowhere/k" principal="a";')
     with pytest.raises(
@@ -395,13 +395,13 @@ def test_names_and_passwords_go_to_the_mechanism_that_was_asked_for() -> None:
     assert (scram.mechanism, scram.who) == ("SCRAM-SHA-512", "delegation token 'id'")
 
 
-def test_a_missing_kerberos_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_kerberos_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigError, match="pip install gssapi"):
         login(sasl__kerberos__service__name="kafka")
 
 
-def test_a_missing_aws_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_aws_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(ConfigError, match="pip install aws-msk-iam-sasl-signer-python"):
         login(sasl__mechanism="AWS_MSK_IAM")
@@ -441,17 +441,17 @@ class FakeSigner:
 def test_aws_tokens_come_from_the_official_signer(monkeypatch: pytest.MonkeyPatch, jaas: str, call: tuple[Any, ...]) -> None:
     signer = FakeSigner()
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[], MSKAuthTokenProvider=signer))
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)
     found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config="software.amazon.msk.auth.iam." + jaas)
     assert found.mechanism == "OAUTHBEARER"
     assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer " + CANARY.encode() + b"\x01\x01"
     assert signer.calls == [call]
 
 
-def test_what_aws_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_aws_refuses_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     signer = FakeSigner()
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)
     found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config='IAMLoginModule required awsRoleArn="bad";')
     with pytest.raises(AuthenticationError, match=r"AWS gave no token for region eu-west-1: RuntimeError: AccessDenied\\n\\x1b"):
         Dialog(found.start(""))
@@ -471,6 +471,6 @@ def test_a_token_callback_is_found_by_its_dotted_name() -> None:
 @pytest.mark.parametrize(
     "name", ["no_such_module.function", f"{__name__}.no_such_function", f"{__name__}.CANARY", "com.google.auth.Handler"]
 )
-def test_a_callback_that_cannot_be_loaded_is_told(name: str) -> None:
+def test_a_callback_that_cannot_be_loaded_is_named_in_the_error(name: str) -> None:
     with pytest.raises(ConfigError, match=f"sasl.login.callback.handler.class={name} cannot be loaded: "):
         login(sasl__mechanism="OAUTHBEARER", sasl__login__callback__handler__class=name)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
 
@@ -29,43 +28,9 @@ from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken
 from tests.fakes.certificates import Authority
 from tests.fakes.clock import ManualClock
 from tests.network.sasl.samples import CANARY, claims_of, entry, jwt
+from tests.network.sasl.token_server import TokenHandler, TokenServer
 
 # A TOKEN ENDPOINT
-
-
-class TokenServer(http.server.ThreadingHTTPServer):
-    """Answers with what a test has put into `answers`: (status, body, headers), or a function that does as it likes."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, bytes, dict[str, str]] | Callable[[Any], None]] = []
-        self.requests: list[tuple[dict[str, str], dict[str, list[str]]]] = []
-        super().__init__(("127.0.0.1", 0), TokenHandler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/token"
-
-
-class TokenHandler(http.server.BaseHTTPRequestHandler):
-    server: TokenServer
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.server.requests.append((dict(self.headers), parse_qs(body)))
-        answer = self.server.answers.pop(0)
-        if callable(answer):
-            answer(self)
-            return
-        status, content, headers = answer
-        self.send_response(status)
-        for name, text in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, text)
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_POST
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
 
 
 @pytest.fixture
@@ -134,8 +99,8 @@ def test_the_login_module_may_hold_the_credentials(server: TokenServer, clock: M
     jaas = entry('clientId="i d" clientSecret="s&t" scope="x"')
     config = config_for(
         server,
-        sasl__oauthbearer__client__credentials__client__id=None,  # type: ignore[arg-type]
-        sasl__oauthbearer__client__credentials__client__secret=None,  # type: ignore[arg-type]
+        sasl__oauthbearer__client__credentials__client__id=None,
+        sasl__oauthbearer__client__credentials__client__secret=None,
         sasl__jaas__config='OAuthBearerLoginModule required clientId="i d" clientSecret="s&t" scope="x";',
         sasl__oauthbearer__header__urlencode="true",
     )
@@ -162,7 +127,7 @@ def test_asking_again_ends_after_the_time_for_it(server: TokenServer, clock: Man
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_a_final_refusal_is_told_at_once_in_the_servers_words(server: TokenServer, clock: ManualClock, status: int) -> None:
+def test_a_final_refusal_raises_at_once_in_the_servers_words(server: TokenServer, clock: ManualClock, status: int) -> None:
     server.answers = [(status, b'{"error":"invalid_client","error_description":"no such client"}', {})]
     message = refusal(config_for(server), clock)
     assert message == f"no token from {server.url} after 1 attempt(s): HTTP status {status} invalid_client: no such client"
@@ -199,7 +164,7 @@ def test_what_is_no_answer_of_http_is_escaped_and_cut(server: TokenServer, clock
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"access_token":null}', b'{"access_token":" "}', b"\xff", b"[" * 100_000, b'{"id_token":"x"}']
 )
-def test_an_answer_without_a_token_is_told(server: TokenServer, clock: ManualClock, body: bytes) -> None:
+def test_an_answer_without_a_token_is_an_error(server: TokenServer, clock: ManualClock, body: bytes) -> None:
     server.answers = [(200, body, {})]
     assert "the answer has no access_token" in refusal(config_for(server), clock)
 
@@ -215,7 +180,7 @@ def test_redirects_are_not_followed(server: TokenServer, clock: ManualClock) -> 
     assert len(server.requests) == 1
 
 
-def test_an_answer_that_does_not_come_in_time_is_told(server: TokenServer, clock: ManualClock) -> None:
+def test_an_answer_that_does_not_come_in_time_is_an_error(server: TokenServer, clock: ManualClock) -> None:
     release = threading.Event()
     server.answers = [lambda _: release.wait(30)]
     config = config_for(server, sasl__login__read__timeout__ms="50", sasl__login__retry__backoff__max__ms="0")
@@ -376,7 +341,7 @@ def test_a_proxy_that_lets_its_answer_drip_is_given_up_in_time(proxy: Proxy, clo
         drip.release.set()
 
 
-def test_a_server_that_hangs_up_or_is_not_there_is_told(server: TokenServer, clock: ManualClock) -> None:
+def test_a_server_that_hangs_up_or_is_not_there_is_an_error(server: TokenServer, clock: ManualClock) -> None:
     server.answers = [lambda handler: handler.connection.close()]
     once = {"sasl__login__retry__backoff__max__ms": "0"}
     assert "after 1 attempt(s)" in refusal(config_for(server, **once), clock)
@@ -408,13 +373,13 @@ def test_the_login_module_says_whom_to_trust_over_https_as_in_java(
     )
 
 
-def test_a_server_that_is_not_trusted_is_told_at_once(https_server: TokenServer, clock: ManualClock) -> None:
+def test_a_server_that_is_not_trusted_raises_at_once(https_server: TokenServer, clock: ManualClock) -> None:
     message = refusal(config_for(https_server), clock)
     assert "after 1 attempt(s): SSLCertVerificationError" in message
     assert https_server.requests == []
 
 
-def test_certificates_that_the_login_module_names_and_that_cannot_be_read_are_told(server: TokenServer) -> None:
+def test_certificates_of_the_login_module_that_cannot_be_read_are_an_error(server: TokenServer) -> None:
     jaas = entry(f'ssl.truststore.location="/nowhere/ca.pem" ssl.truststore.password="{CANARY}"')
     with pytest.raises(
         ConfigError, match=r"sasl\.jaas\.config: ssl\.truststore\.location=/nowhere/ca\.pem: there is no"
@@ -456,7 +421,7 @@ def verify(assertion: Secret, public: Any, algorithm: str) -> dict[str, Any]:
     else:
         pair = encode_dss_signature(int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big"))
         public.verify(pair, signed.encode(), ec.ECDSA(SHA256()))
-    return json.loads(base64.urlsafe_b64decode(signed.split(".")[0] + "=="))  # type: ignore[no-any-return]
+    return json.loads(base64.urlsafe_b64decode(signed.split(".")[0] + "=="))
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
@@ -464,12 +429,12 @@ def verify(assertion: Secret, public: Any, algorithm: str) -> dict[str, Any]:
 def test_an_assertion_is_signed_and_says_what_the_options_say(
     tmp_path: Path, clock: ManualClock, algorithm: str, passphrase: str | None
 ) -> None:
-    file, public = write_key(tmp_path, algorithm, passphrase and passphrase.encode())  # type: ignore[arg-type]
+    file, public = write_key(tmp_path, algorithm, passphrase and passphrase.encode())
     template = tmp_path / "template.json"
     template.write_text('{"header": {"kid": "k1"}, "payload": {"tenant": "t", "iss": "replaced"}}')
     config = bearer_config(
         sasl__oauthbearer__assertion__private__key__file=str(file),
-        sasl__oauthbearer__assertion__private__key__passphrase=passphrase,  # type: ignore[arg-type]
+        sasl__oauthbearer__assertion__private__key__passphrase=passphrase,
         sasl__oauthbearer__assertion__algorithm=algorithm,
         sasl__oauthbearer__assertion__template__file=str(template),
         sasl__oauthbearer__assertion__claim__iss="issuer",
@@ -513,7 +478,7 @@ def test_an_assertion_is_exchanged_for_a_token(server: TokenServer, clock: Manua
         ("RS256", {"template__file": __file__}, "must hold JSON like"),
     ],
 )
-def test_a_key_or_template_that_cannot_be_used_is_told(
+def test_a_key_or_template_that_cannot_be_used_is_an_error(
     tmp_path: Path, clock: ManualClock, key: str, options: dict[str, str], message: str
 ) -> None:
     if key == "garbage":
@@ -532,7 +497,7 @@ def test_a_key_or_template_that_cannot_be_used_is_told(
     assert "PRIVATE KEY" not in str([frame.locals for frame in shown.stack])
 
 
-def test_a_missing_cryptography_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_cryptography_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(ConfigError, match="pip install cryptography"):
         jwt_assertion.require_cryptography()

@@ -48,7 +48,7 @@ def test_an_expiry_that_makes_no_sense_is_none(exp: object) -> None:
 
 
 def test_a_token_shows_neither_itself_nor_its_extensions() -> None:
-    assert CANARY not in repr(OAuthBearerToken(CANARY, extensions={"a": CANARY}))  # type: ignore[arg-type]  # str is wrapped
+    assert CANARY not in repr(OAuthBearerToken(CANARY, extensions={"a": CANARY}))  # str is wrapped
 
 
 # KEEPING AND RENEWING
@@ -257,7 +257,7 @@ def test_an_unsecured_token_has_the_claims_of_the_login_module(clock: ManualCloc
         ('unsecuredLoginStringClaim_sub="a" unsecuredLoginNumberClaim_exp="1"', "must not set the claim exp"),
     ],
 )
-def test_unsecured_options_that_make_no_sense_are_told(options: str, message: str, clock: ManualClock) -> None:
+def test_unsecured_options_that_make_no_sense_are_an_error(options: str, message: str, clock: ManualClock) -> None:
     with pytest.raises(AuthenticationError, match=message):
         unsecured_token(entry(options), clock)
 
@@ -277,7 +277,7 @@ def test_a_callback_returns_a_token_in_one_of_three_forms(returned: object, expe
 
 
 @pytest.mark.parametrize("returned", [None, b"abc", ("abc",), ("abc", "soon"), ("abc", -1), (1, 2), {CANARY: 1}])
-def test_what_else_a_callback_returns_is_told_by_its_type_only(returned: object) -> None:
+def test_what_else_a_callback_returns_is_in_the_error_by_its_type_only(returned: object) -> None:
     with pytest.raises(AuthenticationError, match=f"returned a {type(returned).__name__}; it must return") as raised:
         token_of_callback(lambda _: returned, NO_OPTIONS)
     assert CANARY not in str(raised.value)
@@ -285,7 +285,7 @@ def test_what_else_a_callback_returns_is_told_by_its_type_only(returned: object)
 
 def test_a_callback_gets_the_options_and_extensions_go_along() -> None:
     seen: list[Mapping[str, str]] = []
-    token = token_of_callback(lambda options: seen.append(options) or "abc", entry("a=b extension_c=d"))  # type: ignore[func-returns-value]
+    token = token_of_callback(lambda options: seen.append(options) or "abc", entry("a=b extension_c=d"))
     assert seen == [{"a": "b", "extension_c": "d"}]
     assert token.extensions == {"c": "d"}
 
@@ -301,7 +301,7 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
     ("content", "message"),
     [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "it is not text"), (b"x" * (MAX_TOKEN_BYTES + 1), "is larger")],
 )
-def test_a_token_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_a_token_file_that_cannot_be_used_is_an_error(tmp_path: Path, content: bytes | None, message: str) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)

@@ -31,7 +31,7 @@ from tests.fakes.certificates import Authority
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.fake_selector import framed
 from tests.fakes.network_config import network_config
-from tests.network.test_selector import poll_until
+from tests.network.polling import poll_until
 
 INIT = InitProducerIdRequest(transaction_timeout_ms=1)
 WAIT_SECONDS = 10
@@ -163,7 +163,7 @@ def relay_single_bytes(left: socket.socket, right: socket.socket) -> None:
         both.register(right, selectors.EVENT_READ, left)
         while True:
             for key, _ in both.select(WAIT_SECONDS):
-                byte = key.fileobj.recv(1)  # type: ignore[union-attr]
+                byte = key.fileobj.recv(1)
                 if not byte:
                     return
                 key.data.sendall(byte)
@@ -492,7 +492,7 @@ def test_addresses_are_checked_too() -> None:
 
 
 @BOTH_VERSIONS
-def test_a_broker_that_demands_a_client_certificate_is_told_with_the_option(version: str) -> None:
+def test_the_error_of_a_broker_that_demands_a_certificate_names_the_option(version: str) -> None:
     message = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), ssl_enabled_protocols=version))
     assert "the broker probably demands a client certificate: set ssl.keystore.location" in message
 
@@ -506,14 +506,14 @@ def test_a_client_certificate_that_the_broker_does_not_know(version: str) -> Non
     assert "its issuer is not in the broker's truststore" in message
 
 
-def test_an_expired_client_certificate_is_rejected_and_told() -> None:
+def test_the_error_of_an_expired_client_certificate_says_so() -> None:
     expired = AUTHORITY.issue("me", hosts=(), expired=True)
     keystore = {"ssl_keystore_key": expired.key_pem(), "ssl_keystore_certificate_chain": expired.chain_pem}
     message = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), **keystore))
     assert "the broker rejects this client's certificate (ssl.keystore.…): it has expired" in message
 
 
-def test_no_version_in_common_is_told_with_the_option() -> None:
+def test_the_error_of_no_version_in_common_names_the_option() -> None:
     newest = BROKER.server_context()
     newest.minimum_version = ssl.TLSVersion.TLSv1_3
     message = refused(failure(accept_with(newest), ssl_enabled_protocols="TLSv1.2"))
@@ -606,7 +606,7 @@ def test_a_tls_listener_that_was_only_away_is_asked_in_tls_again(says: bytes) ->
         thread.join(WAIT_SECONDS)
 
 
-def test_trouble_behind_delivered_bytes_is_told_next() -> None:
+def test_trouble_behind_delivered_bytes_is_reported_next() -> None:
     lost = failure(garble)
     assert (lost.state, lost.error) == (ChannelState.READY, None)
     assert "the TLS connection broke: " in lost.reason

@@ -91,7 +91,7 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, Any
     thread.start()
     try:
         with client.wrap_socket(ours, server_hostname="localhost") as secured:
-            seen |= {"greeting": secured.recv(7), "version": secured.version(), "cipher": secured.cipher()[0]}  # type: ignore[index]
+            seen |= {"greeting": secured.recv(7), "version": secured.version(), "cipher": secured.cipher()[0]}
     finally:
         thread.join(WAIT_SECONDS)
         theirs.close()
@@ -157,7 +157,7 @@ def with_a_password_that_is_not_needed(authority: Authority, folder: Path) -> di
         as_keytool_of_java_8_writes_it,
     ],
 )
-def test_a_broker_is_trusted_by(
+def test_a_broker_is_trusted_by_an_authority_in_any_kind_of_store(
     store: Callable[[Authority, Path], dict[str, object]], authority: Authority, tmp_path: Path
 ) -> None:
     context = context_of(**store(authority, tmp_path))
@@ -308,7 +308,7 @@ def test_a_missing_file_is_named_with_its_option(tmp_path: Path) -> None:
     assert problem(ssl_truststore_location=str(tmp_path)) == f"ssl.truststore.location={tmp_path} cannot be read: Is a directory"
 
 
-def test_a_wrong_password_is_told_apart_from_a_missing_one(me: Certificate, truststore: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_wrong_password_is_not_that_of_a_missing_one(me: Certificate, truststore: Path, tmp_path: Path) -> None:
     (tmp_path / "me.p12").write_bytes(me.pkcs12("right"))
     store = {"ssl_keystore_location": str(tmp_path / "me.p12")}
     assert "ssl.keystore.password may be wrong" in problem(**store, ssl_keystore_password=CANARY)
@@ -340,7 +340,7 @@ def test_key_and_certificate_must_belong_together(me: Certificate, authority: Au
     assert "malformed" in problem(ssl_keystore_location=str(file))
 
 
-def test_certificates_that_are_none(tmp_path: Path) -> None:
+def test_the_error_of_what_is_no_certificate_says_what_is_wrong(tmp_path: Path) -> None:
     assert problem(ssl_truststore_certificates="see the wiki") == "ssl.truststore.certificates: there is no certificate in it"
     broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"
     assert "ssl.truststore.certificates: a certificate in it is malformed" in problem(ssl_truststore_certificates=broken)
@@ -386,7 +386,7 @@ def test_a_jks_store_is_refused_with_the_command_that_converts_it(kind: str, aut
         context_of(ssl_truststore_location=str(tmp_path / "my store.pem"))
 
 
-def test_a_type_that_the_file_is_not(me: Certificate, tmp_path: Path) -> None:
+def test_the_error_of_a_type_that_the_file_is_not_names_both(me: Certificate, tmp_path: Path) -> None:
     (tmp_path / "me.pem").write_text(me.chain_pem + me.key_pem())
     (tmp_path / "me.p12").write_bytes(me.pkcs12("x"))
     message = problem(ssl_keystore_location=str(tmp_path / "me.pem"), ssl_keystore_type="PKCS12")
@@ -417,7 +417,7 @@ def test_a_type_that_the_file_is_not(me: Certificate, tmp_path: Path) -> None:
         ({"ssl_enabled_protocols": "TLSv1.2,TLSv9"}, "TLSv1.2, TLSv1.3 or both are expected"),
     ],
 )
-def test_options_that_contradict_each_other_are_told_before_any_file_is_read(options: dict[str, object], message: str) -> None:
+def test_options_that_contradict_each_other_raise_before_any_file_is_read(options: dict[str, object], message: str) -> None:
     assert message in problem(**options)
     if not message.startswith(("ssl.protocol: ", "TLSv")):
         network_config(**options)  # without TLS they do not matter
@@ -475,7 +475,7 @@ def test_a_keystore_without_a_key_is_refused(truststore: Path) -> None:
         ({"ssl_cipher_suites": "ECDHE-ECDSA-AES128-GCM-SHA256,TLS_AES_128_GCM_SHA256"}, ("TLSv1_2", "TLSv1_3")),
     ],
 )
-def test_versions_that_are_offered(options: dict[str, object], versions: tuple[str, str]) -> None:
+def test_the_options_decide_which_versions_are_offered(options: dict[str, object], versions: tuple[str, str]) -> None:
     context = context_of(**options)
     assert (context.minimum_version.name, context.maximum_version.name) == versions
 

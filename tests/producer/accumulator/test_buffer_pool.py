@@ -602,7 +602,7 @@ def test_ten_threads_that_take_and_give_back_lose_nothing() -> None:
             pool.deallocate(memory)
         return seed
 
-    workers = [in_thread(lambda seed=seed: work(seed)) for seed in range(10)]  # type: ignore[misc]
+    workers = [in_thread(lambda seed=seed: work(seed)) for seed in range(10)]
     assert [worker.result(WAIT_S) for worker in workers] == list(range(10))
     assert pool.available_memory == 20 * BLOCK
     assert pool.queued() == 0

@@ -80,7 +80,7 @@ def test_queue_lengths_are_counted_only_when_one_may_have_changed() -> None:
     assign(stage, 1)
     sticky = stage.accumulator.built_in_partitioner.of_topic(TOPIC).sticky
     counts: list[list[int]] = []
-    sticky.update_load = lambda lengths, *_, **__: counts.append(list(lengths))  # type: ignore[method-assign]
+    sticky.update_load = lambda lengths, *_, **__: counts.append(list(lengths))
 
     def rounds(where: Cluster = ONE_NODE) -> list[list[int]]:
         counts.clear()
@@ -126,7 +126,7 @@ def test_a_queue_that_a_caller_adds_while_lengths_are_counted_does_no_harm() -> 
             queues.of_partitions(TOPIC, [3])
             return []
 
-    queues.of_topic(TOPIC)[0] = Growing()  # type: ignore[assignment]
+    queues.of_topic(TOPIC)[0] = Growing()
     assign(stage, 1)
     stage.ready(ONE_NODE)
     assert len(queues.of_topic(TOPIC)) == 2

@@ -138,7 +138,7 @@ def test_of_several_blamed_rows_the_first_is_named() -> None:
     assert "row 23" in str(delivery.error)
 
 
-def test_every_failed_row_is_told_with_its_batch_and_whether_the_broker_named_rows() -> None:
+def test_every_failed_row_is_listed_with_its_batch_and_if_the_broker_named_rows() -> None:
     delivery = Delivery(5, ManualClock())
     refused, late = KafkaError("no key"), KafkaTimeoutError("too late")
     delivery.fail(part(delivery, [17, 23], first_delta=5), KafkaError("batch rejected"), {6: refused})

@@ -157,7 +157,7 @@ def test_a_leader_without_address_counts_as_none() -> None:
     assert result.unknown_leader_topics == {TOPIC}
 
 
-def test_the_sender_is_told_of_a_new_batch_and_of_a_full_one_only() -> None:
+def test_a_new_batch_and_a_full_one_alone_wake_the_sender() -> None:
     stage = Accumulation(linger_ms=1000, batch_size=BATCH)
     stage.append(VALUE)
     assert stage.wakeups == 1  # so that linger is measured
@@ -387,7 +387,7 @@ def test_a_batch_that_arrives_while_the_sender_leaves_an_empty_queue_is_found() 
         def __exit__(self, *_: object) -> None:
             return
 
-    lock, queue.lock = queue.lock, BusyLock()  # type: ignore[assignment]
+    lock, queue.lock = queue.lock, BusyLock()
     assert stage.ready(ONE_NODE) == set()
     assert stage.ready(ONE_NODE) == {0}
 
@@ -467,7 +467,7 @@ def test_a_retried_batch_waits_for_its_back_off_while_others_of_its_node_do_not(
     assert payload(stage.drain_one(ONE_NODE)) == [b"1"]
 
 
-def test_back_off_is_told_as_the_delay_to_the_next_check() -> None:
+def test_back_off_is_the_delay_to_the_next_check() -> None:
     stage = Accumulation(retry_backoff_ms=100, retry_backoff_max_ms=1000)
     stage.append(b"1")
     stage.accumulator.reenqueue(stage.drain_one(ONE_NODE), stage.now_ms)

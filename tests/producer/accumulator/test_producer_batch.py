@@ -488,7 +488,7 @@ def test_an_answer_after_the_client_gave_up_changes_nothing(final_state: FinalSt
     assert (delivery.error, delivery.failed, delivery.acknowledged) == (error, 1, 0)
 
 
-def test_the_blamed_row_is_told_to_its_owner_only() -> None:
+def test_the_error_of_the_blamed_row_reaches_its_owner_only() -> None:
     batch = batch_of()
     first, second = fill(batch, b"a", b"b"), fill(batch, b"c", b"d")
     whole = KafkaError("batch rejected")

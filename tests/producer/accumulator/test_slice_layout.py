@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, Po
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
-from tests.producer.accumulator.test_sorted_slice import ROW, sorted_slice
+from tests.producer.accumulator.slices import ROW, sorted_slice
 from tests.producer.harness import TOPIC, Accumulation
 
 BATCH = 1024
@@ -204,7 +204,7 @@ def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(pa
     stage.append(*[ROW] * 5, partition=[0, 1, 0, 1, 0])
     rows = sorted_slice([ROW] * 300, partitions)
     measure = Mock(wraps=rows.measure)
-    rows.measure = measure  # type: ignore[method-assign]
+    rows.measure = measure
     reservations = layout_of(stage, rows).reserve()
     measure.assert_called_once_with(0, 300)
     assert [each.hi for each in reservations][-1] == 300

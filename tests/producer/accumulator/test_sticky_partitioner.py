@@ -48,7 +48,7 @@ def test_the_row_that_crosses_the_limit_still_stays() -> None:
     assert stays(sticky().assign(sizes(*[300] * 400), range(1000))) == [4] * 100
 
 
-def test_a_stay_goes_on_over_calls() -> None:
+def test_a_partition_is_kept_over_calls() -> None:
     partitioner = sticky()
     chosen = np.concatenate([partitioner.assign(sizes(100), range(1000)) for _ in range(30)])
     assert stays(chosen) == [10, 10, 10]
@@ -113,7 +113,7 @@ def test_a_partition_is_drawn_the_more_often_the_shorter_its_queue_is() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[], [3], [2, 2, 2, 2]])
-def test_equal_queues_say_nothing(lengths: list[int]) -> None:
+def test_equal_queues_are_drawn_equally(lengths: list[int]) -> None:
     partitioner = sticky()
     partitioner.update_load([9, 0, 0, 0], range(4), all_counted=True)
     partitioner.update_load(lengths, range(len(lengths)), all_counted=True)

@@ -74,8 +74,8 @@ class Appends(Life):
         self.seen.append(columns)
         if "on_send" in self.fails:
             raise ZeroDivisionError("as planned")
-        text = pa.scalar(self.text.encode(), columns.value.type)  # type: ignore[union-attr]
-        empty = pa.scalar(b"", columns.value.type)  # type: ignore[union-attr]
+        text = pa.scalar(self.text.encode(), columns.value.type)
+        empty = pa.scalar(b"", columns.value.type)
         return replace(columns, value=pc.binary_join_element_wise(columns.value, text, empty))
 
     def on_batch_acknowledgement(self, metadata: BatchMetadata, error: Exception | None) -> None:
@@ -145,7 +145,7 @@ def through(*interceptors: object, **columns: Any) -> ProducerColumns:
 
 def values(found: ProducerColumns) -> list[bytes | None]:
     assert found.value is not None
-    return found.value.to_pylist()  # type: ignore[no-any-return]
+    return found.value.to_pylist()
 
 
 # THE CHAIN: COLUMNS
@@ -226,7 +226,7 @@ def test_records_made_of_columns_have_all_of_a_row_and_become_one_again() -> Non
     ]
     assert found.headers is not None
     assert found.headers.to_pylist() == [[("h", b"1"), ("h", None)], []]
-    assert [each.to_pylist() for each in (found.topic, found.value, found.key, found.partition, found.timestamp)] == [  # type: ignore[union-attr]
+    assert [each.to_pylist() for each in (found.topic, found.value, found.key, found.partition, found.timestamp)] == [
         ["t", "u"],
         [b"a", b"b"],
         [b"k", None],
@@ -253,7 +253,7 @@ def test_text_that_is_not_utf8_passes_as_it_is(kind: str, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
-def test_rows_of_an_impossible_topic_are_told_to_the_chain() -> None:
+def test_interceptors_hear_of_rows_of_an_impossible_topic() -> None:
     instance = Appends()
 
     def refuse(*_: object) -> None:
@@ -270,7 +270,7 @@ def test_a_record_may_change_its_topic_and_lose_everything_else() -> None:
         value=binary(b"a", b"b"),
         key=binary(b"k", b"k"),
     )
-    assert found.topic.to_pylist() == ["u", "t"]  # type: ignore[union-attr]
+    assert found.topic.to_pylist() == ["u", "t"]
     assert (values(found), found.key, found.headers) == ([None, None], None, None)
 
 
@@ -280,17 +280,17 @@ def test_a_record_may_change_its_topic_and_lose_everything_else() -> None:
         None,
         "text",
         ProducerRecord("t", 5.0),
-        ProducerRecord("t", b"x", partition="1"),  # type: ignore[arg-type]
-        ProducerRecord("t", b"x", timestamp=2.5),  # type: ignore[arg-type]
-        ProducerRecord(7, b"x"),  # type: ignore[arg-type]
-        ProducerRecord("t", b"x", headers=[(None, b"")]),  # type: ignore[list-item]
+        ProducerRecord("t", b"x", partition="1"),
+        ProducerRecord("t", b"x", timestamp=2.5),
+        ProducerRecord(7, b"x"),
+        ProducerRecord("t", b"x", headers=[(None, b"")]),
         ProducerRecord("t", b"x", timestamp=2**70),
     ],
 )
 def test_a_record_that_is_none_leaves_the_row_as_it_was(answer: object, caplog: pytest.LogCaptureFixture) -> None:
     found = through(ChangingRecords(lambda _: answer), value=pa.array(["a", "b"]), key=binary(b"k", None))
-    assert pc.equal(found.value.cast(pa.string()), pa.array(["a", "b"])).to_pylist() == [True, True]  # type: ignore[union-attr]
-    assert found.key.to_pylist() == [b"k", None]  # type: ignore[union-attr]
+    assert pc.equal(found.value.cast(pa.string()), pa.array(["a", "b"])).to_pylist() == [True, True]
+    assert found.key.to_pylist() == [b"k", None]
     assert "ChangingRecords.on_send failed for" in caplog.text
 
 
@@ -308,9 +308,9 @@ def test_one_bad_record_is_passed_over_alone_and_logged_once(caplog: pytest.LogC
 
 
 def test_what_is_wrong_with_a_callers_columns_is_left_to_the_producer_to_tell() -> None:
-    assert through(AppendsToRecords(), value=pa.array([1, 2])).value.to_pylist() == [1, 2]  # type: ignore[union-attr]
+    assert through(AppendsToRecords(), value=pa.array([1, 2])).value.to_pylist() == [1, 2]
     nulls = pa.array([None, "t"], pa.string())
-    assert through(AppendsToRecords(), topic=nulls, value=binary(b"a", b"b")).topic.to_pylist() == [None, "t"]  # type: ignore[union-attr]
+    assert through(AppendsToRecords(), topic=nulls, value=binary(b"a", b"b")).topic.to_pylist() == [None, "t"]
 
 
 # THE CHAIN: WHAT IT HEARS
@@ -323,7 +323,7 @@ def test_all_hear_even_when_one_raises(caplog: pytest.LogCaptureFixture) -> None
     assert len(caplog.records) == 2
 
 
-def test_a_failure_is_told_with_what_is_known_and_a_record_with_its_own_error() -> None:
+def test_interceptors_hear_what_is_known_of_a_failure_and_each_records_own_error() -> None:
     columns, records = Appends(), AppendsToRecords()
     error, own = ValueError("all"), ValueError("own")
     chain(columns, records).report_failure("t", -1, 2, error, {1: own})
@@ -331,7 +331,7 @@ def test_a_failure_is_told_with_what_is_known_and_a_record_with_its_own_error() 
     assert records.heard == [(RecordMetadata("t", -1, -1, -1, -1, -1), error), (RecordMetadata("t", -1, -1, -1, -1, -1), own)]
 
 
-def test_one_that_hears_batches_is_not_told_of_records() -> None:
+def test_one_that_hears_batches_hears_no_records() -> None:
     class Both(Appends):
         def on_acknowledgement(self, *_: object) -> None:
             raise AssertionError("told")
@@ -380,7 +380,7 @@ def test_an_interceptor_that_cannot_be_had_is_a_configuration_error(wanted: obje
     assert message in raised.value.message
 
 
-def test_no_interceptors_are_none() -> None:
+def test_no_interceptors_make_no_chain() -> None:
     assert Interceptors.of(config(interceptor_classes="")) is None
 
 
@@ -447,7 +447,7 @@ def test_the_chain_hears_of_each_run_of_rows_where_it_is_before_the_caller_does(
     assert len(heard) == 4
 
 
-def test_each_row_of_a_column_call_is_told_to_one_that_hears_records(broker: FakeBroker) -> None:
+def test_one_that_hears_records_hears_of_each_row_of_a_column_call(broker: FakeBroker) -> None:
     instance = AppendsToRecords("!")
     with producer_of(broker, instance) as producer:
         producer.send_columns(
@@ -465,7 +465,7 @@ def test_each_row_of_a_column_call_is_told_to_one_that_hears_records(broker: Fak
     assert len(instance.heard) == 3
 
 
-def test_rows_that_the_broker_rejects_are_told_with_their_partition(broker: FakeBroker) -> None:
+def test_interceptors_hear_the_partition_of_rows_that_the_broker_rejects(broker: FakeBroker) -> None:
     columns, records = Appends(), AppendsToRecords()
     with producer_of(broker, columns, records) as producer:
         broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)
@@ -477,7 +477,7 @@ def test_rows_that_the_broker_rejects_are_told_with_their_partition(broker: Fake
     assert [metadata for metadata, _ in records.heard] == [RecordMetadata("single", 0, -1, -1, -1, -1)] * 2
 
 
-def test_a_split_batch_is_told_piece_by_piece_and_each_row_once(broker: FakeBroker) -> None:
+def test_interceptors_hear_of_a_split_batch_piece_by_piece_and_of_each_row_once(broker: FakeBroker) -> None:
     instance = AppendsToRecords()
     with producer_of(broker, instance, linger_ms=0) as producer:
         broker.fail_next(ApiKey.PRODUCE, Errors.MESSAGE_TOO_LARGE)
@@ -493,7 +493,7 @@ def test_a_split_batch_is_told_piece_by_piece_and_each_row_once(broker: FakeBrok
         ("a topic", {"max_block_ms": 50}, None),
     ],
 )
-def test_rows_that_fail_before_they_are_queued_are_told_once(
+def test_interceptors_hear_once_of_rows_that_fail_before_they_are_queued(
     broker: FakeBroker, topic: str, options: dict[str, int], condition: str | None
 ) -> None:
     columns, records = Appends(), AppendsToRecords()
@@ -505,7 +505,7 @@ def test_rows_that_fail_before_they_are_queued_are_told_once(
     assert records.heard == [(RecordMetadata(topic, -1, -1, -1, -1, -1), raised.value)] * 2
 
 
-def test_rows_of_many_topics_that_fail_are_told_by_topic(broker: FakeBroker) -> None:
+def test_interceptors_hear_by_topic_of_rows_of_many_topics_that_fail(broker: FakeBroker) -> None:
     instance = Appends()
     unknown = pytest.raises(KafkaError, match="gone not present in metadata")
     with producer_of(broker, instance, max_block_ms=50) as producer, unknown:
@@ -522,7 +522,7 @@ def test_rows_without_a_topic_reach_no_interceptor(broker: FakeBroker) -> None:
     assert instance.heard == []
 
 
-def test_of_rows_that_were_queued_half_each_is_told_once(broker: FakeBroker) -> None:
+def test_interceptors_hear_once_of_each_row_when_half_were_queued(broker: FakeBroker) -> None:
     """Memory runs out after some slices: those are sent, the rest is given up, and the chain hears of all rows."""
     instance = Appends()
     row = bytes(3_000)
@@ -539,7 +539,7 @@ def test_of_rows_that_were_queued_half_each_is_told_once(broker: FakeBroker) -> 
     assert sum(metadata.rows for metadata, _ in instance.heard) == rows
 
 
-def test_wrong_columns_are_told_as_the_schema_error_that_they_are(broker: FakeBroker) -> None:
+def test_interceptors_hear_the_schema_error_of_wrong_columns(broker: FakeBroker) -> None:
     instance = Appends(fails="on_send")
     with producer_of(broker, instance) as producer, pytest.raises(SchemaError, match="column value has type int64"):
         producer.send_columns("single", value=pa.array([1, 2]))
@@ -587,12 +587,12 @@ def test_one_for_columns_sees_records_gathered_and_hears_of_them_by_batch(broker
         assert [future.result(0) for future in futures] == [RecordMetadata("orders", 2, n, n, 1, 2) for n in range(5)]
     (seen,) = instance.seen
     assert seen.topic == "orders"
-    assert [seen.key.to_pylist(), seen.partition.to_pylist(), seen.timestamp.to_pylist()] == [  # type: ignore[union-attr]
+    assert [seen.key.to_pylist(), seen.partition.to_pylist(), seen.timestamp.to_pylist()] == [
         [b"k"] * 5,
         [2] * 5,
         [0, 1, 2, 3, 4],
     ]
-    assert seen.headers.to_pylist() == [[("h", None)]] * 5  # type: ignore[union-attr]
+    assert seen.headers.to_pylist() == [[("h", None)]] * 5
     assert broker.values("orders", 2) == [b"%d!" % number for number in range(5)]
     assert broker.records("orders", 2)[0].headers == (("h", None),)
     assert instance.heard == [(BatchMetadata("orders", 2, 0, 5, -1), None)]
@@ -642,7 +642,7 @@ def test_each_callback_fires_once_when_plug_ins_spoil_gathered_records(broker: F
     spoil = Changing(lambda columns: replace(columns, partition=pa.array([9, None], pa.int32())))
     with producer_of(broker, spoil, partitioner_class=fail, linger_ms=10_000) as producer:
         for _ in range(2):
-            producer.send(ProducerRecord("other", b"x"), lambda _, error: heard.append(error.condition))  # type: ignore[union-attr]
+            producer.send(ProducerRecord("other", b"x"), lambda _, error: heard.append(error.condition))
         producer.flush(WAIT_MS)
     assert heard == ["KAFKA_UNKNOWN_PARTITION", "KAFKA_PARTITIONER_FAILED"]
 
@@ -666,7 +666,7 @@ def test_callback_and_interceptors_hear_of_a_record_that_cannot_be_gathered(brok
     assert records.heard == [(RecordMetadata("gone", -1, -1, -1, -1, -1), error)]
 
 
-def test_a_record_that_is_too_large_is_told_with_the_partition_that_it_names(broker: FakeBroker) -> None:
+def test_interceptors_hear_the_partition_that_a_too_large_record_names(broker: FakeBroker) -> None:
     instance = AppendsToRecords()
     with producer_of(broker, instance, max_request_size=100) as producer:
         producer.send(ProducerRecord("orders", bytes(200), partition=3))
@@ -675,7 +675,7 @@ def test_a_record_that_is_too_large_is_told_with_the_partition_that_it_names(bro
     assert isinstance(error, KafkaError)
 
 
-def test_what_send_raises_is_told_too(broker: FakeBroker) -> None:
+def test_interceptors_hear_what_send_raises(broker: FakeBroker) -> None:
     columns, records = Appends(), AppendsToRecords()
     with producer_of(broker, columns, records, key_serializer="long") as producer:
         with pytest.raises(SerializationError) as raised:
@@ -686,7 +686,7 @@ def test_what_send_raises_is_told_too(broker: FakeBroker) -> None:
     assert [type(error) for _, error in records.heard] == [SerializationError, ValueError]
 
 
-def test_records_that_a_forced_close_gives_up_are_told_before_it_closes_plug_ins(broker: FakeBroker) -> None:
+def test_interceptors_hear_of_records_that_a_forced_close_gives_up_and_then_close(broker: FakeBroker) -> None:
     class Listening(Appends):
         def on_batch_acknowledgement(self, metadata: BatchMetadata, error: Exception | None) -> None:
             assert not self.closed
@@ -752,7 +752,7 @@ def test_a_partitioner_sees_what_interceptors_leave(broker: FakeBroker) -> None:
             assert {part.partition for part in found.offsets} == {2, 3}
 
 
-def test_many_rows_and_records_through_a_chain_are_each_told_once(broker: FakeBroker) -> None:
+def test_interceptors_hear_once_of_each_of_many_rows_and_records(broker: FakeBroker) -> None:
     columns, records = Appends("!"), AppendsToRecords("?")
     rng = np.random.default_rng(7)
     with producer_of(broker, columns, records, linger_ms=5, batch_size=500) as producer:

@@ -163,7 +163,7 @@ def test_the_error_for_a_wrong_answer_names_the_class(answer: object, expected: 
 
 
 @pytest.mark.parametrize("bad", [4, -2, 2**31, 200])
-def test_a_partition_that_there_is_not_is_told_with_class_and_row(bad: int) -> None:
+def test_the_error_of_a_partition_that_does_not_exist_names_class_and_row(bad: int) -> None:
     answer = np.array([0, bad], np.uint8 if bad == 200 else np.int64)
     with pytest.raises(InvalidRecordError) as raised:
         decide(Answering(answer), [b"a", b"b", b"c"], [NO_PARTITION, 3, NO_PARTITION])

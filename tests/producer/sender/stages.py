@@ -18,7 +18,7 @@ def identities(stage: Stage) -> list[tuple[int, int, int]]:
 
 
 def idempotent(**options: object) -> Stage:
-    return Stage(enable_idempotence=True, **options)  # type: ignore[arg-type]
+    return Stage(enable_idempotence=True, **options)
 
 
 def known(**options: object) -> Stage:

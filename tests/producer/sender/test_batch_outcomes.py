@@ -368,7 +368,7 @@ def test_an_id_that_arrives_after_a_fatal_error_changes_nothing() -> None:
     assert not stage.txn.has_producer_id
 
 
-def test_a_record_that_the_topic_does_not_take_is_told_with_the_limit_to_raise() -> None:
+def test_the_error_of_a_record_that_the_topic_does_not_take_has_the_limit_to_raise() -> None:
     """The error named the option, and not the number that it takes."""
     stage = Stage()
     delivery = stage.send(b"a" * 500)

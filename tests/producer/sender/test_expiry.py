@@ -165,7 +165,7 @@ def test_a_queued_batch_expires_without_ever_having_been_sent_and_says_why() -> 
     assert stage.is_whole
 
 
-def test_the_last_error_of_a_batch_that_expires_is_told() -> None:
+def test_the_error_of_a_batch_that_expires_has_its_last_error() -> None:
     stage = Stage(request_timeout_ms=1000, delivery_timeout_ms=1000)
     delivery = stage.send(b"a")
     stage.reject(Errors.NOT_ENOUGH_REPLICAS, error_message="1 of 2 replicas")

@@ -105,7 +105,7 @@ def test_nothing_is_retried_that_may_not_be() -> None:
     """All errors with all facts: RETRY and RETRY_IN_NEW_EPOCH need may_retry, and a batch that has failed is never split."""
     flags = [field.name for field in fields(Attempt) if field.type == "bool"]
     for values in itertools.product([False, True], repeat=len(flags)):
-        attempt = Attempt(record_count=2, **{"log_start_offset": 3}, **dict(zip(flags, values, strict=True)))  # type: ignore[arg-type]
+        attempt = Attempt(record_count=2, **{"log_start_offset": 3}, **dict(zip(flags, values, strict=True)))
         for error in ERROR_CODES.values():
             decision = decide(error, attempt)
             assert attempt.may_retry or decision not in (RETRY, NEW_EPOCH)

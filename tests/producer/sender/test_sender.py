@@ -280,7 +280,7 @@ def test_rows_fail_even_if_the_connections_cannot_be_closed() -> None:
     def breaks(*_: object) -> None:
         raise OSError("bad file descriptor")
 
-    stage.client.close = breaks  # type: ignore[method-assign,assignment]
+    stage.client.close = breaks
     stage.sender.force_close()
     run_thread(stage)
     assert delivery.failed == 1
@@ -373,7 +373,7 @@ def test_gathered_records_expire_counted_from_their_send() -> None:
     assert not future.done()
     stage.clock.advance(500)
     stage.run()
-    assert future.exception(0).condition == "KAFKA_DELIVERY_TIMEOUT"  # type: ignore[union-attr]
+    assert future.exception(0).condition == "KAFKA_DELIVERY_TIMEOUT"
 
 
 def test_the_sender_never_waits_for_memory_that_only_it_can_give_back() -> None:

@@ -30,7 +30,7 @@ class Scene:
     """An idempotent producer with one partition that the brokers know: `introduction` is in its log."""
 
     def __init__(self, **options: object) -> None:
-        self.stage = Stage(enable_idempotence=True, **options)  # type: ignore[arg-type]
+        self.stage = Stage(enable_idempotence=True, **options)
         self.brokers = SimulatedBrokers(self.stage)
         self.write(b"introduction")
 
@@ -340,7 +340,7 @@ def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str)
     assert stage.is_whole
 
 
-def test_later_writes_are_told_what_ended_the_sender() -> None:
+def test_later_writes_raise_what_ended_the_sender() -> None:
     stage = Stage()
     stage.send(b"a", owner=LeavingOwner())
     stage.client.respond(produce_response(partition_answer()))
@@ -439,7 +439,7 @@ def behaving(stage: Stage) -> SimulatedBrokers:
         stage.clock.advance(10)
         return poll(timeout_ms, now_ms)
 
-    stage.client.poll = answering  # type: ignore[method-assign]
+    stage.client.poll = answering
     return brokers
 
 

@@ -14,7 +14,7 @@ TransactionManagerTest
     testFailIfNotReadyForSendNo…, testNotReadyForSendBefore… → sending: test_no_row_is_sent_outside_of_a_transaction;
         producer: test_calls_that_do_not_fit_the_state_raise_and_change_nothing
     testFailIfNotReadyForSendAfter…, testNotReadyForSendAfter… → ending: test_after_a_rejected_batch_a_transaction_can_be_…;
-        coordinators: test_an_error_that_does_not_pass_is_told_by_name_and_is_abortable_or_fatal
+        coordinators: test_an_error_that_does_not_pass_is_named_and_is_abortable_or_fatal
     testHasOngoingTransaction… → sending: test_a_transaction_is_open_from_its_begin_until_its_end_is_answered
     testMaybeAddPartitionToTransaction, testBasicTransaction, testNoDrainWhenPartitionsPending,
     testRaiseErrorWhenNoPartitionsPendingOnDrain, testIsSendToPartitionAllowedWithPartitionNotAdded,
@@ -39,7 +39,7 @@ TransactionManagerTest
     testInvalidTxnStateFailureInAddOffsetsToTxn, testInvalidTxnStateInAddPartitions, testTopicAuthorizationFailureInAddPartitions,
     testHandlingOf(ProducerFenced|TransactionalId|InvalidProducerEpoch|UnsupportedForMessageFormat)…, testProducerFencedIn…,
     testInvalidProducerEpochConvertToProducerFencedIn…, testTransactionAbortableExceptionIn… → coordinators:
-        test_an_error_that_does_not_pass_is_told_by_name…; errors; ERRORS THAT DO NOT for init and FindCoordinator
+        test_an_error_that_does_not_pass_is_named…; errors; ERRORS THAT DO NOT for init and FindCoordinator
     testGroupAuthorizationFailureInFindCoordinator → coordinators: test_a_group_that_may_not_be_looked_for_ends_the_transaction
     testProducerFencedExceptionInInitProducerId → coordinators: test_a_producer_that_is_fenced_at_init_says_so
     testTransactionAbortableExceptionInInitProducerId → coordinators: test_an_init_with_an_abortable_error_ends_the_producer
@@ -109,7 +109,7 @@ KafkaProducerTest
     testNullGroupMetadataInSendOffsets, testInvalidGenerationIdAndMemberIdCombinedInSendOffsets → calls:
         test_a_group_that_cannot_be_meant_is_refused
     testTransactionalMethodThrowsWhenSenderClosed → calls: test_a_closed_producer_refuses_every_call_at_once
-    testCloseIsForcedOnPending… → calls: test_who_waits_for_a_coordinator_is_told_when_the_producer_is_closed
+    testCloseIsForcedOnPending… → calls: test_who_waits_for_a_coordinator_gets_an_error_when_the_producer_is_closed
     testPartitionAddedToTransaction → sending, PARTITIONS JOIN (…AfterFullBatchRetry: a slice is assigned before it is appended)
     testPrepareTransactionSuccess, test(Send|SendOffsets|BeginTransaction)NotAllowedInPreparedTransactionState → closing:
         test_a_prepared_transaction_is_whole_and_left_alone; producer: test_a_prepared_transaction_is_left_open_for_somebody_else
@@ -119,7 +119,7 @@ KafkaProducerTest
 librdkafka 0103, with a broker: transactions with and without compression, consumer and producer, fencing by and of this producer
         → brokers. Misuse → producer, MISUSE; calls, TIME-OUTS. Empty ones, with offsets and without → ending:
         test_no_end_is_asked_for_where_nothing_was_written; producer: test_a_transaction_may_hold_offsets_alone. A time-out that
-        the broker refuses → producer: test_what_no_retry_mends_is_fatal_and_told_by_name. No broker at all → calls:
+        the broker refuses → producer: test_what_no_retry_mends_is_fatal_and_named_in_the_error. No broker at all → calls:
         test_init_keeps_within_its_time_while_nobody_answers. Brokers without KIP-360 → as above; watermarks and the leader epoch
         of control records → not applicable: a consumer's.
 
@@ -128,7 +128,7 @@ librdkafka 0105, with mock brokers
     fatal_idempo_errors, requires_abort_errors → ending, A ROW THAT FAILS; coordinators, ERRORS THAT DO NOT
     slow_reinit → calls: test_a_transaction_that_waits_for_its_epoch_may_run_out_of_time
     fenced_reinit, fenced_abort → ending: test_a_producer_that_is_fenced_while_…
-    endtxn_errors → coordinators: test_an_error_that_does_not_pass_is_told_by_name…; ending: test_a_coordinator_that_forgot_…
+    endtxn_errors → coordinators: test_an_error_that_does_not_pass_is_named…; ending: test_a_coordinator_that_forgot_…
         (an error that EndTxn never has is fatal here, as in Java, and abortable there)
     endtxn_infinite, endtxn_timeout, endtxn_timeout_inflight, resumable_calls_timeout, resumable_calls_timeout_error,
     resumable_init, flush_timeout → calls, TIME-OUTS

@@ -31,7 +31,7 @@ def play_anything(story: Story) -> None:
 
 @several
 @levels
-def test_nothing_is_lost_by_what_passes(level: int, upgrades: bool, seeds: range) -> None:
+def test_passing_faults_lose_no_row(level: int, upgrades: bool, seeds: range) -> None:
     for seed in seeds:
         play_or_simplify(StoryWriter(seed, level, passes=True, upgrades=upgrades).write(), play_what_passes)
 

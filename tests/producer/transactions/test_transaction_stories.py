@@ -159,7 +159,7 @@ def test_a_commit_that_may_be_carried_out_is_not_aborted_where_nobody_can_tell(l
 
 
 @levels
-def test_an_abort_of_what_may_be_committed_is_not_told_where_nobody_can_tell(level: int) -> None:
+def test_an_abort_of_what_may_be_committed_is_not_reported_where_nobody_can_tell(level: int) -> None:
     """As above, with a coordinator that wants the transaction to be aborted, and has forgotten the producer id then."""
     fates = [Fate.LOSE_ANSWERS, Fate.ABORTABLE_ERROR, Fate.FATAL_ERROR]
     lost = [Prepare(ApiKey.END_TXN, fate, which=2) for fate in fates]
@@ -170,7 +170,7 @@ def test_an_abort_of_what_may_be_committed_is_not_told_where_nobody_can_tell(lev
 
 
 @levels
-def test_an_abort_of_what_another_may_have_committed_is_not_told_if_nobody_can_tell(level: int) -> None:
+def test_an_abort_of_what_another_may_have_committed_is_not_reported_as_one(level: int) -> None:
     """The transaction was prepared, and another client committed it. Later the coordinator had forgotten the producer id: the
     abort returned."""
     forgotten = Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)

@@ -187,17 +187,17 @@ def test_offsets_take_effect_with_the_commit(broker: FakeBroker, producer: Kafka
 @pytest.mark.parametrize(
     ("where", "offset", "group", "message"),
     [
-        (TopicPartition("orders", "0"), OffsetAndMetadata(1), GROUP, "a partition must be an int"),  # type: ignore[arg-type]
+        (TopicPartition("orders", "0"), OffsetAndMetadata(1), GROUP, "a partition must be an int"),
         (TopicPartition("orders", -1), OffsetAndMetadata(1), GROUP, "a partition must be from 0 to"),
-        (TopicPartition(0, 0), OffsetAndMetadata(1), GROUP, "a topic must be a str, not 0"),  # type: ignore[arg-type]
+        (TopicPartition(0, 0), OffsetAndMetadata(1), GROUP, "a topic must be a str, not 0"),
         (tp(0), OffsetAndMetadata(-1), GROUP, "the offset of orders-0 must be from 0 to"),
-        (tp(0), OffsetAndMetadata(1.5), GROUP, "the offset of orders-0 must be an int"),  # type: ignore[arg-type]
-        (tp(0), OffsetAndMetadata(1, 7), GROUP, "the metadata of orders-0 must be a str"),  # type: ignore[arg-type]
+        (tp(0), OffsetAndMetadata(1.5), GROUP, "the offset of orders-0 must be an int"),
+        (tp(0), OffsetAndMetadata(1, 7), GROUP, "the metadata of orders-0 must be a str"),
         (tp(0), "1", GROUP, "the offset of orders-0 must be an int"),
         ("orders", 1, GROUP, "offsets must map a TopicPartition to .*; there is a str"),
         (tp(0), OffsetAndMetadata(1, "\ud800"), GROUP, "the metadata of orders-0 must be valid text"),
         (tp(0), OffsetAndMetadata(1, leader_epoch=2**31), GROUP, "the leader epoch of orders-0 must be from -1 to"),
-        (tp(0), OffsetAndMetadata(1), ConsumerGroupMetadata(None), "a group id must be a str"),  # type: ignore[arg-type]
+        (tp(0), OffsetAndMetadata(1), ConsumerGroupMetadata(None), "a group id must be a str"),
         (tp(0), OffsetAndMetadata(1), ConsumerGroupMetadata("g", 2**31), "a generation id must be from -1 to"),
     ],
 )
@@ -502,7 +502,7 @@ def test_a_transaction_that_timed_out_at_the_coordinator_is_lost_and_says_so(bro
     ],
     ids=str,
 )
-def test_what_no_retry_mends_is_fatal_and_told_by_name(broker: FakeBroker, api: ApiKey, error: ErrorCode) -> None:
+def test_what_no_retry_mends_is_fatal_and_named_in_the_error(broker: FakeBroker, api: ApiKey, error: ErrorCode) -> None:
     broker.fail_next(api, error)
     with producer_of(broker) as producer:
         with pytest.raises(FatalProducerError, match=ID) as raised:
@@ -512,7 +512,7 @@ def test_what_no_retry_mends_is_fatal_and_told_by_name(broker: FakeBroker, api: 
             producer.begin_transaction()
 
 
-def test_a_transaction_timeout_that_the_brokers_refuse_is_told(broker: FakeBroker) -> None:
+def test_a_transaction_timeout_that_the_brokers_refuse_is_named_in_the_error(broker: FakeBroker) -> None:
     too_long_ms = broker.transactions.max_timeout_ms + 1
     message = rf"transaction\.timeout\.ms={too_long_ms}\b"
     with producer_of(broker, transaction_timeout_ms=too_long_ms) as producer, pytest.raises(FatalProducerError, match=message):
@@ -588,7 +588,7 @@ def test_closing_within_a_transaction_aborts_it(broker: FakeBroker) -> None:
     assert broker.last_stable_offset("single", 0) == 2  # the row and the marker
 
 
-def test_whoever_waits_for_a_commit_is_told_when_the_producer_is_closed_by_force(broker: FakeBroker) -> None:
+def test_whoever_waits_for_a_commit_gets_an_error_when_a_forced_close_ends_it(broker: FakeBroker) -> None:
     producer = producer_of(broker)
     producer.init_transactions()
     producer.begin_transaction()

@@ -132,7 +132,7 @@ def test_init_keeps_within_its_time_while_nobody_answers() -> None:
 
 
 @pytest.mark.parametrize("error", [Errors.INVALID_TXN_STATE, Errors.TRANSACTION_ABORTABLE], ids=str)
-def test_an_end_that_fails_after_its_time_is_told_by_the_same_call(broker: FakeBroker, error: ErrorCode) -> None:
+def test_an_end_that_fails_after_its_time_is_raised_by_the_same_call(broker: FakeBroker, error: ErrorCode) -> None:
     with producer_of(broker) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -220,7 +220,7 @@ def test_a_broker_that_restarts_in_a_transaction_costs_nothing_but_time(broker: 
         assert not committing.is_alive()
         assert delivery.done()
     broker.transactions.write_markers()
-    assert sorted(broker.committed_values("orders")) == [b"a", b"a", b"b", b"b"]  # type: ignore[type-var]
+    assert sorted(broker.committed_values("orders")) == [b"a", b"a", b"b", b"b"]
 
 
 # OFFSETS
@@ -391,7 +391,7 @@ def test_a_closed_producer_refuses_every_call_at_once(broker: FakeBroker, call: 
         ALL_CALLS[call](producer)
 
 
-def test_a_sender_that_has_ended_is_told_by_every_call(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_raises_what_has_ended_the_sender(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = producer_of(broker)
     producer.init_transactions()
 
@@ -408,7 +408,7 @@ def test_a_sender_that_has_ended_is_told_by_every_call(broker: FakeBroker, monke
 
 
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN])
-def test_who_waits_for_a_coordinator_is_told_when_the_producer_is_closed(broker: FakeBroker, api: ApiKey) -> None:
+def test_who_waits_for_a_coordinator_gets_an_error_when_the_producer_is_closed(broker: FakeBroker, api: ApiKey) -> None:
     producer = producer_of(broker)
     errors: list[KafkaError] = []
     name = {ApiKey.END_TXN: "commit", ApiKey.TXN_OFFSET_COMMIT: "send_offsets"}.get(api, "init")
@@ -543,7 +543,7 @@ def test_only_one_of_two_threads_that_begin_at_the_same_time_begins(broker: Fake
             is_let_on.wait(30)
             hand_over(*arguments)
 
-        calls._hand_over = slow_hand_over  # type: ignore[method-assign]
+        calls._hand_over = slow_hand_over
         first = threading.Thread(target=producer.begin_transaction, daemon=True)
         first.start()
         broker.wait_until(lambda: bool(calls._beginning))
@@ -570,9 +570,9 @@ def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker
                 producer.abort_transaction()
             return operation
 
-        calls._call = call_and_be_overtaken  # type: ignore[method-assign]
+        calls._call = call_and_be_overtaken
         producer.begin_transaction()
-        calls._call = call  # type: ignore[method-assign]
+        calls._call = call
         write(producer, b"a")
         producer.commit_transaction()
     assert committed(broker) == [b"a"]

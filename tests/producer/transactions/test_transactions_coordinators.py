@@ -276,7 +276,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("api", "error", "kind"), CASES, ids=lambda part: getattr(part, "name", getattr(part, "__name__", "")))
-def test_an_error_that_does_not_pass_is_told_by_name_and_is_abortable_or_fatal(
+def test_an_error_that_does_not_pass_is_named_and_is_abortable_or_fatal(
     version: int, api: ApiKey, error: ErrorCode, kind: type[KafkaError]
 ) -> None:
     stage = TransactionStage(1 if api in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN) else version)
@@ -383,12 +383,12 @@ def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_gets_an_ans
         def __bool__(self) -> bool:
             return True
 
-    fresh.manager.requests._queue = TakenMeanwhile()  # type: ignore[assignment]
+    fresh.manager.requests._queue = TakenMeanwhile()
     assert "batches are not acknowledged yet" in fresh.manager.waiting_for()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_epoch_that_is_denied_is_told_by_the_next_begin_and_asked_for_by_init(when: str) -> None:
+def test_an_epoch_that_is_denied_is_raised_by_the_next_begin_and_asked_for_by_init(when: str) -> None:
     stage = TransactionStage(1)
     stage.begin()
     stage.write(b"a")

@@ -161,7 +161,7 @@ def test_gathered_records_that_could_not_be_put_into_a_batch(broker: FakeBroker,
     ends(producer, broker, "cannot be encoded")
 
 
-def test_the_first_row_that_fails_is_the_one_that_is_told(broker: FakeBroker) -> None:
+def test_the_first_row_that_fails_is_the_one_in_the_error(broker: FakeBroker) -> None:
     producer = open_producer(broker, max_request_size=1000, max_block_ms=1_000)
     producer.send("single", bytes(2000))
     # It waits for the topic while the Sender finds the first row too large; if it found that before, it does not wait.
@@ -258,7 +258,7 @@ def test_records_gathered_before_a_commit_are_part_of_it_and_not_of_the_next_one
         producer.begin_transaction()
     producer.commit_transaction()
     broker.transactions.write_markers()
-    assert sorted(broker.committed_values("orders")) == [b"0", b"1", b"2", b"3", b"4"]  # type: ignore[type-var]
+    assert sorted(broker.committed_values("orders")) == [b"0", b"1", b"2", b"3", b"4"]
     producer.close()
 
 

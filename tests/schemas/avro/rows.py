@@ -34,7 +34,7 @@ def encoded(column: pa.Array | pa.ChunkedArray, schema: Any, prefix: bytes = b""
     result: EncodedColumn = encoder_for(column.type, schema).encode(column, prefix)
     assert result.refused == []
     result.values.validate(full=True)
-    return result.values.to_pylist()  # type: ignore[no-any-return]
+    return result.values.to_pylist()
 
 
 def written_by_fastavro(rows: list[Any], schema: Any) -> list[bytes | None]:

@@ -56,7 +56,7 @@ def test_comments_go_along() -> None:
         (types.GeometryType(4326), "value.f[*] is of the type geometry, which Avro lacks: write its bytes"),
     ],
 )
-def test_a_type_that_avro_lacks_is_told_with_its_place(kind: DataType, problem: str) -> None:
+def test_the_error_of_a_type_that_avro_lacks_names_its_place(kind: DataType, problem: str) -> None:
     problems: list[str] = []
     arrow_type(StructType([StructField("f", ArrayType(kind)), StructField("g", kind)]), "value", problems)
     assert len(problems) == 2

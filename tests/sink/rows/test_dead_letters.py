@@ -43,7 +43,7 @@ def test_a_dead_letter_keeps_its_own_and_gains_four_headers() -> None:
     assert letters["timestamp"].to_pylist() == [None, None, 5, 0]
     assert headers_of(letters) == [
         [("a", b"1"), ("a", None), *added(b"x", None)],
-        added(None, b"1"),  # type: ignore[arg-type]
+        added(None, b"1"),
         added(b"y", b"-1"),
         [("", b"2"), *added(b"z", b"2")],
     ]
@@ -70,7 +70,7 @@ class Refusing(FakeProducer):
 
 def test_rows_count_when_they_are_acknowledged() -> None:
     producer = FakeProducer()
-    letters = DeadLetters("dead", producer, FakeProducer)  # type: ignore[arg-type]
+    letters = DeadLetters("dead", producer, FakeProducer)
     letters.send(columns(value=pa.array(["a", "b"])), "KAFKA_X", "why")
     assert letters.acknowledged_by_reason.total() == 0
     letters.send(columns(value=pa.array(["c"])), "KAFKA_Y", "why")
@@ -87,7 +87,7 @@ def test_rows_too_large_for_the_tasks_producer_go_through_one_other() -> None:
         made.append(FakeProducer())
         return made[-1]
 
-    letters = DeadLetters("dead", Refusing(), make)  # type: ignore[arg-type]
+    letters = DeadLetters("dead", Refusing(), make)
     for _ in range(2):
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
     letters.finish()
@@ -98,7 +98,7 @@ def test_rows_too_large_for_the_tasks_producer_go_through_one_other() -> None:
 
 
 def test_a_row_too_large_for_both_is_an_error_that_names_the_dead_letter_topic() -> None:
-    letters = DeadLetters("dead", Refusing(), Refusing)  # type: ignore[arg-type]
+    letters = DeadLetters("dead", Refusing(), Refusing)
     with pytest.raises(KafkaError, match=r"^\[KAFKA_RECORD_TOO_LARGE\] rows cannot be written to deadLetterTopic=dead either"):
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 
@@ -107,16 +107,16 @@ def test_a_dead_letter_above_its_topics_limit_says_what_to_raise() -> None:
     def refuse(_: FakeProducer, delivery: Any) -> None:
         delivery.error = KafkaError("The batch exceeds the topic's max.message.bytes.", condition="KAFKA_MESSAGE_TOO_LARGE")
 
-    letters = DeadLetters("dead", FakeProducer(on_send=refuse), FakeProducer)  # type: ignore[arg-type]
+    letters = DeadLetters("dead", FakeProducer(on_send=refuse), FakeProducer)
     with pytest.raises(KafkaError, match=r"max\.message\.bytes\. Raise max\.message\.bytes of dead$"):
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 
 
-def test_a_dead_letter_above_its_topics_segments_is_not_told_to_raise_another_limit() -> None:
+def test_the_error_of_a_dead_letter_above_its_topics_segments_names_no_other_limit() -> None:
     def refuse(_: FakeProducer, delivery: Any) -> None:
         delivery.error = KafkaError("The batch exceeds the topic's segment.bytes.", condition="KAFKA_RECORD_LIST_TOO_LARGE")
 
-    letters = DeadLetters("dead", FakeProducer(on_send=refuse), FakeProducer)  # type: ignore[arg-type]
+    letters = DeadLetters("dead", FakeProducer(on_send=refuse), FakeProducer)
     with pytest.raises(KafkaError, match=r"segment\.bytes\.$"):
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 
@@ -125,7 +125,7 @@ def test_a_dead_letter_that_is_not_acknowledged_fails_the_task() -> None:
     def fail(_: FakeProducer, delivery: Any) -> None:
         delivery.error = KafkaTimeoutError("no answer")
 
-    letters = DeadLetters("dead", FakeProducer(on_send=fail), FakeProducer)  # type: ignore[arg-type]
+    letters = DeadLetters("dead", FakeProducer(on_send=fail), FakeProducer)
     with pytest.raises(KafkaError, match="deadLetterTopic=dead either: no answer"):
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 

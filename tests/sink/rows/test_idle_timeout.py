@@ -42,7 +42,7 @@ def write(rates: dict[str, int], timeout_s: float | None, *rows: int, log: list[
         events.append(f"sent {delivery.rows}")
 
     producer = FakeProducer(on_send=on_send)
-    sender = RowSender(producer, sink_options(), FakeProducer)  # type: ignore[arg-type]
+    sender = RowSender(producer, sink_options(), FakeProducer)
     sender.throttle = Throttle(rates.get("records"), rates.get("bytes"), ManualClock()) if rates else None
     for chunk in SparkRows(batches(), MAPPING).chunks(sender.throttle, timeout_s):
         sender.send(chunk)

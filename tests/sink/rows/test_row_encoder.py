@@ -258,7 +258,7 @@ def read(registry: FakeRegistry, known: KnownSchemas, rules: dict[str, Any]) -> 
     values = [[{"id": 1}], [{"id": 2}, {"id": None}]]
     batches = iter([pa.record_batch([pa.array(each, ROW)], names=["value"]) for each in values])
     producer = FakeProducer({})
-    sender = RowSender(producer, sink_options(**rules), FakeProducer)  # type: ignore[arg-type]
+    sender = RowSender(producer, sink_options(**rules), FakeProducer)
     for each in SparkRows(batches, mapping, encoder=encoder(known, planned(known))).chunks():
         sender.send(each)
     sender.finish()

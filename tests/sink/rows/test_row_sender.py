@@ -65,7 +65,7 @@ class Sending(RowSender):
     """Sends tables, and numbers their rows as SparkRows does."""
 
     def __init__(self, producer: FakeProducer, rules: dict[str, Any], mapping: RowMapping, **options: object) -> None:
-        super().__init__(producer, sink_options(options, **rules), FakeProducer)  # type: ignore[arg-type]
+        super().__init__(producer, sink_options(options, **rules), FakeProducer)
         self._mapping = mapping
 
     def send_table(self, table: pa.Table) -> None:
@@ -177,7 +177,7 @@ def test_a_value_of_two_gigabytes_is_left_out_without_a_copy() -> None:
     sending = sender(producer, SKIPPING, **{"max.request.size": 1_000})
     sending.send_table(pa.Table.from_arrays([column, keys, partitions], names=["value", "key", "partition"]))
     sending.finish()
-    assert values(producer) == [[b"a", b"b", b"c", b"d"]]  # type: ignore[list-item]
+    assert values(producer) == [[b"a", b"b", b"c", b"d"]]
     assert sending.skipped_by_reason == {"KAFKA_RECORD_TOO_LARGE": 1, "KAFKA_INVALID_PARTITION": 1}
 
 

@@ -86,7 +86,7 @@ def test_the_first_of_two_equal_names_counts() -> None:
         ),
     ],
 )
-def test_a_wrong_schema_is_told_in_sparks_words_which_come_first(columns: dict[str, str], expected: str) -> None:
+def test_a_wrong_schema_is_an_error_in_sparks_words_which_come_first(columns: dict[str, str], expected: str) -> None:
     (problem,) = check(columns)[1]
     assert problem.startswith(expected)
 
@@ -108,7 +108,7 @@ def test_a_wrong_schema_is_told_in_sparks_words_which_come_first(columns: dict[s
         ),
     ],
 )
-def test_a_wrong_type_is_told_with_the_expression_to_select(column: str, kind: str, expression: str) -> None:
+def test_the_error_of_a_wrong_type_has_the_expression_to_select(column: str, kind: str, expression: str) -> None:
     """The allowed types were listed, and the user had to find out how to get one."""
     _, problems = check({"topic": "string", "value": "string"} | {column: kind}, includeTimestamp=str(column == "timestamp"))
     assert len(problems) == 1
@@ -116,12 +116,12 @@ def test_a_wrong_type_is_told_with_the_expression_to_select(column: str, kind: s
 
 
 @pytest.mark.parametrize(("column", "kind"), [("partition", "strings"), ("topic", "map"), ("headers", "strings")])
-def test_a_type_that_cannot_be_cast_is_told_without_an_expression(column: str, kind: str) -> None:
+def test_the_error_of_a_type_that_cannot_be_cast_has_no_expression(column: str, kind: str) -> None:
     _, problems = check({"topic": "string", "value": "string"} | {column: kind})
     assert "Select" not in problems[0]
 
 
-def test_a_missing_column_is_told_with_the_columns_that_there_are_and_the_nearest() -> None:
+def test_the_error_of_a_missing_column_names_all_columns_and_the_nearest() -> None:
     """Only "not found" was said, also to those who had written `Value` or `payload`."""
     _, problems = check({"id": "int", "VALUE": "string"}, topic="t")
     assert problems == [
@@ -157,7 +157,7 @@ def test_headers_may_also_be_maps_and_fields_named_in_any_case(kind: str) -> Non
     assert (mapping.headers, problems) == (1, [])
 
 
-def test_all_wrong_columns_are_told_at_once() -> None:
+def test_all_wrong_columns_are_problems_at_once() -> None:
     _, problems = check({"topic": "int", "value": "int", "key": "int", "partition": "string", "headers": "string"})
     assert len(problems) == 5
 

@@ -260,7 +260,7 @@ def trust(tmp_path: Path) -> list[str]:
     return options(security_protocol="SSL", ssl_truststore_type="PEM", ssl_truststore_location=str(file))
 
 
-def test_tls_is_told_with_chain_and_days(broker: FakeBroker, trust: list[str], run: Any) -> None:
+def test_tls_is_shown_with_chain_and_days(broker: FakeBroker, trust: list[str], run: Any) -> None:
     secured(broker)
     found = run(broker.bootstrap_servers, *trust)
     tls = found.one("TLS")
@@ -302,7 +302,7 @@ def test_a_login_names_the_user_and_a_wrong_password_is_red(run: Any) -> None:
     assert "[KAFKA_SASL_AUTHENTICATION_FAILED]" in rejected.one("login", "red")["found"]
 
 
-def test_a_listener_that_demands_a_login_is_told_with_its_mechanisms(run: Any) -> None:
+def test_a_listener_that_demands_a_login_is_shown_with_its_mechanisms(run: Any) -> None:
     with FakeBroker(topics={TOPIC: 1}, users={"me": "right"}) as broker:
         found = run(broker.bootstrap_servers)
     assert "demands a login" in found.one("login", "red")["found"]

@@ -84,13 +84,13 @@ def test_what_comes_after_a_failure_is_not_judged() -> None:
     assert list(judged(contact(Stage.REACH, NetworkError("refused")), security_protocol="SSL")) == ["name", "broker"]
 
 
-def test_a_login_that_a_plain_client_lacks_is_told_as_a_login() -> None:
+def test_a_login_that_a_plain_client_lacks_is_shown_as_a_login() -> None:
     found = judged(contact(Stage.METADATA, AuthenticationError("this listener demands a login")))
     assert found["login"].light is Light.RED
     assert "demands a login" in found["login"].found
 
 
-def test_a_certificate_of_ours_that_is_rejected_late_is_told_as_tls() -> None:
+def test_a_certificate_of_ours_that_is_rejected_late_is_shown_as_tls() -> None:
     late = AuthenticationError("the broker rejects this client's certificate", condition="KAFKA_SSL_AUTHENTICATION_FAILED")
     results = judge_contacts(
         [contact(Stage.VERSION, late)], ALONE, network_config(security_protocol="SSL"), NOW_S, exactly_once=False
@@ -224,7 +224,7 @@ def test_a_server_that_takes_no_batches_of_today_is_red() -> None:
     assert judged(contact(Stage.DONE, versions=versions({ApiKey.PRODUCE: 2})))["version"].light is Light.RED
 
 
-def test_old_brokers_are_yellow_and_transaction_version_is_told() -> None:
+def test_old_brokers_are_yellow_and_transaction_version_is_shown() -> None:
     old = {ApiKey.PRODUCE: 9, ApiKey.METADATA: 11, ApiKey.DESCRIBE_CONFIGS: 4}
     found = judged(contact(Stage.DONE, versions=versions(old)))["version"]
     assert (found.light, "cannot list transactions" in found.remedy) == (Light.YELLOW, True)
@@ -247,7 +247,7 @@ def test_bootstrap_servers_of_two_clusters_are_red() -> None:
     assert (found.light, "2 clusters" in found.found) == (Light.RED, True)
 
 
-def test_the_cluster_is_told_with_its_brokers() -> None:
+def test_the_cluster_is_shown_with_its_brokers() -> None:
     found = judge_cluster([contact(Stage.DONE, metadata=metadata("x", 2)), contact(Stage.NAME, NetworkError("no such name"))])
     assert found is not None
     assert (found.subject, found.found) == ("x", "2 brokers: 0 at b0:9092, 1 at b1:9092")

@@ -60,7 +60,7 @@ def test_a_subject_that_does_not_exist_is_registered_by_the_first_write(check: A
     ]
 
 
-def test_what_is_registered_is_told_with_its_mode(check: Any, fake: FakeRegistry) -> None:
+def test_what_is_registered_is_shown_with_its_mode(check: Any, fake: FakeRegistry) -> None:
     fake.register("orders-value", SCHEMA)
     fake.set_compatibility("orders-value", "FULL")
     fake.register("orders-key", '"string"')
@@ -112,7 +112,7 @@ def test_subjects_are_named_by_the_strategy(check: Any, fake: FakeRegistry) -> N
     assert check(fake.url, **strategy, **named)[1][1] == "orders-com.acme.Order"
 
 
-def test_rules_that_apply_to_writing_are_told(check: Any, fake: FakeRegistry) -> None:
+def test_rules_that_apply_to_writing_are_yellow_or_red(check: Any, fake: FakeRegistry) -> None:
     fake.register("orders-value", SCHEMA, ruleSet={"domainRules": [RULE]})
     (_, derived), (_, named) = check(fake.url), check(fake.url, valueSchema="latest")
     assert (derived[2], named[2]) == ("yellow", "red")
@@ -131,7 +131,7 @@ def test_a_wrong_password_is_red_and_nothing_more_is_said(check: Any, fake: Fake
     assert "[KAFKA_SCHEMA_REGISTRY_LOGIN_FAILED]" in text
 
 
-def test_a_user_who_may_not_see_the_subject_is_told(check: Any, fake: FakeRegistry) -> None:
+def test_a_user_who_may_not_see_the_subject_is_red(check: Any, fake: FakeRegistry) -> None:
     fake.forbidden.add("orders-value")
     registry, subject = check(fake.url)
     assert (registry[2], subject[2]) == ("green", "red")
@@ -150,7 +150,7 @@ def test_a_registry_that_is_down_is_red(check: Any) -> None:
     assert "Connection refused" in text
 
 
-def test_a_registry_that_says_nothing_is_told_in_time(check: Any, fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_says_nothing_is_red_in_time(check: Any, fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "REGISTRY_END_MS", 1_500)
     released = threading.Event()
 

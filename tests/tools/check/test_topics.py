@@ -94,7 +94,7 @@ def test_a_topic_without_partitions_is_red() -> None:
     assert found.light is Light.RED
 
 
-def test_a_compacted_topic_is_told() -> None:
+def test_a_compacted_topic_is_shown_as_such() -> None:
     assert "a row without a key is rejected" in judged(settings=SETTINGS | {"cleanup.policy": "compact,delete"})["topic"].found
 
 

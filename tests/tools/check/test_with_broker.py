@@ -109,7 +109,7 @@ def test_missing_permissions_are_red_until_they_are_granted(
 
 
 @pytest.mark.slow
-def test_tls_and_logins_are_told(cluster: LocalKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tls_and_logins_are_shown(cluster: LocalKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     servers = cluster.bootstrap_servers_for("SASL_SSL")
     _, found = run(capfd, servers, "orders", *alice(tmp_path, "SASL_SSL"))
     assert "broker < ca for localhost" in found["TLS"]["found"]

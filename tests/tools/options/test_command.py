@@ -63,7 +63,7 @@ def test_json_has_an_object_for_each_option(capsys: pytest.CaptureFixture[str]) 
     assert (brokers["default"], brokers["allowed"]) == (None, None)
 
 
-def test_a_word_that_no_option_has_is_told_with_a_name_like_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_a_word_that_no_option_has_names_one_like_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lnger.ms"]) == 1
     told = capsys.readouterr()
     assert told.out == ""

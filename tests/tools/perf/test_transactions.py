@@ -147,7 +147,7 @@ def test_a_record_that_fails_ends_the_run_and_its_transaction_is_aborted(
     assert stderr.startswith("perf: error: [KAFKA_TOPIC_AUTHORIZATION_FAILED] ")
     assert "records failed)" in stderr
     assert fake.committed_values("t") == []
-    assert not any(request.message.committed for request in fake.requests_of(ApiKey.END_TXN))  # type: ignore[attr-defined]
+    assert not any(request.message.committed for request in fake.requests_of(ApiKey.END_TXN))
 
 
 @by_mode
@@ -196,7 +196,7 @@ def test_json_of_a_run_that_failed_has_the_error(fake: FakeBroker, capsys: pytes
     assert (found["records"], found["latency_ms"]["p50"]) == (0, None)
 
 
-def test_who_waits_for_the_first_acknowledgement_is_told_so(
+def test_a_long_wait_for_the_first_acknowledgement_is_printed(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager

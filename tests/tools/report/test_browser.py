@@ -89,7 +89,7 @@ class Opened:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", STORIES)
 def test_the_page_is_whole_in_a_browser(name: str, scheme: str, width: str, browser: Browser, pages: Path) -> None:
-    context = browser.new_context(color_scheme=scheme, viewport={"width": WIDTHS[width], "height": 900})  # type: ignore[arg-type]
+    context = browser.new_context(color_scheme=scheme, viewport={"width": WIDTHS[width], "height": 900})
     try:
         opened = Opened(context.new_page(), pages / f"{name}.html")
         page = opened.page

@@ -86,7 +86,7 @@ def test_no_file_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "FILE" in capsys.readouterr().err
 
 
-def test_bad_lines_are_told_on_stderr_and_the_page_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_lines_are_reported_on_stderr_and_the_page_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(line(1) + "\nnonsense\n" + line(2)[:50])
     assert main([str(path), "-o", str(tmp_path / "page.html")]) == 0
@@ -234,7 +234,7 @@ def test_json_and_a_table_are_not_printed_together(report: Path, capsys: pytest.
     assert "not allowed with" in capsys.readouterr().err
 
 
-def test_who_waits_for_a_long_file_is_told_how_many_commits_are_read(
+def test_while_a_long_file_is_read_stderr_says_how_many_commits_came(
     report: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager

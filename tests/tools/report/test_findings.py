@@ -34,11 +34,11 @@ def query_of(lines: Iterator[str]) -> Query:
 
 def stream(**how: object) -> Callable[[], Iterator[str]]:
     """Micro-batches that are all alike, every 30 s."""
-    return lambda: (line(30 * (batch + 1), **{"batch": batch, **how}) for batch in range(NUMBER))  # type: ignore[arg-type]
+    return lambda: (line(30 * (batch + 1), **{"batch": batch, **how}) for batch in range(NUMBER))
 
 
 def repeated(**how: object) -> Callable[[], Iterator[str]]:
-    return lambda: (line(30 * at, batch=min(at, NUMBER - 2), **how) for at in range(1, NUMBER))  # type: ignore[arg-type]
+    return lambda: (line(30 * at, batch=min(at, NUMBER - 2), **how) for at in range(1, NUMBER))
 
 
 def without_pause() -> Iterator[str]:
@@ -129,7 +129,7 @@ def test_of_a_healthy_stream_no_rule_complains() -> None:
     assert found[0].stands_out.startswith("The stream keeps up")
 
 
-def test_too_large_rows_are_told_another_remedy() -> None:
+def test_the_finding_of_too_large_rows_has_another_remedy() -> None:
     finding = rule("rows are missing").judge(query_of(stream(skipped={"KAFKA_RECORD_TOO_LARGE": 1})()))
     assert finding is not None
     assert "raise kafka.max.request.size and the topic's max.message.bytes" in finding.sentence
@@ -157,7 +157,7 @@ def test_a_trend_needs_some_micro_batches() -> None:
     ],
 )
 def test_what_to_do_about_falling_behind_depends_on_where_the_time_goes(part: dict[str, float], advice: str) -> None:
-    lines = (line(at * at + 1, batch=at, rows=1000 * at, took=2 * at, **part) for at in range(1, 40))  # type: ignore[arg-type]
+    lines = (line(at * at + 1, batch=at, rows=1000 * at, took=2 * at, **part) for at in range(1, 40))
     finding = rule("falls behind").judge(query_of(lines))
     assert finding is not None
     assert advice in finding.advice

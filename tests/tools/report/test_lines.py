@@ -149,14 +149,14 @@ def test_a_line_that_is_too_long_is_left_out_and_the_next_one_read(tmp_path: Pat
     assert troubles.unfinished == [str(path)]
 
 
-def test_an_empty_file_is_told_of(tmp_path: Path) -> None:
+def test_an_empty_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").touch()
     commits, troubles = read(tmp_path / "r.jsonl")
     assert commits == []
     assert "has no line yet" in next(troubles.sentences())
 
 
-def test_newer_lines_are_read_and_told_of(tmp_path: Path) -> None:
+def test_newer_lines_are_read_and_reported(tmp_path: Path) -> None:
     newer = json.dumps({**json.loads(line(2)), "report_version": 5, "what_nobody_knows": [1]})
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join([line(1), newer]) + "\n")
@@ -165,7 +165,7 @@ def test_newer_lines_are_read_and_told_of(tmp_path: Path) -> None:
     assert next(troubles.sentences()).startswith("1 line of a newer version")
 
 
-def test_lines_from_before_the_first_release_are_left_out_and_told_of(tmp_path: Path) -> None:
+def test_lines_from_before_the_first_release_are_left_out_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({**json.loads(line(2)), "report_version": 2}) + "\n")
     commits, troubles = read(path)

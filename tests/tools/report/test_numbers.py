@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.quickstart_flights import report_lines
+from spark_kafka_sink.sink.commit import REPORT_VERSION
 from spark_kafka_sink.tools.report import page, terminal
 from spark_kafka_sink.tools.report.findings import top
 from spark_kafka_sink.tools.report.lines import Troubles, parse
@@ -35,7 +36,7 @@ def story(**changes: Any) -> dict[str, Any]:
         "request-latency-avg": 80,
     }
     line = {
-        "report_version": 3,
+        "report_version": REPORT_VERSION,
         "committed_at_ms": T0 + 8_000,
         "started_at_ms": T0,
         "query_id": None,

@@ -75,7 +75,7 @@ def test_a_heat_map_keeps_the_rows_of_each_partition(commits: list[dict[int, int
         assert row.sum() == sum(partitions.get(number, 0) for partitions in commits)
 
 
-def test_skew_is_told_in_words() -> None:
+def test_skew_is_described_in_words() -> None:
     heat = Heat()
     heat.add(0, {0: 10, 3: 80, 1: 10})
     assert heat.in_words() == "Skewed: partition 3 got 80 % of 100 rows, 3.2 times an even share. 1 partition got none."

@@ -37,7 +37,7 @@ from tests.tools.transactions.scripted import (
 # WAITING
 
 
-def test_who_waits_is_told_what_brokers_were_asked_for_and_what_limits_it(
+def test_a_long_wait_prints_what_brokers_were_asked_for_and_what_limits_it(
     broker: FakeBroker, console: ScriptedConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
@@ -134,7 +134,7 @@ def test_json_ends_with_a_line_even_if_there_is_nothing(broker: FakeBroker, cons
     assert json.loads(line) == expected
 
 
-def test_a_prefix_without_ids_is_told_with_those_that_have_some(broker: FakeBroker, console: ScriptedConsole) -> None:
+def test_list_names_prefixes_with_ids_if_the_given_one_has_none(broker: FakeBroker, console: ScriptedConsole) -> None:
     """A mistyped prefix looked like one that had nothing open."""
     for other in (name(prefix="orders"), name(task=1, prefix="orders"), name(prefix="a-b"), "no-sink-wrote-this", "kafka"):
         orphan(broker, other)
@@ -162,7 +162,7 @@ def test_lines_of_the_table_fit_into_a_shell(broker: FakeBroker, console: Script
     assert console.said[1] == f"flights-to-kafka-{owner}-TASK-ATTEMPT"
 
 
-def test_the_version_is_told_where_a_decision_names_the_transaction(broker: FakeBroker, console: ScriptedConsole) -> None:
+def test_the_version_is_shown_where_a_decision_names_the_transaction(broker: FakeBroker, console: ScriptedConsole) -> None:
     mine, _ = decided(broker, ["a"], ["b"])
     other = orphan(broker, name(attempt=1)).transactional_id
     assert call(console, "list", "--json") == 0
@@ -210,9 +210,9 @@ def test_what_is_at_rest_is_neither_listed_nor_described(broker: FakeBroker, con
         orphan(broker, name(task=task)).end(commit=task % 2 == 0)
     orphan(broker, name("another"))
     assert call(console, "list") == 0
-    asked = {each for request in broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS) for each in request.message.transactional_ids}  # type: ignore[attr-defined]
+    asked = {each for request in broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS) for each in request.message.transactional_ids}
     assert asked == {name("another"), "P-"}  # and whether something is hidden
-    filters = [set(request.message.state_filters) for request in broker.requests_of(ApiKey.LIST_TRANSACTIONS)]  # type: ignore[attr-defined]
+    filters = [set(request.message.state_filters) for request in broker.requests_of(ApiKey.LIST_TRANSACTIONS)]
     assert {"Empty", "Ongoing", "PrepareAbort", "PrepareCommit"} in filters
     assert {"CompleteCommit"} in filters  # has the owner without a decision committed?
     assert set() not in filters
@@ -227,7 +227,7 @@ def test_a_prefix_whose_ids_are_all_at_rest_is_not_taken_for_a_mistyped_one(brok
     assert console.said[-1] == "Nothing to abort: prefix P has no open transaction."
 
 
-def test_where_ids_are_too_many_to_be_listed_what_is_open_is_told_all_the_same(
+def test_where_ids_are_too_many_to_be_listed_what_is_open_is_listed_all_the_same(
     broker: FakeBroker, console: ScriptedConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for task in range(9):
@@ -258,7 +258,7 @@ def test_names_of_others_cannot_forge_lines(broker: FakeBroker, console: Scripte
     assert not any("\n" in line or "\x1b" in line for line in console.said)
 
 
-def test_brokers_that_cannot_list_are_told_as_such(console: ScriptedConsole) -> None:
+def test_the_error_says_that_brokers_cannot_list(console: ScriptedConsole) -> None:
     with FakeBroker(versions={ApiKey.LIST_TRANSACTIONS: (0, -1)}) as old:
         console.broker = old
         assert call(console, "list") == 1
@@ -269,11 +269,11 @@ def test_brokers_that_cannot_list_are_told_as_such(console: ScriptedConsole) -> 
     ("ms", "text"),
     [(0, "0s"), (59_999, "59s"), (185_000, "3m 05s"), (7_800_000, "2h 10m"), (6 * 86_400_000 + 3_600_000, "6d 01h")],
 )
-def test_durations_are_told_in_two_units(ms: int, text: str) -> None:
+def test_durations_have_two_units(ms: int, text: str) -> None:
     assert duration(ms) == text
 
 
-def test_partitions_are_told_as_ranges() -> None:
+def test_partitions_are_shown_as_ranges() -> None:
     partitions = [TopicPartition("b", 1), *(TopicPartition("a", number) for number in (7, 0, 2, 1, 9))]
     assert partitions_text(partitions) == "a: 0-2, 7, 9; b: 1"
     assert partitions_text([]) == "-"
@@ -303,7 +303,7 @@ def test_a_wrong_call_exits_with_2(arguments: list[str], capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("verb", ["list", "abort", "commit"])
-def test_options_before_the_command_are_told_with_their_place(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_options_before_the_command_shows_their_place(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         transactions.main(["--command-property", "ssl.key.password=secret", "--prefix", "p", verb])
     assert ended.value.code == 2

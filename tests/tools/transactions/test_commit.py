@@ -59,7 +59,7 @@ def test_of_a_version_that_is_committed_in_part_the_rest_is_committed(broker: Fa
     assert rows(broker) == [b"a", b"b"]
 
 
-def test_a_transaction_that_is_gone_is_told_and_the_next_run_writes_what_is_missing(
+def test_commit_reports_a_transaction_that_is_gone_and_the_next_run_writes_its_rows(
     broker: FakeBroker, console: ScriptedConsole
 ) -> None:
     gone, _ = decided(broker, ["a"], ["b"])
@@ -103,7 +103,9 @@ def test_what_shows_a_sign_of_life_while_the_question_to_commit_waits_is_left_al
     assert all(is_open(broker, each) for each in promised)
 
 
-def test_a_decision_with_a_word_of_another_version_is_told_and_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
+def test_a_decision_with_a_word_of_another_version_is_reported_and_left_alone(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
     writer = orphan(broker, name())
     metadata = "decided run=1b9d6bcd tasks=1 partitions=1 rows=1 fingerprint=07 entries="
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
@@ -137,7 +139,7 @@ def test_what_is_decided_while_the_question_waits_is_left_alone(broker: FakeBrok
         assert is_open(broker, name())
 
 
-def test_an_end_that_does_not_come_is_told(broker: FakeBroker, console: ScriptedConsole) -> None:
+def test_an_end_that_does_not_come_is_reported(broker: FakeBroker, console: ScriptedConsole) -> None:
     broker.transactions.holds_markers = True
     orphan(broker, name()).end(commit=False)
     assert call(console, "abort") == 1
@@ -180,7 +182,7 @@ def test_many_transactions_are_aborted_and_the_table_is_cut_off(broker: FakeBrok
     assert console.said[-1] == "Aborted: 130 open transactions."
 
 
-def test_brokers_that_do_not_answer_are_told_in_time(console: ScriptedConsole) -> None:
+def test_brokers_that_do_not_answer_are_reported_in_time(console: ScriptedConsole) -> None:
     arguments = ["list", "--prefix", "P", "--bootstrap-servers", "127.0.0.1:1"]
     assert transactions.main([*arguments, "--timeout-ms", "300"], console) == 1
     assert "KAFKA_BROKER_UNREACHABLE" in console.noted[-1]

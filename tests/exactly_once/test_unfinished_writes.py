@@ -11,10 +11,8 @@ from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.driving import Run
-from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, time_out, visible
+from tests.exactly_once.runs import Runs, open_transactions, partly_committed, time_out, visible
 from tests.fakes.fake_broker import FakeBroker
-
-__all__ = ["broker", "run"]  # fixtures
 
 
 def die_amid_commits(first: Run, version: int = 0) -> Decision:
@@ -35,7 +33,7 @@ def test_what_was_decided_is_committed_before_a_later_version(broker: FakeBroker
     assert open_transactions(broker) == []
 
 
-def test_a_version_of_which_a_part_is_missing_is_told_of_when_another_follows(
+def test_a_version_of_which_a_part_is_missing_is_logged_when_another_follows(
     broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     partly_committed(run("r1"))
@@ -95,7 +93,7 @@ def test_abort_asks_nothing_about_writes_that_were_done_long_ago(broker: FakeBro
 
 
 @pytest.mark.parametrize("step", ["rows", "marker"])
-def test_a_task_that_outlasts_its_transaction_is_told_why(broker: FakeBroker, run: Runs, step: str) -> None:
+def test_the_error_of_a_task_that_outlasts_its_transaction_says_why(broker: FakeBroker, run: Runs, step: str) -> None:
     """It was told that another producer had taken over, which sends a reader to look for one."""
     task = run("r1").task(0, 0, "a", timeout_ms=7_000).begin().send()
     time_out(broker, partition=0)

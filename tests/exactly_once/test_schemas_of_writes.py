@@ -6,10 +6,8 @@ import pytest
 
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, SchemaIds
-from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, visible
+from tests.exactly_once.runs import Runs, open_transactions, partly_committed, visible
 from tests.fakes.fake_broker import FakeBroker
-
-__all__ = ["broker", "run"]  # fixtures
 
 FIRST, NEWER = SchemaIds(value=1), SchemaIds(value=2)
 
@@ -42,7 +40,7 @@ def test_the_schemas_of_earlier_versions_are_known_too(run: Runs) -> None:
         assert restored.commit(reports).how in (HowCommitted.SUPERSEDED, HowCommitted.FOUND)
 
 
-def test_other_rows_are_told_with_the_schemas_of_both(run: Runs) -> None:
+def test_the_error_of_other_rows_names_the_schemas_of_both(run: Runs) -> None:
     run("r1", schemas=FIRST).write_version(0, ["a"])
     both = r"1 rows with fingerprint \w+, encoded with value schema 1, and this write of version 0 has 1 rows .* value schema 1\."
     with pytest.raises(ReplayError, match=both):

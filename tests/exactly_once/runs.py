@@ -1,0 +1,44 @@
+"""What tests of whole exactly-once writes share: what readers see, what is open, and time that runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.exactly_once.writes import (
+    CommitFailedError,
+)
+from tests.exactly_once.driving import Run
+from tests.fakes.fake_broker import FakeBroker
+from tests.fakes.transaction_coordinator import State as TransactionState
+
+TOPIC = "t"
+Runs = Callable[..., Run]
+
+
+def visible(broker: FakeBroker) -> list[str]:
+    return sorted(value.decode() for value in broker.committed_values(TOPIC) if value is not None)
+
+
+def open_transactions(broker: FakeBroker) -> list[str]:
+    open_states = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+    return [name for name, each in broker.transactions.transactions.items() if each.state in open_states]
+
+
+def time_out(broker: FakeBroker, partition: int) -> None:
+    """The broker finds that the open transactions of a Spark partition are too old."""
+    for name, each in broker.transactions.transactions.items():
+        if name.split("-")[2] == str(partition):
+            each.start_ms = 0
+    assert broker.transactions.abort_timed_out()
+
+
+def partly_committed(first: Run) -> None:
+    """Partition 1 is in Kafka, partition 0 is incomplete."""
+    reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
+    commit = first.committing(reports)
+    decision = commit._decide(None)
+    first.client.fence([decision.entries[0].prepared(first.names, "q").transactional_id])
+    with pytest.raises(CommitFailedError, match="outlasted their"):
+        commit._carry_out(decision)

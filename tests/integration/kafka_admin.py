@@ -1,0 +1,53 @@
+"""Moves leaders, and waits for replicas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+PREFERRED = 0  # election type: the first replica
+
+
+class Admin:
+    """Moves leaders, and waits for replicas, by another client."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        from kafka.admin import KafkaAdminClient
+
+        self._client = KafkaAdminClient(bootstrap_servers=bootstrap_servers.split(","))
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def replicas(self) -> dict[int, list[int]]:
+        """Of each partition, the preferred leader first."""
+        return {each["partition_index"]: list(each["replica_nodes"]) for each in self._partitions()}
+
+    def leaders(self) -> dict[int, int]:
+        return {each["partition_index"]: each["leader_id"] for each in self._partitions()}
+
+    def _partitions(self) -> list[dict[str, Any]]:
+        partitions: list[dict[str, Any]] = self._client.describe_topics(["t"])[0]["partitions"]
+        return partitions
+
+    def reassign(self, replicas: dict[int, list[int]]) -> None:
+        """Give partitions other replicas, and their leadership to the first of them."""
+        from kafka import TopicPartition
+
+        self._client.alter_partition_reassignments({TopicPartition("t", number): nodes for number, nodes in replicas.items()})
+        self._await(lambda: not self._client.list_partition_reassignments())
+        self._client.elect_leaders(PREFERRED, {"t": list(replicas)}, raise_errors=False)  # one that leads already is an error
+        self._await(lambda: self.leaders() == {number: nodes[0] for number, nodes in replicas.items()})
+
+    def await_in_sync(self, replicas: int) -> None:
+        self._await(lambda: all(len(each["isr_nodes"]) == replicas for each in self._partitions()))
+
+    def _await(self, condition: Callable[[], bool], limit_s: float = 60) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {limit_s} s: {self._partitions()}"
+            time.sleep(0.1)
