@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from spark_kafka_sink.admin.transaction_client import COORDINATED_BY_LEADERS_OF
+from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
 from tests.exactly_once.driving import Run
 from tests.exactly_once.runs import TOPIC, Runs
 from tests.fakes.fake_broker import FakeBroker
@@ -15,7 +15,7 @@ from tests.fakes.fake_broker import FakeBroker
 
 @pytest.fixture(params=[2, 1], ids=["TV2", "TV1"])
 def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={TOPIC: 1, COORDINATED_BY_LEADERS_OF: 50}) as broker:
+    with FakeBroker(nodes=2, topics={TOPIC: 1, TRANSACTION_LOG: 50}) as broker:
         broker.set_transaction_version(request.param)
         yield broker
 
