@@ -465,7 +465,7 @@ def _prove(connection: BrokerConnection) -> None:
 
 def _too_large(connection: BrokerConnection) -> ResponseTooLargeError | None:
     """The error of the oldest request in flight, if its response has ended the connection."""
-    error = None if connection.protocol is None else connection.protocol.error
+    error = None if connection.framing is None else connection.framing.error
     if not isinstance(error, ResponseTooLargeError):
         return None
     return ResponseTooLargeError(f"node {connection.node.id} ({connection.node.address}): {error.message}")
