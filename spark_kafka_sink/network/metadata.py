@@ -294,7 +294,7 @@ class Metadata:
             self._failures += 1
             self._equivalent_responses = 0
 
-    def fatal_error(self, error: KafkaError) -> None:
+    def report_fatal_error(self, error: KafkaError) -> None:
         """Raise `error` to one caller that waits now, or to the next one that waits."""
         with self._lock:
             self._fatal_error = error
@@ -328,13 +328,13 @@ class Metadata:
         """Why this producer cannot be used any more; None if it can."""
         return self._permanent_error
 
-    def connection_failed(self, address: str, reason: str) -> None:
+    def report_unreachable(self, address: str, reason: str) -> None:
         """For last_connection_error()."""
         with self._lock:
             self._connection_errors.pop(address, None)
             self._connection_errors[address] = reason
 
-    def connection_ready(self, address: str) -> None:
+    def report_reachable(self, address: str) -> None:
         with self._lock:
             self._connection_errors.pop(address, None)
 
