@@ -114,7 +114,7 @@ class ProducerConfig(SecurityConfig):
     # compression
     compression_type: str = option("compression.type", STRING, default="none", choices=("none", "gzip", "snappy", "lz4", "zstd"),
         doc="Codec that compresses batches.")
-    compression_gzip_level: int = option("compression.gzip.level", INT, default=-1, at_least=1, at_most=9, also=-1,
+    compression_gzip_level: int = option("compression.gzip.level", INT, default=-1, at_least=1, at_most=9, or_exactly=-1,
         doc="gzip level; -1: the codec's default.")
     compression_lz4_level: int = option("compression.lz4.level", INT, default=9, at_least=1, at_most=17,
         doc="lz4 level; 9: the fast compressor; all others: the high-compression one.")
@@ -240,7 +240,7 @@ class ProducerConfig(SecurityConfig):
             _lower_defaults(values, rows, invalid)
         for keys, apply in RULES:
             if invalid.isdisjoint(keys):
-                problems.extend(apply(values))
+                problems.extend(apply(values) or ())  # a default has no problems
         return cls(**values)
 
     def to_mapping(self) -> dict[str, object]:
