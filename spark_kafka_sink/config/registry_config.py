@@ -167,7 +167,7 @@ class RegistryConfig:
             "version.")
     use_latest_version: bool = option("use.latest.version", BOOLEAN, default=False,
         doc="true: write with the latest version of the subject, as valueSchema=latest and keySchema=latest do.")
-    latest_cache_ttl_sec: int = option("latest.cache.ttl.sec", INT, default=60, at_least=0, also=-1,
+    latest_cache_ttl_sec: int = option("latest.cache.ttl.sec", INT, default=60, at_least=0, or_exactly=-1,
         doc="How many seconds the sink takes the latest version for the latest, before it asks again between two micro-batches; "
             "-1: as long as its process lives. KafkaProducer never asks again.")
     normalize_schemas: bool = option("normalize.schemas", BOOLEAN, default=False,
