@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # What the code raises by itself while rows are handed over. Everything is whole then: rows that are in no batch have failed, and
-# a batch that could not be filled fails. Any other exception comes from outside, or is one that nobody reckoned with.
+# a batch that could not be filled fails. Any other exception comes from outside, or is a bug.
 ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
 
 

@@ -115,7 +115,7 @@ class PartFormat:
         return self._of_text(registry.for_writing(subject, self.text), subject)
 
     def for_topic(self, registry: Registry, topic: str | None) -> ColumnFormat:
-        """`look`, and `register` if need be: for who has no other problems to tell.
+        """`look`, and `register` if need be: for callers that collect no other problems.
 
         Raises:
             SchemaError: the column and the schema contradict each other.
