@@ -181,7 +181,8 @@ def _largest(parts: dict[str, float]) -> str | None:
 @rule(
     "without a pause",
     "trigger",
-    f"At least {ENOUGH} micro-batches of {seconds(LONG_ENOUGH_S)} or more, and {percent(WITHOUT_PAUSE)} of the time is spent at work.",
+    f"At least {ENOUGH} micro-batches of {seconds(LONG_ENOUGH_S)} or more, and {percent(WITHOUT_PAUSE)} of the time is spent at"
+    " work.",
 )
 def is_without_pause(query: Query) -> Finding | None:
     if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) is not None:

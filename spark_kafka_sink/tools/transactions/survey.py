@@ -153,8 +153,8 @@ def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] |
     return tuple(sorted({begin for begin, each in begins if Names(begin).parse(each) is not None}))
 
 
-def _order(each: Transaction) -> tuple[bool, bool, int, TaskId]:
-    return each.is_complete, each.is_empty, -(each.age_ms or 0), each.task
+def _order(transaction: Transaction) -> tuple[bool, bool, int, TaskId]:
+    return transaction.is_complete, transaction.is_empty, -(transaction.age_ms or 0), transaction.task
 
 
 def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool) -> str:
