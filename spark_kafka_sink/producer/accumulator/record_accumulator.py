@@ -178,9 +178,9 @@ class RecordAccumulator:
             self._clock.now_ms() if created_ms is None else created_ms,
             raw_limit,
             base_timestamp,
-            self.incomplete.new_flush_id(),
-            self.pool.block_size,
-            self._config.transactional_id is not None,
+            flush_id=self.incomplete.new_flush_id(),
+            block_size=self.pool.block_size,
+            is_transactional=self._config.transactional_id is not None,
         )
 
     def enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
