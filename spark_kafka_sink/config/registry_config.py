@@ -33,7 +33,7 @@ from spark_kafka_sink.config.option import (
     rows_of,
     warn_once,
 )
-from spark_kafka_sink.config.sasl import ALLOWED_URLS
+from spark_kafka_sink.config.sasl import ALLOWED_URLS, LOOPBACK
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
 from spark_kafka_sink.config.security_config import STORE_TYPES
 from spark_kafka_sink.errors import ConfigError, printable
@@ -46,7 +46,6 @@ USER_INFO, FROM_URL = "USER_INFO", "URL"
 STATIC_TOKEN, OAUTHBEARER = "STATIC_TOKEN", "OAUTHBEARER"
 TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = "TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"
 _STRATEGIES = (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME)
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 _IN_LOGIN = " (in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F)"
@@ -114,7 +113,7 @@ def _token_endpoint(url: str) -> str:
         raise InvalidValueError("it is not a URL like https://host/path")
     if parts.username is not None or parts.password is not None:
         raise InvalidValueError("it must not hold a name or password; use bearer.auth.client.id and bearer.auth.client.secret")
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
         raise InvalidValueError("it must begin with https:// (http:// is for localhost only)")
     return url
 
@@ -445,7 +444,7 @@ def _secrets_in_clear_text(config: RegistryConfig) -> Iterable[str]:
     for address in config.schema_registry_url:
         parts = urlsplit(address.url)
         has_secret = config.login_of(address) is not None or config.token_source is not None
-        if has_secret and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        if has_secret and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             warn_once("%s=%s: the login is sent in clear text; use https", URL_KEY, address.url)
     return ()
 
