@@ -82,7 +82,7 @@ class NetworkClient:
         self._metadata = metadata
         self._clock = clock
         self._random = random or Random()
-        self._login = _login(config, clock, self._random)  # None without SASL
+        self._login = login_for(config, clock, self._random)  # None without SASL
         self._metrics = metrics or NetworkMetrics()
         self._selector: Selectable = selector or _selector(config, clock, self._metrics)
         self._connections: dict[int, BrokerConnection] = {}  # of every node that a connection was ever attempted to
@@ -487,7 +487,8 @@ def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
     return responses
 
 
-def _login(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
+def login_for(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
+    """None without SASL. Raises ConfigError as `login_of` does."""
     if not config.security_protocol.startswith("SASL_"):
         return None
     # Here: what some mechanisms need (http, json, email) takes as long to import as all the rest of the network.
@@ -500,12 +501,13 @@ def _selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> 
     return Selector(
         clock,
         connections_max_idle_ms=config.connections_max_idle_ms,
-        open_transport=_transport_factory(config),
+        open_transport=transport_factory(config),
         metrics=metrics,
     )
 
 
-def _transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
+def transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
+    """What opens a connection, with TLS if security.protocol says so."""
     if config.security_protocol in ("SSL", "SASL_SSL"):
         return TlsConnector(config)
     return partial(

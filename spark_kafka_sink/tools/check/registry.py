@@ -26,7 +26,7 @@ from spark_kafka_sink.tools.check.questions import Answer
 from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red, yellow
 
 CHECK, SUBJECT = "registry", "subject"
-GRACE_MS = 300  # in which the last answer is looked at
+LAST_ANSWER_MS = 300  # in which the last answer is looked at
 
 Work = Callable[[], Any]
 
@@ -88,7 +88,7 @@ class _Asking:
     """Each question on a thread of its own, without repetitions, within the time."""
 
     def __init__(self, config: RegistryConfig, clock: Clock, left_ms: int) -> None:
-        limit_ms = max(min(config.schema_registry_default_api_timeout_ms, left_ms - GRACE_MS), 1)
+        limit_ms = max(min(config.schema_registry_default_api_timeout_ms, left_ms - LAST_ANSWER_MS), 1)
         self._config = replace(config, schema_registry_max_retries=0, schema_registry_default_api_timeout_ms=limit_ms)
         self._clock = clock
         self._left_ms = left_ms
