@@ -134,7 +134,8 @@ def _raise_delivery_timeout(values: Values) -> None:
 
 
 def _least_delivery_timeout_ms(values: Values) -> int:
-    return min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
+    least_ms: int = values["linger_ms"] + values["request_timeout_ms"]
+    return min(least_ms, INT_MAX)
 
 
 @default("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms")

@@ -345,9 +345,9 @@ class Transactions(IdempotentManager):
     def _may_have_met_control_records(self, request: TxnRequestHandler, problem: Problem) -> bool:
         """Whether an abort is repeated that took its producer for fenced.
 
-        A version-2 coordinator also answers PRODUCER_FENCED while it still writes the control records of the previous transaction,
-        as long as this transaction has sent it nothing. InitProducerId would show it, but must not be asked: it would end the
-        transaction of a real successor.
+        A version-2 coordinator also answers PRODUCER_FENCED while it still writes the control records of the previous
+        transaction, as long as this transaction has sent it nothing. InitProducerId would show it, but must not be asked: it
+        would end the transaction of a real successor.
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
         met = is_abort and problem.effect is Effect.FENCED and self._version.is_v2 and not self._open.is_written
