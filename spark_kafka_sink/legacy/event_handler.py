@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import (
-    FailedToSendMessageError,
     InvalidRecordError,
     KafkaError,
     ProducerClosedError,
@@ -30,6 +29,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig, Plugins
+from spark_kafka_sink.legacy.errors import FailedToSendMessageError
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery

@@ -20,12 +20,11 @@ from spark_kafka_sink.errors import (
     AuthenticationError,
     AuthorizationError,
     BrokerError,
-    FailedToSendMessageError,
     KafkaError,
     NetworkError,
-    QueueFullError,
     fresh_copy,
 )
+from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
