@@ -199,7 +199,7 @@ def average_and_max(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def time_and_share(name: str, stat: str, doc: str) -> list[Metric]:
-    """Of a Stat of nanoseconds."""
+    """Return the metrics of a Stat of nanoseconds."""
     return [Metric(f"{name}-time-ns-total", stat, _total, doc), Metric(f"{name}-ratio", stat, _share, doc)]
 
 

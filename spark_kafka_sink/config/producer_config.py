@@ -32,7 +32,7 @@ from spark_kafka_sink.config.option import (
     rows_of,
     warn_once,
 )
-from spark_kafka_sink.config.producer_rules import ACKS_ALL, RULES, Values
+from spark_kafka_sink.config.producer_rules import ACKS_ALL, PRODUCER_RULES, Values
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import SecurityConfig
 from spark_kafka_sink.errors import ConfigError
@@ -238,7 +238,7 @@ class ProducerConfig(SecurityConfig):
         warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], PRODUCER_KEYS, prefix)
         if defaults:
             _lower_defaults(values, rows, invalid)
-        for keys, apply in RULES:
+        for keys, apply in PRODUCER_RULES:
             if invalid.isdisjoint(keys):
                 problems.extend(apply(values) or ())  # a default has no problems
         return cls(**values)

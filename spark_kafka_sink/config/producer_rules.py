@@ -34,24 +34,24 @@ Values = dict[str, Any]
 
 Rule = Callable[[Values], Iterator[str]]
 Default = Callable[[Values], None]
-RULES: list[tuple[tuple[str, ...], Rule | Default]] = []
+PRODUCER_RULES: list[tuple[tuple[str, ...], Rule | Default]] = []
 
 
 def rule(*keys: str) -> Callable[[Rule], Rule]:
-    """Add the function below to RULES. It yields problems. `keys`: it is skipped if one of them has an invalid value."""
+    """Add the function below to PRODUCER_RULES. It yields problems. `keys`: it is skipped if one of them has an invalid value."""
 
     def add(function: Rule) -> Rule:
-        RULES.append((keys, function))
+        PRODUCER_RULES.append((keys, function))
         return function
 
     return add
 
 
 def default(*keys: str) -> Callable[[Default], Default]:
-    """Add the function below to RULES. It assigns values. `keys`: as for `rule`."""
+    """Add the function below to PRODUCER_RULES. It assigns values. `keys`: as for `rule`."""
 
     def add(function: Default) -> Default:
-        RULES.append((keys, function))
+        PRODUCER_RULES.append((keys, function))
         return function
 
     return add

@@ -43,7 +43,7 @@ ALLOWED_REGISTRY_URLS = "PYKAFKA_SINK_SCHEMA_REGISTRY_ALLOWED_URLS"
 
 URL_KEY = "schema.registry.url"
 USER_INFO, FROM_URL = "USER_INFO", "URL"
-STATIC_TOKEN, OAUTHBEARER = "STATIC_TOKEN", "OAUTHBEARER"
+STATIC_TOKEN, OAUTH_TOKEN = "STATIC_TOKEN", "OAUTHBEARER"
 TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = "TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"
 _STRATEGIES = (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME)
 
@@ -184,7 +184,7 @@ class RegistryConfig:
     basic_auth_user_info: Secret | None = option("basic.auth.user.info", PASSWORD, default=None,
         doc="User and password, as user:password.")
     bearer_auth_credentials_source: str | None = option("bearer.auth.credentials.source", STRING, default=None,
-        choices=(STATIC_TOKEN, OAUTHBEARER), ignore_case=True, convert=str.upper,
+        choices=(STATIC_TOKEN, OAUTH_TOKEN), ignore_case=True, convert=str.upper,
         doc="STATIC_TOKEN: bearer.auth.token. OAUTHBEARER: tokens from bearer.auth.issuer.endpoint.url. Not set: the one "
             "whose options are set.")
     bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, convert=_token,
@@ -309,7 +309,7 @@ class RegistryConfig:
             return self.bearer_auth_credentials_source
         if self.bearer_auth_token is not None:
             return STATIC_TOKEN
-        return OAUTHBEARER if self.bearer_auth_issuer_endpoint_url else None
+        return OAUTH_TOKEN if self.bearer_auth_issuer_endpoint_url else None
 
 
 REGISTRY_KEYS: dict[str, Option] = {row.key: row for row in rows_of(RegistryConfig).values()}
@@ -417,7 +417,7 @@ def _bearer(config: RegistryConfig) -> Iterator[str]:
     source = config.token_source
     if source == STATIC_TOKEN and config.bearer_auth_token is None:
         yield "bearer.auth.credentials.source=STATIC_TOKEN needs bearer.auth.token"
-    if source == OAUTHBEARER:
+    if source == OAUTH_TOKEN:
         needed = ("bearer.auth.issuer.endpoint.url", "bearer.auth.client.id", "bearer.auth.client.secret")
         missing = [key for key in needed if not getattr(config, key.replace(".", "_"))]
         if missing:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_kafka_sink.config.jaas import NO_OPTIONS, JaasEntry, JaasProblem, parse_jaas
+from spark_kafka_sink.config.jaas import NO_JAAS_ENTRY, JaasEntry, JaasProblem, parse_jaas
 from spark_kafka_sink.errors import printable
 
 PLAIN, OAUTHBEARER, GSSAPI, AWS_MSK_IAM = "PLAIN", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"
@@ -102,7 +102,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
 def read_entry(values: Mapping[str, Any]) -> JaasEntry | JaasProblem:
     """The entry of sasl.jaas.config; NO_OPTIONS if the option is not set."""
     secret = values["sasl_jaas_config"]
-    return NO_OPTIONS if secret is None else parse_jaas(secret.reveal())
+    return NO_JAAS_ENTRY if secret is None else parse_jaas(secret.reveal())
 
 
 def _mismatch(values: Mapping[str, Any], entry: JaasEntry) -> str:

@@ -33,7 +33,7 @@ from spark_kafka_sink.legacy.errors import FailedToSendMessageError
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.hand_overs import INTERRUPTED
+from spark_kafka_sink.producer.hand_overs import INTERRUPTED_CONDITION
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.serializers import serialize
@@ -271,7 +271,7 @@ def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMe
 
 def _has_ended(error: KafkaError) -> bool:
     """Whether KafkaProducer has: it was closed, or an interrupt ended it."""
-    return isinstance(error, ProducerClosedError) or error.condition == INTERRUPTED
+    return isinstance(error, ProducerClosedError) or error.condition == INTERRUPTED_CONDITION
 
 
 def _in_words(failures: Sequence[_PartitionFailure]) -> str:

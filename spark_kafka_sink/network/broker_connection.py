@@ -55,7 +55,7 @@ _C = ConnectionState
 _DISCONNECTED = frozenset({_C.DISCONNECTED, _C.AUTHENTICATION_FAILED})
 _CONNECTED = frozenset({_C.CHECKING_API_VERSIONS, _C.READY, _C.REAUTHENTICATING})
 _PREPARING = frozenset({_C.CONNECTING, _C.CHECKING_API_VERSIONS, _C.REAUTHENTICATING})
-NEXT: dict[ConnectionState, frozenset[ConnectionState]] = {
+NEXT_CONNECTION_STATES: dict[ConnectionState, frozenset[ConnectionState]] = {
     _C.CONNECTING: frozenset({_C.CHECKING_API_VERSIONS, _C.DISCONNECTED}),
     _C.CHECKING_API_VERSIONS: frozenset({_C.READY, _C.DISCONNECTED}),
     _C.READY: frozenset({_C.REAUTHENTICATING, _C.DISCONNECTED}),
@@ -109,7 +109,7 @@ class BrokerConnection:
         self.sasl.connection_ended()
 
     def _transition_to(self, state: ConnectionState) -> None:
-        if state not in NEXT[self.state]:
+        if state not in NEXT_CONNECTION_STATES[self.state]:
             raise RuntimeError(f"connection to {self.node.address} cannot go from {self.state.name} to {state.name}")
         self.state = state
 
@@ -308,7 +308,11 @@ class BrokerConnection:
             self._transition_to(ConnectionState.DISCONNECTED)
 
     def authentication_failed(self, now_ms: int, error: AuthenticationError, *, attempts: int = 1) -> None:
-        """Args: attempts, the number of attempts that ended with this result."""
+        """Keep the error, and back off once more.
+
+        Args:
+            attempts: that ended with this result.
+        """
         self.authentication_error = error
         self.refusals += attempts
         self.last_attempt_ms = now_ms

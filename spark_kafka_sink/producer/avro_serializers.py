@@ -81,7 +81,9 @@ class AvroSerializers:
     # COLUMNS: send_columns and send_table
 
     def encode_columns(self, given: ProducerColumns) -> ProducerColumns:
-        """With keys and values as bytes. Blocks for max.block.ms at most for each topic, and when the registry has to be asked.
+        """Return the columns with keys and values as bytes.
+
+        Blocks for max.block.ms at most for each topic, and when the registry has to be asked.
 
         Raises:
             KafkaTimeoutError, InvalidRecordError, BrokerError: a topic does not exist, or brokers do not tell it.

@@ -21,7 +21,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.interrupts import Waiters
 
-INTERRUPTED = "KAFKA_INTERRUPTED"  # the condition of the error
+INTERRUPTED_CONDITION = "KAFKA_INTERRUPTED"  # the condition of the error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,7 +61,10 @@ class HandOver:
 
 
 class HandOvers:
-    """Args: clock; on_failure, called when an interrupt has ended the producer: it stops `send` and wakes the Sender."""
+    """
+    Args:
+        on_failure: called when an interrupt has ended the producer: it stops `send` and wakes the Sender.
+    """
 
     def __init__(self, clock: Clock, on_failure: Callable[[], None]) -> None:
         self._clock = clock
@@ -112,5 +115,5 @@ def _failure(interrupt: str) -> KafkaError:
     return KafkaError(
         f"{interrupt} ended a call that was handing rows over, and the producer with it: rows that are not acknowledged may be"
         " written or not. Close this producer and make a new one",
-        condition=INTERRUPTED,
+        condition=INTERRUPTED_CONDITION,
     )

@@ -23,7 +23,7 @@ from spark_kafka_sink.schemas.column_format import ColumnFormat
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD, derive_schema
 from spark_kafka_sink.schemas.frame import FIRST_MESSAGE, confluent_prefix
 from spark_kafka_sink.schemas.registry import RegisteredSchema
-from spark_kafka_sink.schemas.resolution import resolve
+from spark_kafka_sink.schemas.resolution import resolve_column
 
 _AVRO_SCHEMA, _PROTOBUF_SCHEMA = "AVRO", "PROTOBUF"  # as the registry calls them
 
@@ -185,7 +185,7 @@ def _resolution(
         schema = parse_schema(text, dict(references))
     except SchemaError as error:
         return None, (f"the schema of the {at} cannot be used: {error.message}",)
-    encoder = resolve(type, schema, at=at, truncates_timestamps=truncates_timestamps, problems=problems)
+    encoder = resolve_column(type, schema, at=at, truncates_timestamps=truncates_timestamps, problems=problems)
     return (None if problems else encoder), tuple(problems)
 
 

@@ -36,7 +36,7 @@ class RegistryAttempt:
             self._connection = None
 
     def uses(self, connection: Any) -> None:
-        """On the attempt's own thread, before the connection waits. Raises TimeoutError when the attempt is abandoned."""
+        """Note the connection before it waits, on the attempt's own thread. Raises TimeoutError if the attempt is abandoned."""
         with self._lock:
             self._connection = connection
             if self._is_abandoned:

@@ -47,7 +47,9 @@ LARGEST_FIXED_BYTES = 2**24  # 16 times the default of max.request.size
 MAX_DECIMAL_FIXED_BYTES = 256
 
 
-def resolve(type: pa.DataType, schema: AvroSchema, *, at: str, truncates_timestamps: bool, problems: list[str]) -> AvroEncoder:
+def resolve_column(
+    type: pa.DataType, schema: AvroSchema, *, at: str, truncates_timestamps: bool, problems: list[str]
+) -> AvroEncoder:
     """The encoder of a column by a schema. Never blocks.
 
     Args:

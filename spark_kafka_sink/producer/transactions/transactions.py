@@ -52,10 +52,10 @@ from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     TxnRequestHandler,
 )
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
-from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_END_TXN
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
-from spark_kafka_sink.protocol.messages.produce import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE
-from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_OFFSET_COMMIT
+from spark_kafka_sink.protocol.messages.produce import LAST_PRODUCE_BEFORE_V2
+from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_OFFSET_COMMIT_BEFORE_V2
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -86,7 +86,7 @@ _WHERE = {
 
 
 class Transactions(IdempotentManager):
-    """Args: as for IdempotentManager."""
+    """Takes the arguments of IdempotentManager."""
 
     transactional_id: str
 
@@ -219,7 +219,7 @@ class Transactions(IdempotentManager):
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
-        self.requests.enqueue(TxnOffsetCommitHandler(**self._who, call=call, max_version=LAST_OFFSET_COMMIT))
+        self.requests.enqueue(TxnOffsetCommitHandler(**self._who, call=call, max_version=LAST_OFFSET_COMMIT_BEFORE_V2))
 
     def _prepare(self, call: TransactionalCall) -> None:
         self.calls.preparing = call
@@ -234,7 +234,7 @@ class Transactions(IdempotentManager):
         self._end(call, commits=False)
 
     def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
-        newest = None if self._version.is_v2 else LAST_END_TXN
+        newest = None if self._version.is_v2 else LAST_END_TXN_BEFORE_V2
         ended = self.transaction_ended
         self.requests.enqueue(EndTxnHandler(**self._who, call=call, commits=commits, ended=ended, max_version=newest))
 
@@ -463,7 +463,7 @@ class Transactions(IdempotentManager):
 
     @property
     def produce_version_cap(self) -> int | None:
-        return None if self._version.is_v2 else LAST_PRODUCE
+        return None if self._version.is_v2 else LAST_PRODUCE_BEFORE_V2
 
     # EACH ROUND
 

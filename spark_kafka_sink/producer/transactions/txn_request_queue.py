@@ -48,9 +48,10 @@ class RequestOwner(Protocol):
 
 
 class TxnRequestQueue:
-    """Args:
-    owner: hears of every request that has failed for good.
-    random: for back-off jitter; seeded by tests.
+    """
+    Args:
+        owner: hears of every request that has failed for good.
+        random: for back-off jitter; seeded by tests.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def _addressable_values(dictionary: pa.Array) -> pa.Array:
-    """With 64-bit offsets: a column that repeats its values may have more than 2 GiB. Arrow cannot take from views."""
+    """Use 64-bit offsets: a column that repeats its values may have more than 2 GiB. Arrow cannot take from views."""
     if dictionary.type in (pa.string(), pa.string_view()):
         return dictionary.cast(pa.large_string())
     return dictionary.cast(pa.large_binary()) if dictionary.type in (pa.binary(), pa.binary_view()) else dictionary

@@ -39,7 +39,7 @@ from spark_kafka_sink.tools.check.exactly_once import (
     judge_timeout,
 )
 from spark_kafka_sink.tools.check.questions import Answer
-from spark_kafka_sink.tools.check.results import CheckResult, Light, red, whole_number, yellow
+from spark_kafka_sink.tools.check.results import CheckResult, Light, number_in_setting, red, yellow
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, CheckedTopic, judge_topic
 from spark_kafka_sink.tools.words import count
 
@@ -193,7 +193,7 @@ class Inspection:
         return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given else None
 
     def _judge_prefix(self, found: Mapping[Hashable, Answer], *, is_written: bool) -> Iterator[CheckResult]:
-        described, may_write, group = (found[each] for each in (questions.ID, questions.MAY_WRITE, questions.GROUP))
+        described, may_write, group = (found[each] for each in (questions.CHECKED_ID, questions.MAY_WRITE, questions.GROUP))
         is_described = described.value if isinstance(described.value, KafkaError) else True
         ms = (max(described.ms, may_write.ms), group.ms)
         prefix = CheckedPrefix(self._names, is_described, may_write.value, group.value, is_written, ms)
@@ -211,15 +211,15 @@ class Inspection:
 
         topic = self.options.topic or ""
         if found["topic", topic].value is None:
-            return yellow(writing.CHECK, printable(topic), "not tried: it might create the topic")
+            return yellow(writing.WRITE_CHECK, printable(topic), "not tried: it might create the topic")
         if self.options.has_format and not self.options.is_exactly_once:
-            return yellow(writing.CHECK, printable(topic), "not tried: readers would find a record without a schema")
+            return yellow(writing.WRITE_CHECK, printable(topic), "not tried: readers would find a record without a schema")
         transactional = None
         if self.options.is_exactly_once:
-            limit_ms = whole_number(found[MAX_TIMEOUT].value)
+            limit_ms = number_in_setting(found[MAX_TIMEOUT].value)
             times_ms = (self._write_timeout_ms(limit_ms), self._longest_ms(limit_ms))
             transactional = writing.Transactional(self._names.check_id, *times_ms)
-        return writing.write(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
+        return writing.write_record(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
 
     def _write_timeout_ms(self, limit_ms: int | None) -> int:
         """Short, whatever the user's is: readers wait so long for the transaction of a check that was interrupted."""

@@ -118,12 +118,12 @@ class OptionName:
     choices: tuple[str, ...]
 
 
-def sink_options() -> list[OptionName]:
+def sink_option_names() -> list[OptionName]:
     """Those that may stand on a command line: those of the sink and, with `kafka.`, those of the producer."""
     return [_option_name(row, row.key) for row in _rows("most used", "sink", "format", "producer", "security", "registry")]
 
 
-def producer_options() -> list[OptionName]:
+def producer_option_names() -> list[OptionName]:
     """Those of the producer, by Kafka's names."""
     rows = _rows("most used", "producer", "security")
     return [_option_name(row, row.key.removeprefix("kafka.")) for row in rows if row.key.startswith("kafka.")]

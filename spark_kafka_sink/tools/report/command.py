@@ -187,7 +187,7 @@ def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) 
 
     names = [path.name for path in reports.paths]
     try:
-        page.write(output, page.html(reports.statistics, reports.troubles, names, refresh_s))
+        page.replace_file(output, page.html(reports.statistics, reports.troubles, names, refresh_s))
     except OSError as error:
         raise ToolError(
             f"The page cannot be written to {printable(output)} ({error.strerror or error}): choose another with -o."

@@ -36,7 +36,11 @@ COMPRESSED = 0.99  # less than this part of the bytes
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Args: weight; `stands_out`, what the numbers say; `advice`, what to do, with the option to turn; empty: nothing."""
+    """
+    Args:
+        stands_out: what the numbers say.
+        advice: what to do, with the option to turn; empty: nothing.
+    """
 
     weight: float
     stands_out: str
@@ -56,7 +60,12 @@ Judge = Callable[[Query], Finding | None]
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
-    """Args: a short name; the option that its advice is about; when it speaks, in words; the function; whether few rows tell."""
+    """
+    Args:
+        option: that its advice is about.
+        when: it speaks, in words.
+        takes_few_rows: whether few rows tell.
+    """
 
     name: str
     option: str
@@ -65,12 +74,12 @@ class FindingRule:
     takes_few_rows: bool
 
 
-RULES: list[FindingRule] = []
+FINDING_RULES: list[FindingRule] = []
 
 
-def rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> Callable[[Judge], Judge]:
+def finding_rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> Callable[[Judge], Judge]:
     def add(judge: Judge) -> Judge:
-        RULES.append(FindingRule(name, option, when, judge, takes_few_rows))
+        FINDING_RULES.append(FindingRule(name, option, when, judge, takes_few_rows))
         return judge
 
     return add
@@ -79,7 +88,7 @@ def rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> C
 def markdown_table() -> str:
     """For docs/report.md."""
     rows = []
-    for each in RULES:
+    for each in FINDING_RULES:
         name, option = each.name if each.takes_few_rows else f"{each.name} \\*", f"`{each.option}`" if each.option else ""
         rows.append(f"| {name} | {each.when} | {option} |")
     return "\n".join(["| What stands out | When | Option |", "|---|---|---|", *rows])
@@ -88,7 +97,7 @@ def markdown_table() -> str:
 def findings(query: Query) -> list[Finding]:
     """Heaviest first, each option once. Of a query that has written few rows, nothing is said about speed."""
     has_few_rows = query.totals.rows < FEW_ROWS
-    found = [(each.judge(query), each.option) for each in RULES if each.takes_few_rows or not has_few_rows]
+    found = [(each.judge(query), each.option) for each in FINDING_RULES if each.takes_few_rows or not has_few_rows]
     by_option: dict[str, Finding] = {}
     for finding, option in sorted(((finding, option) for finding, option in found if finding), key=lambda pair: -pair[0].weight):
         by_option.setdefault(option, finding)
@@ -138,7 +147,7 @@ def _busy(query: Query) -> float:
     return query.series.median_of("busy", slice(-max(1, len(query.series.buckets) // QUARTERS), None))
 
 
-@rule(
+@finding_rule(
     "falls behind",
     "maxOffsetsPerTrigger",
     f"At least {ENOUGH} micro-batches; {percent(BUSY)} of the time is spent at work. In the last quarter of the time one takes"
@@ -178,7 +187,7 @@ def _largest(parts: dict[str, float]) -> str | None:
     return max(known, key=lambda name: known[name], default=None)
 
 
-@rule(
+@finding_rule(
     "without a pause",
     "trigger",
     f"At least {ENOUGH} micro-batches of {seconds(LONG_ENOUGH_S)} or more, and {percent(WITHOUT_PAUSE)} of the time is spent at"
@@ -195,7 +204,7 @@ def is_without_pause(query: Query) -> Finding | None:
     return Finding(0.9, text, f"look whether its input waits; {_remedy_by_part(query)}, or leave a longer trigger")
 
 
-@rule("commits are repeated", "deliveryGuarantee", "A micro-batch was committed more than once.")
+@finding_rule("commits are repeated", "deliveryGuarantee", "A micro-batch was committed more than once.")
 def is_repeated(query: Query) -> Finding | None:
     if not query.repeated:
         return None
@@ -211,7 +220,7 @@ def is_repeated(query: Query) -> Finding | None:
 # ROWS THAT WERE NOT WRITTEN
 
 
-@rule("rows are missing", "onInvalidRecord", "A row was skipped or dead-lettered.")
+@finding_rule("rows are missing", "onInvalidRecord", "A row was skipped or dead-lettered.")
 def lacks_rows(query: Query) -> Finding | None:
     skipped, dead = query.skipped.total(), query.dead_lettered.total()
     if not skipped + dead:
@@ -239,7 +248,7 @@ def _remedy_by_reason(reason: str, skipped: int) -> str:
 # WHAT HOLDS IT UP
 
 
-@rule(
+@finding_rule(
     "throttled",
     "maxBytesPerSecond",
     f"Brokers throttled for {percent(THROTTLED)} of the tasks' time, or once for {seconds(LONG_THROTTLE_S)}.",
@@ -254,7 +263,7 @@ def is_throttled(query: Query) -> Finding | None:
     return Finding(weight, text, "a quota is used up, so run fewer tasks at a time, raise the quota, or set maxBytesPerSecond")
 
 
-@rule("waits for memory", "kafka.buffer.memory", f"Tasks waited {percent(WAITING)} of their time for memory.")
+@finding_rule("waits for memory", "kafka.buffer.memory", f"Tasks waited {percent(WAITING)} of their time for memory.")
 def waits_for_memory(query: Query) -> Finding | None:
     part = query.part("memory_wait")
     if not part >= WAITING:
@@ -264,7 +273,7 @@ def waits_for_memory(query: Query) -> Finding | None:
     return Finding(1 + 2 * part, text, advice)
 
 
-@rule(
+@finding_rule(
     "waits for metadata",
     "kafka.max.block.ms",
     f"Tasks waited {percent(WAITING)} of their time, and {seconds(SLOW_METADATA_S)}, for metadata.",
@@ -278,7 +287,7 @@ def waits_for_metadata(query: Query) -> Finding | None:
     return Finding(1 + part, text, advice)
 
 
-@rule("held back", "maxRecordsPerSecond", f"The sink's own limits cost {percent(WAITING)} of the tasks' time.")
+@finding_rule("held back", "maxRecordsPerSecond", f"The sink's own limits cost {percent(WAITING)} of the tasks' time.")
 def is_held_back(query: Query) -> Finding | None:
     part = query.part("held_back")
     if not part >= WAITING:
@@ -287,7 +296,9 @@ def is_held_back(query: Query) -> Finding | None:
     return Finding(1 + part, text, "raise maxRecordsPerSecond or maxBytesPerSecond if the cluster can take more")
 
 
-@rule("records are sent again", "kafka.delivery.timeout.ms", f"{percent(SENT_AGAIN)} of the records had to be sent again.")
+@finding_rule(
+    "records are sent again", "kafka.delivery.timeout.ms", f"{percent(SENT_AGAIN)} of the records had to be sent again."
+)
 def retries(query: Query) -> Finding | None:
     retried, sent = query.series.sum_of("retried"), query.totals.sent_records
     part = retried / sent if sent else 0.0
@@ -301,7 +312,7 @@ def retries(query: Query) -> Finding | None:
     return Finding(1 + min(1.0, 4 * part), text, advice)
 
 
-@rule("batches are split", "kafka.batch.size", "Brokers found a batch too large.")
+@finding_rule("batches are split", "kafka.batch.size", "Brokers found a batch too large.")
 def splits(query: Query) -> Finding | None:
     number = query.series.sum_of("splits")
     if not number:
@@ -311,7 +322,9 @@ def splits(query: Query) -> Finding | None:
     return Finding(0.9 + min(1.0, part), text, "set kafka.batch.size to at most the topic's max.message.bytes")
 
 
-@rule("brokers are slow", "kafka.linger.ms", f"A request was answered in {seconds(SLOW_ANSWER_S)} or more.", takes_few_rows=False)
+@finding_rule(
+    "brokers are slow", "kafka.linger.ms", f"A request was answered in {seconds(SLOW_ANSWER_S)} or more.", takes_few_rows=False
+)
 def is_slow_to_answer(query: Query) -> Finding | None:
     latency = query.series.median_of("latency")
     if not latency >= SLOW_ANSWER_S:
@@ -326,7 +339,7 @@ def is_slow_to_answer(query: Query) -> Finding | None:
 # WHERE THE TIME GOES
 
 
-@rule(
+@finding_rule(
     "a task is slow",
     "df.repartition",
     f"At least {ENOUGH_TASKS} tasks. The slowest takes {SLOW_TASK} times as long as the one in the middle, and"
@@ -342,7 +355,7 @@ def has_slow_tasks(query: Query) -> Finding | None:
     return Finding(1 + min(1.0, slowest / median / 10), text, advice)
 
 
-@rule(
+@finding_rule(
     "partitions are skewed",
     "kafka.partitioner.ignore.keys",
     f"A partition has {SKEWED} times its share of {FEW_ROWS:,} rows or more.",
@@ -368,7 +381,7 @@ def _largest_part_is(what: str) -> str:
     return f"{percent(LARGEST_PART)} of the tasks' time or more is {what}."
 
 
-@rule("Spark computes", "spark.sql.files.maxPartitionBytes", _largest_part_is("Spark's"), takes_few_rows=False)
+@finding_rule("Spark computes", "spark.sql.files.maxPartitionBytes", _largest_part_is("Spark's"), takes_few_rows=False)
 def waits_for_spark(query: Query) -> Finding | None:
     part = query.part("spark")
     if not part >= LARGEST_PART or passes_outside(query):
@@ -381,7 +394,7 @@ def waits_for_spark(query: Query) -> Finding | None:
     return Finding(0.7, text, advice)
 
 
-@rule("encoding", "df.repartition", _largest_part_is("encoding and sending"), takes_few_rows=False)
+@finding_rule("encoding", "df.repartition", _largest_part_is("encoding and sending"), takes_few_rows=False)
 def encodes(query: Query) -> Finding | None:
     part = query.part("sink")
     if not part >= LARGEST_PART or passes_outside(query):
@@ -390,7 +403,7 @@ def encodes(query: Query) -> Finding | None:
     return Finding(0.4, text, "more cores, and as many tasks (df.repartition), make it faster")
 
 
-@rule("waiting for brokers", "kafka.compression.type", _largest_part_is("waiting for brokers"), takes_few_rows=False)
+@finding_rule("waiting for brokers", "kafka.compression.type", _largest_part_is("waiting for brokers"), takes_few_rows=False)
 def waits_for_brokers(query: Query) -> Finding | None:
     part = query.part("brokers")
     if not part >= LARGEST_PART or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
@@ -399,7 +412,7 @@ def waits_for_brokers(query: Query) -> Finding | None:
     return Finding(0.4, text, "add partitions and brokers, or send fewer bytes with kafka.compression.type=zstd")
 
 
-@rule(
+@finding_rule(
     "time outside of tasks",
     "df.coalesce",
     f"{percent(LARGEST_PART)} of the time or more passes while no task runs.",
@@ -415,7 +428,7 @@ def passes_outside(query: Query) -> Finding | None:
     )
 
 
-@rule(
+@finding_rule(
     "commits take long",
     "transactionalIdPrefix",
     f"With exactly-once, commits take {percent(LONG_COMMITS)} of the time.",
@@ -429,7 +442,7 @@ def commits_take_long(query: Query) -> Finding | None:
     return Finding(1 + part, text, "write with fewer Spark partitions (df.coalesce), which share a transactionalIdPrefix")
 
 
-@rule(
+@finding_rule(
     "versions were completed by another run",
     "kafka.transaction.timeout.ms",
     "With exactly-once, a version was found there already or rolled forward.",
@@ -446,7 +459,7 @@ def was_rolled_forward(query: Query) -> Finding | None:
     return Finding(0.8, text, advice)
 
 
-@rule("repetitions brought other rows", "txnVersion", "With onNonDeterministicReplay=keepFirst, rows were not written.")
+@finding_rule("repetitions brought other rows", "txnVersion", "With onNonDeterministicReplay=keepFirst, rows were not written.")
 def brought_other_rows(query: Query) -> Finding | None:
     if not query.other_rows:
         return None
@@ -454,7 +467,7 @@ def brought_other_rows(query: Query) -> Finding | None:
     return Finding(5, text, "if they are no repetition, give them a txnVersion or a checkpoint of their own")
 
 
-@rule(
+@finding_rule(
     "many small micro-batches",
     "trigger",
     f"At least {ENOUGH} micro-batches, of fewer than {FEW_ROWS:,} rows and {seconds(SHORT_S)}.",
@@ -470,7 +483,7 @@ def is_small(query: Query) -> Finding | None:
 # BATCHES AND BYTES
 
 
-@rule(
+@finding_rule(
     "batches are small",
     "df.repartition",
     f"Batches have less than {SMALL_BATCH >> 10} KiB, and a commit sends {size(MANY_BYTES)}.",
@@ -483,7 +496,7 @@ def has_small_batches(query: Query) -> Finding | None:
     return Finding(1.0, text, 'write more rows to fewer partitions in a task, with df.repartition("key") or fewer tasks')
 
 
-@rule(
+@finding_rule(
     "nothing is compressed",
     "kafka.compression.type",
     f"What is sent has {percent(COMPRESSED)} of the bytes or more, and {size(MANY_BYTES)} or more.",
@@ -498,7 +511,7 @@ def is_uncompressed(query: Query) -> Finding | None:
 # WHAT IS WELL
 
 
-@rule(
+@finding_rule(
     "keeps up",
     "trigger",
     f"At least {ENOUGH} micro-batches, less than {percent(WITHOUT_PAUSE)} of the time at work, and not falling behind.",
@@ -512,7 +525,7 @@ def keeps_up(query: Query) -> Finding | None:
     return Finding(0.5, text, "a shorter trigger would lower the delay")
 
 
-@rule("speed", "", "Always.", takes_few_rows=False)
+@finding_rule("speed", "", "Always.", takes_few_rows=False)
 def speed(query: Query) -> Finding | None:
     return None if isnan(query.rows_per_s) else Finding(0.45, speed_in_words(query))
 
@@ -524,7 +537,7 @@ def speed_in_words(query: Query) -> str:
     return f"{rounded(query.rows_per_s)} rows/s were written while {in_tasks} ({seconds(running)})"
 
 
-@rule(
+@finding_rule(
     "compresses",
     "kafka.compression.type",
     f"What is sent has less than {percent(COMPRESSED)} of the bytes.",

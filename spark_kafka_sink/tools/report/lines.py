@@ -186,7 +186,11 @@ class Troubles:
 
 
 class ReportFile:
-    """One file, read from where the last call ended. Args: path; troubles, which it adds to."""
+    """One file, read from where the last call ended.
+
+    Args:
+        troubles: it adds to them.
+    """
 
     def __init__(self, path: Path, troubles: Troubles) -> None:
         self.path = path

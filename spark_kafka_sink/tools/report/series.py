@@ -60,7 +60,11 @@ def _thinned(rows: Values) -> Values:
 
 
 class Series:
-    """Args: names of the columns; most buckets, for tests."""
+    """
+    Args:
+        names: of the columns.
+        most: buckets; for tests.
+    """
 
     def __init__(self, names: Sequence[str], most: int = MOST_BUCKETS) -> None:
         self._column = {name: number for number, name in enumerate(names)}

@@ -87,7 +87,10 @@ class Pause(NamedTuple):
 
 
 class Query:
-    """Args: its id; None stands for all batch writes."""
+    """
+    Args:
+        query: its id; None stands for all batch writes.
+    """
 
     def __init__(self, query: str | None) -> None:
         self.id = query

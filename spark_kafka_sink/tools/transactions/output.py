@@ -20,7 +20,7 @@ from spark_kafka_sink.tools.words import count
 TABLE_ROWS = 100  # of those that `abort` shows; `list` shows all
 PARTITIONS_SHOWN = 40  # characters
 PREFIXES_SHOWN = 10
-UNKNOWN = "?"
+NOT_KNOWN = "?"
 NONE = "-"
 
 
@@ -60,12 +60,14 @@ def table(transactions: Iterable[Transaction]) -> list[str]:
     forms: dict[str, list[tuple[str, ...]]] = {}
     for each in transactions:
         forms.setdefault(_form(each), []).append(tuple(map(printable, _cells(each))))
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *(row for rows in forms.values() for row in rows), strict=True)]
+    widths = [
+        max(map(len, column)) for column in zip(TABLE_HEADINGS, *(row for rows in forms.values() for row in rows), strict=True)
+    ]
 
     def line(row: Iterable[str]) -> str:
         return "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
-    return [line(COLUMNS), *(text for form, rows in forms.items() for text in (printable(form), *map(line, rows)))]
+    return [line(TABLE_HEADINGS), *(text for form, rows in forms.items() for text in (printable(form), *map(line, rows)))]
 
 
 def _form(transaction: Transaction) -> str:
@@ -73,7 +75,7 @@ def _form(transaction: Transaction) -> str:
     return f"{begin}-TASK-ATTEMPT"
 
 
-COLUMNS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
+TABLE_HEADINGS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
 
 
 def _cells(transaction: Transaction) -> tuple[str, ...]:
@@ -84,7 +86,7 @@ def _cells(transaction: Transaction) -> tuple[str, ...]:
         transaction.state,
         NONE if transaction.age_ms is None else duration(transaction.age_ms),
         NONE if left_ms is None else duration(left_ms) if left_ms > 0 else "due",
-        NONE if transaction.is_complete else str(transaction.decided_version) if transaction.is_decided else UNKNOWN,
+        NONE if transaction.is_complete else str(transaction.decided_version) if transaction.is_decided else NOT_KNOWN,
         _decision(transaction),
         partitions_text(transaction.written or transaction.known.partitions),
     )
@@ -93,7 +95,7 @@ def _cells(transaction: Transaction) -> tuple[str, ...]:
 def _decision(transaction: Transaction) -> str:
     if isinstance(transaction.decision, Decision):
         return f"{transaction.decision.version} {transaction.decision.state.value}"
-    return UNKNOWN if isinstance(transaction.decision, KafkaError) else NONE
+    return NOT_KNOWN if isinstance(transaction.decision, KafkaError) else NONE
 
 
 def duration(ms: int) -> str:
@@ -199,7 +201,7 @@ def shown(transactions: Sequence[Transaction]) -> list[str]:
     return table(transactions[:TABLE_ROWS]) + ([f"and {more:,} more, which `list` shows"] if more > 0 else [])
 
 
-def findings(verdicts: Sequence[Verdict], done: str) -> list[str]:
+def verdict_lines(verdicts: Sequence[Verdict], done: str) -> list[str]:
     """What is left alone and why, and what is gone over: two lines for each owner and reason, of all its transactions."""
     groups: dict[tuple[str, bool, Obstacle, str], list[Transaction]] = {}
     for each in verdicts:

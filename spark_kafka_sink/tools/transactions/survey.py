@@ -142,7 +142,7 @@ def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()
 
 
 def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] | None:
-    """Of other writes, sorted, if there is no id of this prefix in any state. None: there is one, or there are too many ids."""
+    """Find the prefixes of other writes if there is no id of this prefix in any state. None: there is one, or too many ids."""
     try:
         if any(names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix)):
             return None
