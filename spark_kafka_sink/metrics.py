@@ -160,7 +160,7 @@ def _average(reading: Reading) -> float:
 
 
 def _share(reading: Reading) -> float:
-    """Of a Stat of nanoseconds: their share of the elapsed time."""
+    """Return the share of the elapsed time that a Stat of nanoseconds has."""
     return reading.total / (reading.elapsed_ms * NS_PER_MS)
 
 

@@ -82,7 +82,7 @@ def _idempotence_requires_acks_and_retries(values: Values) -> Iterator[str]:
 
 @default("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
 def _switch_idempotence_off(values: Values) -> None:
-    """If acks or retries contradict the default enable.idempotence=true."""
+    """Switch the default enable.idempotence=true off if acks or retries contradict it."""
     if values["enable_idempotence"] and "enable.idempotence" not in values["given"]:
         for _, reason in _against_idempotence(values):
             logger.info("Idempotence will be disabled because %s.", reason)

@@ -256,7 +256,7 @@ class RegistryConfig:
 
     @staticmethod
     def pick(mapping: Mapping[str, object]) -> dict[str, object]:
-        """Of a larger configuration what concerns a registry, under the names of this class, with every secret wrapped.
+        """Pick what concerns a registry from a larger configuration, under the names of this class, with every secret wrapped.
 
         Names that Confluent also writes with `schema.registry.` before them lose it, unless that hides another value under the
         short one; names that are unknown but belong to the registry's families are taken too. `check` reports both.

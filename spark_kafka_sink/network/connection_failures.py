@@ -92,5 +92,5 @@ class ConnectionFailures:
         return all(each and each.is_shut_out for each in connections) and sum(each.refusals for each in connections if each) > 1
 
     def _of_cluster(self) -> list[BrokerConnection | None]:
-        """By broker of the cluster; None before the first attempt to connect."""
+        """Return a connection for each broker of the cluster; None before the first attempt to connect."""
         return [self._connections.get(node.id) for node in self._metadata.cluster().nodes]

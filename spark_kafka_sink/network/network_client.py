@@ -181,7 +181,7 @@ class NetworkClient:
         return None if connection is None else connection.api_versions
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
-        """Of one node, or of all. The client's own requests count. Any thread."""
+        """Count the requests in flight to one node, or to all, the client's own included. Any thread."""
         if node_id is None:
             return sum(len(each.in_flight) for each in self._connections.copy().values())  # a copy: other threads read metrics
         connection = self._connections.get(node_id)

@@ -337,7 +337,7 @@ class Selector:
                 return
 
     def _close_oldest_idle_connection(self) -> None:
-        """At most one per poll.
+        """Close at most one per poll.
 
         A connection that waits for an answer, or is being written to, is not idle, however long that takes: request.timeout.ms
         is its limit.

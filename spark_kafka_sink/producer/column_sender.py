@@ -196,5 +196,5 @@ def _encoded(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, to
 
 
 def _decided(partitioner: UserPartitioner, rows: TopicRows, cluster: Cluster) -> TopicRows:
-    """With the partitions that a user's partitioner chooses for rows that name none. Raises KafkaError."""
+    """Let a user's partitioner choose partitions for the rows that name none. Raises KafkaError."""
     return replace(rows, explicit=np.concatenate([partitioner.decide(part, cluster) for part in rows.slices()]))

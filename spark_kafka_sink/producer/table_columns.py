@@ -178,7 +178,7 @@ def _has_no_entries(kind: pa.DataType) -> bool:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without extension types and dictionaries."""
+    """Replace extension types and dictionaries by the values that they stand for."""
     return pa.chunked_array([_decode(piece) for piece in pieces_of(column)], _plain(column.type))
 
 

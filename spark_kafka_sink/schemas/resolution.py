@@ -69,7 +69,7 @@ class _Resolution:
     problems: list[str]
 
     def encoding(self, path: str, type: pa.DataType, schema: AvroSchema) -> Encoding:
-        """Of the value at `path` below the column."""
+        """Find the encoding of the value at `path` below the column."""
         type = plain_type(type)
         match schema:
             case AvroUnion():

@@ -229,13 +229,13 @@ class _TlsConnection(_Connection, http.client.HTTPSConnection):
 
 
 def _tls(entry: JaasEntry) -> ssl.SSLContext:
-    """With the ssl.* options inside the login module, as in Java: the ssl.* options of the producer are for brokers."""
+    """Read the ssl.* options inside the login module, as Java does: the ssl.* options of the producer are for brokers."""
     options = ProducerConfig.conceal({f"ssl.{name}": value for name, value in entry.with_prefix("ssl.").items()})
     return tls_context(options, "sasl.jaas.config")
 
 
 class _Deadline:
-    """For the present step of a connection, in real time, since it limits sockets."""
+    """Limits the present step of a connection, in real time, since it limits sockets."""
 
     def __init__(self, seconds: float) -> None:
         self.set(seconds)

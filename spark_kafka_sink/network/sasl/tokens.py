@@ -146,7 +146,7 @@ class TokenCache:
 
     @property
     def principal_name(self) -> str | None:
-        """Of the latest token."""
+        """Return the name in the latest token."""
         token = self._token
         return None if token is None else token.principal_name
 

@@ -104,7 +104,7 @@ def fatal(error: KafkaError) -> FatalProducerError:
 
 
 def maybe_committed(error: KafkaError) -> KafkaError:
-    """Of a transaction whose end is refused after a commit that was not answered, or after it was prepared."""
+    """Make the error of a transaction whose end is refused after a commit that was not answered, or after it was prepared."""
     text = (
         f"{_sentence(error)} An earlier attempt of the commit, or another process, may have committed the transaction: whether it"
         " is committed is not known."

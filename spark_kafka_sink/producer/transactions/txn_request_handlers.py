@@ -236,7 +236,7 @@ class _OfTransaction(TxnRequestHandler):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AddPartitionsToTxnHandler(_OfTransaction):
-    """Where transaction.version is below 2: before the first batch of each partition."""
+    """Goes before the first batch of each partition, where transaction.version is below 2."""
 
     API = ApiKey.ADD_PARTITIONS_TO_TXN
     NAME = "AddPartitions"
@@ -266,7 +266,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AddOffsetsToTxnHandler(_OfTransaction):
-    """Where transaction.version is below 2: before TxnOffsetCommit, which completes the call."""
+    """Goes before TxnOffsetCommit, which completes the call, where transaction.version is below 2."""
 
     API = ApiKey.ADD_OFFSETS_TO_TXN
     NAME = "AddOffsets"

@@ -95,7 +95,7 @@ class Refusals:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Without dictionary and extension: the values that they stand for."""
+    """Return the values that a dictionary or an extension stands for."""
     while True:
         if isinstance(column, pa.DictionaryArray):
             column = _addressable_values(column.dictionary).take(column.indices)

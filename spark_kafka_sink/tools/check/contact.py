@@ -116,7 +116,7 @@ class Contacts:
 
 
 def _late(within_ms: int) -> KafkaError:
-    """Of a thread that waits for DNS, for a token, or for a Kerberos server, and cannot be interrupted."""
+    """Make the error of a thread that waits for DNS, for a token, or for a Kerberos server, and cannot be interrupted."""
     return NetworkError(f"no answer within {within_ms:,} ms")
 
 

@@ -130,7 +130,7 @@ def producer_option_names() -> list[OptionName]:
 
 
 def _rows(*sections: str) -> list[TableRow]:
-    """Without passwords: other users of the machine can read a command line."""
+    """Leave passwords out: other users of the machine can read a command line."""
     rows = (row for row in option_table() if row.section in sections and row.type != PASSWORD.name)
     return sorted(rows, key=lambda row: row.key)
 

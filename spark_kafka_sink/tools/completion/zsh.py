@@ -182,7 +182,7 @@ def _choices(options: Iterable[OptionName]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Of a spec, where these characters have a meaning."""
+    """Escape the characters that have a meaning in a spec."""
     return re.sub(r"([\[\]:\\])", r"\\\1", text)
 
 

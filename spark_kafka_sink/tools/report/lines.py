@@ -122,7 +122,7 @@ def _name(value: object) -> str:
 
 
 def _number(value: object, most: float) -> float:
-    """With three digits after the point, as the sink writes them: what is divided by a smaller number is infinite."""
+    """Keep three digits after the point, as the sink writes them: what is divided by a smaller number is infinite."""
     if type(value) not in NUMBERS or not 0 <= value <= most:  # type: ignore[operator]
         raise ValueError(f"{value!r} is not a number from 0 to {most:g}")
     return round(float(value), 3)  # type: ignore[arg-type]

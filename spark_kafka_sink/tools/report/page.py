@@ -42,7 +42,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Of a query."""
+    """The part of the page about a query."""
 
     name: str
     title: str
@@ -86,7 +86,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def _marked(text: str) -> Markup:
-    """With the names of options in code font."""
+    """Put the names of options into code font."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if OPTION.fullmatch(part) else part for part in OPTION.split(text)
     )

@@ -53,7 +53,7 @@ class Bucket:
 
 
 def _thinned(rows: Values) -> Values:
-    """At most SAMPLE of them, evenly spread."""
+    """Take at most SAMPLE of them, evenly spread."""
     if len(rows) <= SAMPLE:
         return rows
     return np.take(rows, np.linspace(0, len(rows) - 1, SAMPLE).round().astype(int), axis=0)
@@ -125,7 +125,7 @@ class Series:
         return np.array([_median(bucket.sample[:, column]) for bucket in self.buckets])
 
     def median_of(self, name: str, part: slice = slice(None)) -> float:
-        """Of all rows, or of the rows of a part of the buckets; NaN if none has a value."""
+        """Return the median of all rows, or of those in a part of the buckets; NaN if none has a value."""
         column = self._column[name]
         return _median(np.concatenate([[], *(bucket.sample[:, column] for bucket in self.buckets[part])]))
 
@@ -140,7 +140,7 @@ class Series:
 
 
 def highest(values: Values) -> float:
-    """Of those that are known; NaN if none is."""
+    """Return the highest value that is known; NaN if none is."""
     return float(np.fmax.reduce(values, initial=np.nan))
 
 

@@ -79,7 +79,7 @@ class Totals:
 
 
 class Pause(NamedTuple):
-    """Of a stream: nothing was committed between two commits, for `seconds` until the first task of the later one."""
+    """A stream's pause: nothing was committed between two commits, for `seconds` until the first task of the later one."""
 
     seconds: float
     after: float  # when the earlier one was committed, seconds since 1970
@@ -239,7 +239,7 @@ def _task_parts(commit: Commit, waited_for_brokers: float) -> dict[str, float]:
 
 @dataclass
 class Statistics:
-    """Of all queries, in the order in which they appeared. `commits_left_out`: of queries beyond MOST_QUERIES."""
+    """Holds all queries, in the order in which they appeared. `commits_left_out`: of queries beyond MOST_QUERIES."""
 
     queries: dict[str | None, Query] = field(default_factory=dict)
     commits_left_out: int = 0

@@ -152,7 +152,7 @@ def _is_left(now: Transaction, before: Transaction) -> bool:
 
 
 class CommitDecided(_Change):
-    """Of decided versions, with all of their transactions: some may have been committed before."""
+    """Commits decided versions, with all of their transactions: some may have been committed before."""
 
     VERB, DONE = "commit", "committed"
     OF_WHAT = " of a version that is decided"

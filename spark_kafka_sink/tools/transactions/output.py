@@ -99,7 +99,7 @@ def _decision(transaction: Transaction) -> str:
 
 
 def duration(ms: int) -> str:
-    """In its two largest units: 12s, 3m 05s, 2h 10m, 6d 01h."""
+    """Write a duration in its two largest units: 12s, 3m 05s, 2h 10m, 6d 01h."""
     seconds = ms // 1000
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
     if days:

@@ -169,7 +169,7 @@ def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool)
 
 
 def _decisions(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, KnownDecision]:
-    """By owner."""
+    """Return the decisions by owner."""
     owners = list(owners)
     try:
         found = decisions_of(client, names, owners)
