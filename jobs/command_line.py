@@ -135,7 +135,7 @@ def records(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
 
 
 def _formats(arguments: argparse.Namespace) -> dict[str, str]:
-    """Of key and value. The sink checks the names."""
+    """Return the formats of key and value. The sink checks the names."""
     options = sink_options(arguments)
     return {part: options.get(f"{part}Format", "").strip().lower() for part in ("key", "value")}
 

@@ -216,36 +216,44 @@ def _ivy_settings() -> list[str]:
 
 def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
     lines: list[str] = []
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as ivy:
-        timed_out = threading.Event()
-
-        def end_it() -> None:
-            timed_out.set()
-            ivy.kill()
-
-        watchdog = threading.Timer(FETCH_TIMEOUT_S, end_it)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            assert ivy.stdout is not None
-            fetched = 0
-            for line in ivy.stdout:
-                lines.append(line.strip())
-                if "[SUCCESSFUL ]" in line:
-                    fetched += 1
-                    if fetched % 10 == 0:
-                        progress(f"fetched {fetched} files of {name}")
-        except BaseException:
-            ivy.kill()
-            raise
-        finally:
-            watchdog.cancel()
+    fetched = 0
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as ivy,
+        _killed_after(ivy, FETCH_TIMEOUT_S) as timed_out,
+    ):
+        assert ivy.stdout is not None
+        for line in ivy.stdout:
+            lines.append(line.strip())
+            fetched += "[SUCCESSFUL ]" in line
+            if "[SUCCESSFUL ]" in line and fetched % 10 == 0:
+                progress(f"fetched {fetched} files of {name}")
     if timed_out.is_set():
         raise ToolError(f"Fetching {name} took more than {FETCH_TIMEOUT_S} s and was stopped: run it again to continue.")
     if ivy.returncode != 0:
         raise ToolError(_ivy_failure(name, lines))
+
+
+@contextlib.contextmanager
+def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[threading.Event]:
+    """Kill a process when its time is over, which sets the event, or when the block raises."""
+    timed_out = threading.Event()
+
+    def end_it() -> None:
+        timed_out.set()
+        process.kill()
+
+    watchdog = threading.Timer(timeout_s, end_it)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield timed_out
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        watchdog.cancel()
 
 
 def _ivy_failure(name: str, lines: Sequence[str]) -> str:

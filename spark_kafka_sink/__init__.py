@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import BrokerError as BrokerError
     from spark_kafka_sink.errors import ConfigError as ConfigError
     from spark_kafka_sink.errors import DeliveryError as DeliveryError
-    from spark_kafka_sink.errors import FailedToSendMessageError as FailedToSendMessageError
     from spark_kafka_sink.errors import FatalProducerError as FatalProducerError
     from spark_kafka_sink.errors import IllegalStateError as IllegalStateError
     from spark_kafka_sink.errors import InvalidRecordError as InvalidRecordError
@@ -40,13 +39,14 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import ProducerClosedError as ProducerClosedError
     from spark_kafka_sink.errors import ProducerFencedError as ProducerFencedError
     from spark_kafka_sink.errors import ProtocolError as ProtocolError
-    from spark_kafka_sink.errors import QueueFullError as QueueFullError
     from spark_kafka_sink.errors import RecordTooLargeError as RecordTooLargeError
     from spark_kafka_sink.errors import ResponseTooLargeError as ResponseTooLargeError
     from spark_kafka_sink.errors import SchemaError as SchemaError
     from spark_kafka_sink.errors import TransactionAbortedError as TransactionAbortedError
     from spark_kafka_sink.errors import TransactionTimeoutError as TransactionTimeoutError
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
+    from spark_kafka_sink.legacy.errors import FailedToSendMessageError as FailedToSendMessageError
+    from spark_kafka_sink.legacy.errors import QueueFullError as QueueFullError
     from spark_kafka_sink.network.cluster import Cluster as Cluster
     from spark_kafka_sink.network.cluster import Node as Node
     from spark_kafka_sink.network.cluster import PartitionInfo as PartitionInfo
@@ -152,6 +152,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.group_offsets",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
     "EndOutcome": "spark_kafka_sink.admin.transaction_operations",
+    "FailedToSendMessageError": "spark_kafka_sink.legacy.errors",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "ListedTransaction": "spark_kafka_sink.admin.transaction_operations",
@@ -165,6 +166,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "ProducerIdentity": "spark_kafka_sink.admin.transaction_operations",
     "ProducerInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
+    "QueueFullError": "spark_kafka_sink.legacy.errors",
     "RecordFuture": "spark_kafka_sink.producer.record_bundle",
     "RecordInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",

@@ -20,18 +20,17 @@ class tells callers how they can react. Tests and users match on the condition.
     ├── NetworkError               no broker answered, or a connection was lost
     │   └── AuthenticationError    client and broker do not accept each other: credentials, certificates, or only one uses TLS
     ├── ProtocolError              the bytes of a response are malformed
+    │   ├── ResponseTooLargeError      a response is larger than this client takes from that API
     │   └── UnsupportedVersionError    client and broker have no version of a request in common, or it lacks a field
     ├── BrokerError                a broker answered with an error code (protocol/error_codes.py)
     │   └── AuthorizationError     the user lacks a permission on a topic, the cluster or a transactional id; never retried
-    ├── DeliveryError              rows of a write were not acknowledged; the text contains the first failure
-    │   └── FailedToSendMessageError   the old producer gave up on messages; the text contains their partitions and the causes
-    └── QueueFullError             the old producer's queue was full until the time-out
+    └── DeliveryError              rows of a write were not acknowledged; the text contains the first failure
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -217,25 +216,3 @@ class AuthorizationError(BrokerError):
 
 class DeliveryError(KafkaError):
     condition = "KAFKA_DELIVERY_FAILED"
-
-
-class FailedToSendMessageError(DeliveryError):
-    """The old producer gave up on `messages`. `causes` has the error of each topic-partition, or of each topic for which no
-    partition could be chosen."""
-
-    condition = "KAFKA_FAILED_TO_SEND_MESSAGE"
-
-    def __init__(self, message: str, *, messages: Sequence[Any], causes: Mapping[str, KafkaError]) -> None:
-        super().__init__(message)
-        self.messages = tuple(messages)
-        self.causes = dict(causes)
-
-
-class QueueFullError(KafkaError):
-    """The old producer's queue is full. The first `queued` messages of the call are in the queue and will be sent."""
-
-    condition = "KAFKA_QUEUE_FULL"
-
-    def __init__(self, message: str, *, queued: int) -> None:
-        super().__init__(message)
-        self.queued = queued

@@ -160,7 +160,7 @@ def _average(reading: Reading) -> float:
 
 
 def _share(reading: Reading) -> float:
-    """Of a Stat of nanoseconds: their share of the elapsed time."""
+    """Return the share of the elapsed time that a Stat of nanoseconds has."""
     return reading.total / (reading.elapsed_ms * NS_PER_MS)
 
 
@@ -199,7 +199,7 @@ def average_and_max(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def time_and_share(name: str, stat: str, doc: str) -> list[Metric]:
-    """Of a Stat of nanoseconds."""
+    """Return the metrics of a Stat of nanoseconds."""
     return [Metric(f"{name}-time-ns-total", stat, _total, doc), Metric(f"{name}-ratio", stat, _share, doc)]
 
 

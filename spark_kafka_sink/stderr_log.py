@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Iterator
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LINE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 TIME_FORMAT = "%y/%m/%d %H:%M:%S"  # Spark's
 
 _WORKERS = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.", "pyspark.sql.streaming.")  # as in python -m …
@@ -26,7 +26,7 @@ class StderrHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter(FORMAT, TIME_FORMAT))
+        self.setFormatter(logging.Formatter(LINE_FORMAT, TIME_FORMAT))
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers or sys.stderr is None:

@@ -1,4 +1,4 @@
-"""The parts of the house style that ruff does not know: headings, names of tests, imports of tests, one class for each name."""
+"""The parts of the house style that ruff does not know: headings, names and imports of tests, one thing for each public name."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def found(pattern: str, files: Iterator[Path]) -> list[tuple[str, str]]:
 
 def test_headings_are_a_comment_in_capitals_without_rulers() -> None:
     assert found(r"^\s*# ?([-=#*]{3,}.*)$", sources()) == []
+
+
+def test_arguments_are_listed_in_one_form() -> None:
+    """On lines of their own, below a line that says Args:"""
+    other = found(r"^(.*\S.*\bArgs:.*|.*\bArgs:.*\S.*)$", iter(sorted(PACKAGE.rglob("*.py"))))
+    assert other == []
 
 
 def test_names_of_tests_are_short() -> None:
@@ -54,6 +60,27 @@ def test_tests_that_a_package_lists_are_there() -> None:
     assert [name for name in listed if f"\n{name[0]}\n".replace("…\n", "") not in there] == []
 
 
-def test_no_two_classes_of_the_package_share_a_name() -> None:
-    times = Counter(name for name, _ in found(r"^class ([A-Z]\w*)", iter(sorted(PACKAGE.rglob("*.py")))))
-    assert [name for name, count in times.items() if count > 1] == []
+# Names that mean the same in each module.
+SAME_MEANING = {
+    *("PROG", "EXAMPLES", "main", "build_parser", "run", "script", "json_line", "summary", "summary_json"),  # of each tool
+    *("markdown_table", "abort"),
+}
+
+
+def public_names(file: Path) -> Iterator[str]:
+    """Classes, functions and constants at the top level of a file."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (
+                each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name) and each.id.isupper()
+            )
+
+
+def test_no_two_files_of_the_package_share_a_public_name() -> None:
+    """NO_TIMESTAMP was a number in one file, and the text of an error in another."""
+    times = Counter(name for file in PACKAGE.rglob("*.py") for name in set(public_names(file)))
+    shared = {name for name, count in times.items() if count > 1 and len(name) > 1 and not name.startswith("_")}
+    assert shared - SAME_MEANING == set()

@@ -38,7 +38,7 @@ from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 logger = logging.getLogger(__name__)
 
 LEAST_WAIT_MS = 10  # between two checks of a node that takes no request now
-LOOK_AGAIN_MS = 50  # between two checks while every broker is busy, throttled or backing off
+BUSY_LOOK_MS = 50  # between two checks while every broker is busy, throttled or backing off
 
 
 @dataclass(eq=False, slots=True)
@@ -55,7 +55,10 @@ _Place = AnyBroker | Broker | int  # where asks queue; a number is a coordinator
 
 
 class Call:
-    """Args: on_outcome, called with the position of each ask when it has its outcome."""
+    """
+    Args:
+        on_outcome: called with the position of each ask when it has its outcome.
+    """
 
     def __init__(
         self,
@@ -179,7 +182,7 @@ class Call:
     def _send_to(self, place: _Place, now_ms: int) -> int:
         node_id = self._node_at(place, now_ms)
         if node_id is None:
-            return LOOK_AGAIN_MS
+            return BUSY_LOOK_MS
         while place in self._queues and self._network.ready(node_id, now_ms):
             self._send_batch(place, node_id, now_ms)
         if place not in self._queues:

@@ -10,10 +10,10 @@ from spark_kafka_sink.errors import printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.permissions import AclOperation, authorized_operations
 
-FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3
+FIRST_DESCRIBE_GROUPS_WITH_OPERATIONS = 3
 NOBODYS_PRODUCER_ID = (1 << 63) - 1  # brokers count up from 0
 
 
@@ -27,7 +27,7 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
     api_key = ApiKey.DESCRIBE_GROUPS
 
     def message(self, items: Sequence[str], node_id: int, version: int) -> DescribeGroupsRequest:  # noqa: ARG002
-        tells = version >= FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS
+        tells = version >= FIRST_DESCRIBE_GROUPS_WITH_OPERATIONS
         return DescribeGroupsRequest(groups=tuple(items), include_authorized_operations=tells)
 
     def judge(
@@ -60,7 +60,7 @@ class MayWriteToId(Operation[str, bool]):
 
     @property
     def versions(self) -> tuple[int, int | None]:
-        return 0, LAST_VERSION_BEFORE_TRANSACTION_V2
+        return 0, LAST_END_TXN_BEFORE_V2
 
     def message(self, items: Sequence[str], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002
         (item,) = items

@@ -23,7 +23,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
 )
 from spark_kafka_sink.protocol.permissions import AclOperation, authorized_operations
 
-FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 8
+FIRST_METADATA_WITH_OPERATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class DescribeTopic(Operation[str, TopicDescription | None]):
         return MetadataRequest(
             topics=tuple(MetadataRequestTopic(name=topic) for topic in items),
             allow_auto_topic_creation=False,
-            include_topic_authorized_operations=version >= FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS,
+            include_topic_authorized_operations=version >= FIRST_METADATA_WITH_OPERATIONS,
         )
 
     def judge(self, item: str, answer: MetadataResponse, version: int) -> Done[TopicDescription | None] | Retry:  # noqa: ARG002

@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
@@ -68,7 +68,7 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
 
     @property
     def versions(self) -> tuple[int, int | None]:
-        last = LAST_VERSION_BEFORE_TRANSACTION_V2
+        last = LAST_END_TXN_BEFORE_V2
         return (last + 1, API_TABLE[ApiKey.END_TXN].max_version) if self.is_v2 else (0, last)
 
     def message(self, items: Sequence[PreparedTransaction], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002

@@ -5,6 +5,7 @@
     producer_config.py       ProducerConfig: the producer's options under Kafka's own keys
     security_config.py       its part for TLS and SASL: security.protocol, ssl.*, sasl.*
     producer_rules.py        what the producer's options require of each other
+    serializer_config.py     SerializerConfig: the options of the producer's Avro serializers
     registry_config.py       RegistryConfig: the options of a schema registry under Confluent's names
     keys_without_effect.py   keys that are accepted with a warning
     sasl.py                  what the SASL options mean together, and their rules

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.config.registry_config import RegistryConfig
 
 BINARY, AVRO, FRAMED = FORMATS = ("binary", "avro", "framed")
-KEY, VALUE = PARTS_WITH_FORMAT = ("key", "value")
+KEY_PART, VALUE_PART = PARTS_WITH_FORMAT = ("key", "value")
 
 LATEST, VERSION, ID, TEXT = "latest", "version", "id", "text"
 _ID_PREFIX = "id:"
@@ -235,7 +235,7 @@ def format_conflicts(values: Mapping[str, Any], own: Mapping[str, object], regis
         registry: checked too; None if no option names one.
     """
     given_formats = [f"{part}Format" for part in PARTS_WITH_FORMAT if f"{part}Format" in own and f"{part}_format" not in values]
-    formats = {part: values.get(f"{part}_format", BINARY) for part in (VALUE, KEY)}
+    formats = {part: values.get(f"{part}_format", BINARY) for part in (VALUE_PART, KEY_PART)}
     if given_formats:
         return  # an invalid format is a problem of its own
     for part, format_name in formats.items():

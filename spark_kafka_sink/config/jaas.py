@@ -46,7 +46,7 @@ class JaasProblem(NamedTuple):
     text: str
 
 
-NO_OPTIONS = JaasEntry("", {})  # stands for a sasl.jaas.config that is not set
+NO_JAAS_ENTRY = JaasEntry("", {})  # stands for a sasl.jaas.config that is not set
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 # As java.io.StreamTokenizer with the settings of Kafka's JaasConfig. `/` outside of quotes begins a comment. A quoted text ends

@@ -2,8 +2,7 @@
 
 An option is a field of a dataclass: `linger_ms: int = option("linger.ms", LONG, default=5, at_least=0, doc="…")`. `rows_of`
 returns the Options of such a class; reading values, their error texts and the printed tables (option_tables.py) all use these.
-This file knows no option by name. The options are in producer_config.py, security_config.py, sink_options.py and
-legacy/config.py.
+This file knows no option by name. The options are in the other files of config/, and in legacy/config.py.
 Laws: all problems of a configuration are reported together; a secret never shows in a repr, a log line or an error.
 """
 
@@ -150,7 +149,7 @@ class Option:
     doc: str
     at_least: float | None = None
     at_most: float | None = None
-    also: float | None = None  # one value below at_least that is allowed too
+    or_exactly: float | None = None  # one value below at_least that is allowed too, like -1 for a codec's default
     choices: tuple[str, ...] = ()
     ignore_case: bool = False
     non_empty: bool = False
@@ -169,7 +168,7 @@ class Option:
 
     def _check(self, value: Any) -> None:
         both = f" (allowed: {self.allowed()})" if self.at_least is not None and self.at_most is not None else ""
-        if self.at_least is not None and value < self.at_least and value != self.also:
+        if self.at_least is not None and value < self.at_least and value != self.or_exactly:
             raise InvalidValueError(f"Value must be at least {self.at_least}{both}")
         if self.at_most is not None and value > self.at_most:
             raise InvalidValueError(f"Value must be no more than {self.at_most}{both}")
@@ -191,7 +190,7 @@ class Option:
         if self.kind is BOOLEAN:
             return "true, false"
         if self.at_least is not None and self.at_most is not None:
-            return f"{self.at_least} to {self.at_most}" + ("" if self.also is None else f", or {self.also}")
+            return f"{self.at_least} to {self.at_most}" + ("" if self.or_exactly is None else f", or {self.or_exactly}")
         if self.at_least is not None:
             return f"at least {self.at_least}"
         return "not empty" if self.non_empty else ""

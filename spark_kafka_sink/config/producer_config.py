@@ -32,7 +32,7 @@ from spark_kafka_sink.config.option import (
     rows_of,
     warn_once,
 )
-from spark_kafka_sink.config.producer_rules import ACKS_ALL, RULES, Values
+from spark_kafka_sink.config.producer_rules import ACKS_ALL, PRODUCER_RULES, Values
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import SecurityConfig
 from spark_kafka_sink.errors import ConfigError
@@ -114,7 +114,7 @@ class ProducerConfig(SecurityConfig):
     # compression
     compression_type: str = option("compression.type", STRING, default="none", choices=("none", "gzip", "snappy", "lz4", "zstd"),
         doc="Codec that compresses batches.")
-    compression_gzip_level: int = option("compression.gzip.level", INT, default=-1, at_least=1, at_most=9, also=-1,
+    compression_gzip_level: int = option("compression.gzip.level", INT, default=-1, at_least=1, at_most=9, or_exactly=-1,
         doc="gzip level; -1: the codec's default.")
     compression_lz4_level: int = option("compression.lz4.level", INT, default=9, at_least=1, at_most=17,
         doc="lz4 level; 9: the fast compressor; all others: the high-compression one.")
@@ -238,9 +238,9 @@ class ProducerConfig(SecurityConfig):
         warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], PRODUCER_KEYS, prefix)
         if defaults:
             _lower_defaults(values, rows, invalid)
-        for keys, apply in RULES:
+        for keys, apply in PRODUCER_RULES:
             if invalid.isdisjoint(keys):
-                problems.extend(apply(values))
+                problems.extend(apply(values) or ())  # a default has no problems
         return cls(**values)
 
     def to_mapping(self) -> dict[str, object]:

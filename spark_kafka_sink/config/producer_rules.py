@@ -1,15 +1,15 @@
 """What the producer's options require of each other. In Java: ProducerConfig.postProcessParsedConfig and
 KafkaProducer.configureDeliveryTimeout.
 
-A rule gets the values of all options by attribute name (and under "given" the set of keys that the user wrote). It may change
-values, and returns what is wrong. ProducerConfig.check applies RULES in order of declaration; a rule whose keys include one with
-an invalid value is skipped, since that value is reported already.
+Each function gets the values of all options by attribute name (and under "given" the set of keys that the user wrote). A `@rule`
+yields what is wrong and changes nothing; a `@default` changes values. ProducerConfig.check applies both in order of declaration.
+It skips those whose keys include one with an invalid value, since that value is reported already.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -32,15 +32,26 @@ ACKS_ALL = -1
 Values = dict[str, Any]
 
 
-Rule = Callable[[Values], Iterable[str]]
-RULES: list[tuple[tuple[str, ...], Rule]] = []
+Rule = Callable[[Values], Iterator[str]]
+Default = Callable[[Values], None]
+PRODUCER_RULES: list[tuple[tuple[str, ...], Rule | Default]] = []
 
 
 def rule(*keys: str) -> Callable[[Rule], Rule]:
-    """Add the function below to RULES. `keys`: the rule is skipped if one of them has an invalid value."""
+    """Add the function below to PRODUCER_RULES. It yields problems. `keys`: it is skipped if one of them has an invalid value."""
 
     def add(function: Rule) -> Rule:
-        RULES.append((keys, function))
+        PRODUCER_RULES.append((keys, function))
+        return function
+
+    return add
+
+
+def default(*keys: str) -> Callable[[Default], Default]:
+    """Add the function below to PRODUCER_RULES. It assigns values. `keys`: as for `rule`."""
+
+    def add(function: Default) -> Default:
+        PRODUCER_RULES.append((keys, function))
         return function
 
     return add
@@ -57,7 +68,6 @@ def _bootstrap_servers_are_required(values: Values) -> Iterator[str]:
 
 @rule("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
 def _idempotence_requires_acks_and_retries(values: Values) -> Iterator[str]:
-    """An explicit enable.idempotence=true is an error if acks or retries contradict it; the default is then switched off."""
     if not values["enable_idempotence"]:
         return
     if values["max_in_flight_requests_per_connection"] > 5:  # a broker remembers the last 5 batches of a producer and partition
@@ -65,6 +75,22 @@ def _idempotence_requires_acks_and_retries(values: Values) -> Iterator[str]:
             "To use the idempotent producer, max.in.flight.requests.per.connection must be set to at most 5."
             f" Current value is {values['max_in_flight_requests_per_connection']}. Or set enable.idempotence=false."
         )
+    if "enable.idempotence" in values["given"]:
+        for problem, _ in _against_idempotence(values):
+            yield problem
+
+
+@default("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
+def _switch_idempotence_off(values: Values) -> None:
+    """Switch the default enable.idempotence=true off if acks or retries contradict it."""
+    if values["enable_idempotence"] and "enable.idempotence" not in values["given"]:
+        for _, reason in _against_idempotence(values):
+            logger.info("Idempotence will be disabled because %s.", reason)
+            values["enable_idempotence"] = False
+
+
+def _against_idempotence(values: Values) -> list[tuple[str, str]]:
+    """What contradicts idempotence: as an error, and as a reason to switch it off."""
     conflicts = []
     if values["retries"] == 0:
         conflicts.append(("Must set retries to non-zero when using the idempotent producer.", "retries is set to 0"))
@@ -75,12 +101,7 @@ def _idempotence_requires_acks_and_retries(values: Values) -> Iterator[str]:
                 f"acks is set to {values['acks']}, not set to 'all'",
             )
         )
-    for problem, reason in conflicts:
-        if "enable.idempotence" in values["given"]:
-            yield problem
-        else:
-            logger.info("Idempotence will be disabled because %s.", reason)
-            values["enable_idempotence"] = False
+    return conflicts
 
 
 @rule("transactional.id", "enable.idempotence", "transaction.two.phase.commit.enable")
@@ -93,15 +114,17 @@ def _transactions_require_idempotence(values: Values) -> Iterator[str]:
 
 @rule("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
 def _delivery_timeout_covers_linger_and_one_request(values: Values) -> Iterator[str]:
-    least_ms = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
-    if values["delivery_timeout_ms"] >= least_ms:
-        return
-    if "delivery.timeout.ms" in values["given"]:
+    if "delivery.timeout.ms" in values["given"] and values["delivery_timeout_ms"] < _least_delivery_timeout_ms(values):
         yield (
             "delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms;"
             f" it is {values['delivery_timeout_ms']}, they are {values['linger_ms']} + {values['request_timeout_ms']}"
         )
-    else:
+
+
+@default("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
+def _raise_delivery_timeout(values: Values) -> None:
+    least_ms = _least_delivery_timeout_ms(values)
+    if "delivery.timeout.ms" not in values["given"] and values["delivery_timeout_ms"] < least_ms:
         warn_once(
             "delivery.timeout.ms is raised from %d to %d, which is linger.ms + request.timeout.ms",
             values["delivery_timeout_ms"],
@@ -110,8 +133,13 @@ def _delivery_timeout_covers_linger_and_one_request(values: Values) -> Iterator[
         values["delivery_timeout_ms"] = least_ms
 
 
-@rule("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms")
-def _backoffs_do_not_exceed_their_maximum(values: Values) -> Iterable[str]:
+def _least_delivery_timeout_ms(values: Values) -> int:
+    least_ms: int = values["linger_ms"] + values["request_timeout_ms"]
+    return min(least_ms, INT_MAX)
+
+
+@default("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms")
+def _keep_backoffs_below_their_maximum(values: Values) -> None:
     given = values["given"]
     if "reconnect.backoff.ms" in given and "reconnect.backoff.max.ms" not in given:
         values["reconnect_backoff_max_ms"] = values["reconnect_backoff_ms"]
@@ -122,12 +150,11 @@ def _backoffs_do_not_exceed_their_maximum(values: Values) -> Iterable[str]:
         if values[_attribute(key)] > values[_attribute(maximum)]:
             warn_once("%s is greater than %s and is lowered to %d ms", key, maximum, values[_attribute(maximum)])
             values[_attribute(key)] = values[_attribute(maximum)]
-    return ()
 
 
 @rule("security.protocol", "ssl.protocol", "ssl.enabled.protocols", "ssl.keystore.type", "ssl.truststore.type")
 def _tls_options_are_complete(values: Values) -> Iterator[str]:
-    """In Java: DefaultSslEngineFactory.createKeystore and createTruststore."""
+    """Check what Java checks in DefaultSslEngineFactory.createKeystore and createTruststore."""
     if values["security_protocol"] not in ("SSL", "SASL_SSL"):
         return
 
@@ -200,25 +227,28 @@ def _sasl_options_are_complete(values: Values) -> Iterator[str]:
         warn_once("Option 'sasl.client.callback.handler.class' has no effect: %s", JVM)
 
 
-@rule("partitioner.class")
-def _removed_partitioners_are_the_built_in_one(values: Values) -> Iterable[str]:
+@default("partitioner.class")
+def _replace_removed_partitioners(values: Values) -> None:
     name = values["partitioner_class"]
     if name in (DEFAULT_PARTITIONER, UNIFORM_STICKY):
         logger.info("partitioner.class=%s was removed in Kafka 4.0; the built-in partitioner replaces it", name)
         values["partitioner_class"] = None
         values["partitioner_ignore_keys"] |= name == UNIFORM_STICKY
-    return ()
 
 
 _client_numbers = count(1)
 
 
-@rule("client.id")
-def _client_has_a_name(values: Values) -> Iterator[str]:
+@default("client.id")
+def _name_the_client(values: Values) -> None:
     if "client.id" not in values["given"]:
         values["client_id"] = f"producer-{values['transactional_id'] or next(_client_numbers)}"
-        if len(values["client_id"].encode()) > MAX_STRING_BYTES:
-            yield "transactional.id is too long to be part of a client.id; shorten it, or set client.id"
+
+
+@rule("client.id")
+def _name_of_the_client_fits(values: Values) -> Iterator[str]:
+    if "client.id" not in values["given"] and len(values["client_id"].encode()) > MAX_STRING_BYTES:
+        yield "transactional.id is too long to be part of a client.id; shorten it, or set client.id"
 
 
 def _attribute(key: str) -> str:

@@ -33,7 +33,7 @@ from spark_kafka_sink.config.option import (
     rows_of,
     warn_once,
 )
-from spark_kafka_sink.config.sasl import ALLOWED_URLS
+from spark_kafka_sink.config.sasl import ALLOWED_URLS, LOOPBACK
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
 from spark_kafka_sink.config.security_config import STORE_TYPES
 from spark_kafka_sink.errors import ConfigError, printable
@@ -43,10 +43,9 @@ ALLOWED_REGISTRY_URLS = "PYKAFKA_SINK_SCHEMA_REGISTRY_ALLOWED_URLS"
 
 URL_KEY = "schema.registry.url"
 USER_INFO, FROM_URL = "USER_INFO", "URL"
-STATIC_TOKEN, OAUTHBEARER = "STATIC_TOKEN", "OAUTHBEARER"
+STATIC_TOKEN, OAUTH_TOKEN = "STATIC_TOKEN", "OAUTHBEARER"
 TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = "TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"
 _STRATEGIES = (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME)
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 _IN_LOGIN = " (in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F)"
@@ -114,7 +113,7 @@ def _token_endpoint(url: str) -> str:
         raise InvalidValueError("it is not a URL like https://host/path")
     if parts.username is not None or parts.password is not None:
         raise InvalidValueError("it must not hold a name or password; use bearer.auth.client.id and bearer.auth.client.secret")
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
         raise InvalidValueError("it must begin with https:// (http:// is for localhost only)")
     return url
 
@@ -167,7 +166,7 @@ class RegistryConfig:
             "version.")
     use_latest_version: bool = option("use.latest.version", BOOLEAN, default=False,
         doc="true: write with the latest version of the subject, as valueSchema=latest and keySchema=latest do.")
-    latest_cache_ttl_sec: int = option("latest.cache.ttl.sec", INT, default=60, at_least=0, also=-1,
+    latest_cache_ttl_sec: int = option("latest.cache.ttl.sec", INT, default=60, at_least=0, or_exactly=-1,
         doc="How many seconds the sink takes the latest version for the latest, before it asks again between two micro-batches; "
             "-1: as long as its process lives. KafkaProducer never asks again.")
     normalize_schemas: bool = option("normalize.schemas", BOOLEAN, default=False,
@@ -185,7 +184,7 @@ class RegistryConfig:
     basic_auth_user_info: Secret | None = option("basic.auth.user.info", PASSWORD, default=None,
         doc="User and password, as user:password.")
     bearer_auth_credentials_source: str | None = option("bearer.auth.credentials.source", STRING, default=None,
-        choices=(STATIC_TOKEN, OAUTHBEARER), ignore_case=True, convert=str.upper,
+        choices=(STATIC_TOKEN, OAUTH_TOKEN), ignore_case=True, convert=str.upper,
         doc="STATIC_TOKEN: bearer.auth.token. OAUTHBEARER: tokens from bearer.auth.issuer.endpoint.url. Not set: the one "
             "whose options are set.")
     bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, convert=_token,
@@ -257,7 +256,7 @@ class RegistryConfig:
 
     @staticmethod
     def pick(mapping: Mapping[str, object]) -> dict[str, object]:
-        """Of a larger configuration what concerns a registry, under the names of this class, with every secret wrapped.
+        """Pick what concerns a registry from a larger configuration, under the names of this class, with every secret wrapped.
 
         Names that Confluent also writes with `schema.registry.` before them lose it, unless that hides another value under the
         short one; names that are unknown but belong to the registry's families are taken too. `check` reports both.
@@ -310,7 +309,7 @@ class RegistryConfig:
             return self.bearer_auth_credentials_source
         if self.bearer_auth_token is not None:
             return STATIC_TOKEN
-        return OAUTHBEARER if self.bearer_auth_issuer_endpoint_url else None
+        return OAUTH_TOKEN if self.bearer_auth_issuer_endpoint_url else None
 
 
 REGISTRY_KEYS: dict[str, Option] = {row.key: row for row in rows_of(RegistryConfig).values()}
@@ -418,7 +417,7 @@ def _bearer(config: RegistryConfig) -> Iterator[str]:
     source = config.token_source
     if source == STATIC_TOKEN and config.bearer_auth_token is None:
         yield "bearer.auth.credentials.source=STATIC_TOKEN needs bearer.auth.token"
-    if source == OAUTHBEARER:
+    if source == OAUTH_TOKEN:
         needed = ("bearer.auth.issuer.endpoint.url", "bearer.auth.client.id", "bearer.auth.client.secret")
         missing = [key for key in needed if not getattr(config, key.replace(".", "_"))]
         if missing:
@@ -445,7 +444,7 @@ def _secrets_in_clear_text(config: RegistryConfig) -> Iterable[str]:
     for address in config.schema_registry_url:
         parts = urlsplit(address.url)
         has_secret = config.login_of(address) is not None or config.token_source is not None
-        if has_secret and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        if has_secret and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             warn_once("%s=%s: the login is sent in clear text; use https", URL_KEY, address.url)
     return ()
 

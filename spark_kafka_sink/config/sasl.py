@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_kafka_sink.config.jaas import NO_OPTIONS, JaasEntry, JaasProblem, parse_jaas
+from spark_kafka_sink.config.jaas import NO_JAAS_ENTRY, JaasEntry, JaasProblem, parse_jaas
 from spark_kafka_sink.errors import printable
 
 PLAIN, OAUTHBEARER, GSSAPI, AWS_MSK_IAM = "PLAIN", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"
@@ -57,6 +57,7 @@ UNSECURED_PREFIX = "unsecuredLogin"
 # CVE-2025-27817. A login sends what is in the file to a server that the options name as well.
 ALLOWED_URLS = "PYKAFKA_SINK_OAUTHBEARER_ALLOWED_URLS"
 ALLOWED_FILES = "PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # this machine, to which a secret may go without TLS
 _ASSERTION_FILES = ("assertion_file", "assertion_private_key_file", "assertion_template_file")
 
 
@@ -101,7 +102,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
 def read_entry(values: Mapping[str, Any]) -> JaasEntry | JaasProblem:
     """The entry of sasl.jaas.config; NO_OPTIONS if the option is not set."""
     secret = values["sasl_jaas_config"]
-    return NO_OPTIONS if secret is None else parse_jaas(secret.reveal())
+    return NO_JAAS_ENTRY if secret is None else parse_jaas(secret.reveal())
 
 
 def _mismatch(values: Mapping[str, Any], entry: JaasEntry) -> str:
@@ -189,7 +190,7 @@ def _endpoint(values: Mapping[str, Any], source: str) -> Iterator[str]:
         yield f"{key} is not set, or is not a URL like https://host/path"
     elif url.username is not None or url.password is not None:
         yield f"{key} must not hold a name or password; use sasl.oauthbearer.client.credentials.client.id and …client.secret"
-    elif url.scheme != "https" and not (url.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")):
+    elif url.scheme != "https" and not (url.scheme == "http" and host in LOOPBACK):
         yield f"{key} must begin with https:// (http:// is for localhost only), or with file:"
     if not _is_url_allowed(values["sasl_oauthbearer_token_endpoint_url"] or "", source):
         yield (

@@ -64,7 +64,7 @@ SERIALIZER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(Serializer
 
 
 def serializer_options(mapping: Mapping[str, object]) -> dict[str, object]:
-    """Of a producer's configuration what these options and those of the registry are, with every secret wrapped."""
+    """Pick these options and those of the registry from a producer's configuration, with every secret wrapped."""
     own = {key: value for key, value in mapping.items() if key in SERIALIZER_KEYS}
     return conceal(own, SERIALIZER_KEYS) | RegistryConfig.pick(mapping)
 

@@ -80,7 +80,7 @@ def _plain_identifier(name: str) -> str:
 _PLAIN = re.compile(r"[A-Za-z0-9._~:@/+= -]+")
 
 # What may happen to a row that cannot be written.
-FAIL, SKIP, DEAD_LETTER = OUTCOMES = ("fail", "skip", "deadLetter")
+FAIL_TASK, SKIP, DEAD_LETTER = OUTCOMES = ("fail", "skip", "deadLetter")
 KEEP_FIRST = "keepFirst"
 
 
@@ -113,8 +113,8 @@ class SinkOptions(FormatOptions):
     allow_unnamed_write: bool = option("allowUnnamedWrite", BOOLEAN, default=False,
         doc="exactly-once: true allows a df.write without a name. A repetition writes all of its rows again.")
     on_non_deterministic_replay: str = option(
-        "onNonDeterministicReplay", STRING, default=FAIL, choices=(FAIL, KEEP_FIRST), ignore_case=True,
-        convert=lambda text: KEEP_FIRST if text.lower() == KEEP_FIRST.lower() else FAIL,
+        "onNonDeterministicReplay", STRING, default=FAIL_TASK, choices=(FAIL_TASK, KEEP_FIRST), ignore_case=True,
+        convert=lambda text: KEEP_FIRST if text.lower() == KEEP_FIRST.lower() else FAIL_TASK,
         doc="exactly-once: when a repetition of a committed write brings other rows. fail: it is an error. keepFirst: none of "
             "them is written, with a warning, and the report counts them.")
     marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
@@ -126,11 +126,11 @@ class SinkOptions(FormatOptions):
         doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp, by which brokers "
             "delete old records.")
     on_record_too_large: str = option(
-        "onRecordTooLarge", STRING, default=FAIL, choices=OUTCOMES, ignore_case=True, convert=_outcome,
+        "onRecordTooLarge", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True, convert=_outcome,
         doc="What happens to a row that is larger than max.request.size or than the topic accepts. fail: the task fails. skip: "
             "the row is left out. deadLetter: it is written to deadLetterTopic.")
     on_invalid_record: str = option(
-        "onInvalidRecord", STRING, default=FAIL, choices=OUTCOMES, ignore_case=True, convert=_outcome,
+        "onInvalidRecord", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True, convert=_outcome,
         doc="The same for a row that cannot be written, such as one with a null topic, or that a broker rejects (INVALID_RECORD, "
             "INVALID_TIMESTAMP).")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,

@@ -41,7 +41,8 @@ class Heartbeat:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        self._changed = threading.Condition()  # guards the next one
+        # Guards the next one. A Condition is safe here: no interrupt strikes the thread that waits, and callers only notify it.
+        self._changed = threading.Condition()  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
         self._is_over = False
         self._has_failed = False  # only its thread, once it has started
 

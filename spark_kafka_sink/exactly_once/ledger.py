@@ -24,8 +24,8 @@ from spark_kafka_sink.exactly_once.ledger_records import (
     digest_of,
     fits_one_offset,
     overflow_groups_in,
+    overflow_pieces,
     pack_entries,
-    pieces_of,
     read_decision,
     read_marker,
     unpack_entries,
@@ -129,7 +129,7 @@ class Ledger:
         if fits_one_offset(text, packed):
             self._write(self.names.decision_group(self.owner), decision.version, f"{text} entries={packed}")
             return
-        pieces = pieces_of(packed)
+        pieces = overflow_pieces(packed)
         for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
             self._write(group, decision.version, piece)
         where = f"overflow={len(pieces)} digest={digest_of(packed)}"

@@ -129,7 +129,7 @@ def fits_one_offset(text: str, packed: str) -> bool:
     return len(text) + len(packed) <= METADATA_BYTES - 50
 
 
-def pieces_of(packed: str) -> list[str]:
+def overflow_pieces(packed: str) -> list[str]:
     """Cut the entries of a decision into what fits into overflow groups."""
     return [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
 

@@ -39,7 +39,10 @@ def escaped(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Args: prefix: option transactionalIdPrefix."""
+    """
+    Args:
+        prefix: option transactionalIdPrefix.
+    """
 
     prefix: str
 

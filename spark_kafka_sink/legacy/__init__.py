@@ -4,6 +4,7 @@
     event_handler.py    one dispatch of messages and its retries
     messages.py         KeyedMessage
     partitioner.py      the old partitioner
+    errors.py           what only this producer raises
     config.py           the old options, and the serializers and the partitioner that they name
 
 Built on KafkaProducer. No other part of the package imports it.

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import (
-    FailedToSendMessageError,
     InvalidRecordError,
     KafkaError,
     ProducerClosedError,
@@ -30,10 +29,11 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig, Plugins
+from spark_kafka_sink.legacy.errors import FailedToSendMessageError
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.hand_overs import INTERRUPTED
+from spark_kafka_sink.producer.hand_overs import INTERRUPTED_CONDITION
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.serializers import serialize
@@ -271,7 +271,7 @@ def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMe
 
 def _has_ended(error: KafkaError) -> bool:
     """Whether KafkaProducer has: it was closed, or an interrupt ended it."""
-    return isinstance(error, ProducerClosedError) or error.condition == INTERRUPTED
+    return isinstance(error, ProducerClosedError) or error.condition == INTERRUPTED_CONDITION
 
 
 def _in_words(failures: Sequence[_PartitionFailure]) -> str:

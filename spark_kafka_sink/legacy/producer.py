@@ -24,9 +24,10 @@ from random import Random
 from types import TracebackType
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
-from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.interrupts import Inside, Signal, Waiters
 from spark_kafka_sink.legacy.config import conceal_legacy, read_config
+from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
 from spark_kafka_sink.legacy.event_handler import EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.producer import forks
@@ -192,7 +193,9 @@ def _closed_error() -> ProducerClosedError:
 
 @dataclass(eq=False, repr=False)
 class SendQueue:
-    """At most `capacity` messages in order. `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_ms`.
+    """Holds at most `capacity` messages in order.
+
+    `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_ms`.
 
     Closing the queue replaces the old client's shutdown message, for which the queue had to have room. A closed queue accepts no
     messages, and `take` returns those that are left without waiting.

@@ -16,6 +16,7 @@ A connection
     tls/, sasl/              TLS connections and the ssl.* options; the SASL mechanisms
 Helpers
     dns.py                   host names to addresses
+    https.py                 TLS and the proxy of token servers and schema registries
     background.py            threads for work that may block
     backoff.py, network_metrics.py
 """

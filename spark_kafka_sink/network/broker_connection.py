@@ -4,10 +4,11 @@ One thread at a time: the Sender, or the caller of an admin client. The object l
 connections come and go. NetworkClient and ConnectionSetup report what happened, and ask what is allowed. The Selector owns the
 sockets, Connection frames the bytes.
 
-    DISCONNECTED ──connecting──> CONNECTING ──checking_api_versions──> CHECKING_API_VERSIONS ──become_ready──> READY
-         ▲                           └───────────────────┴───── disconnected ──────┴─────────────────────────────┘
-    READY ──reauthenticating──> REAUTHENTICATING ──become_ready──> READY   (or disconnected, as from any other)
-    authentication_failed after disconnected: AUTHENTICATION_FAILED, from where connecting is allowed after back-off too.
+    DISCONNECTED ──> CONNECTING ──> CHECKING_API_VERSIONS ──> READY <──> REAUTHENTICATING
+      │     ▲          ▲     │                │                 │               │
+      │     └──────────┼─────┴────────────────┴─────────────────┴───────────────┘   disconnected()
+      │                │
+      └──> AUTHENTICATION_FAILED   authentication_failed(), after disconnected(); connects again after its back-off
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _C = ConnectionState
 _DISCONNECTED = frozenset({_C.DISCONNECTED, _C.AUTHENTICATION_FAILED})
 _CONNECTED = frozenset({_C.CHECKING_API_VERSIONS, _C.READY, _C.REAUTHENTICATING})
 _PREPARING = frozenset({_C.CONNECTING, _C.CHECKING_API_VERSIONS, _C.REAUTHENTICATING})
-NEXT: dict[ConnectionState, frozenset[ConnectionState]] = {
+NEXT_CONNECTION_STATES: dict[ConnectionState, frozenset[ConnectionState]] = {
     _C.CONNECTING: frozenset({_C.CHECKING_API_VERSIONS, _C.DISCONNECTED}),
     _C.CHECKING_API_VERSIONS: frozenset({_C.READY, _C.DISCONNECTED}),
     _C.READY: frozenset({_C.REAUTHENTICATING, _C.DISCONNECTED}),
@@ -100,7 +101,7 @@ class BrokerConnection:
     def _forget_connection(self) -> None:
         """Forget what belongs to one TCP connection."""
         self.is_resolving = False  # the background worker looks up the node's name
-        self.protocol: Connection | None = None  # from the start of a TCP connection on
+        self.framing: Connection | None = None  # from the start of a TCP connection on
         self.next_request: HandshakeRequest | None = None  # of the handshake, until it can be sent
         self.api_versions: NodeApiVersions | None = None  # from the end of the first handshake on
         self._handshake: Handshake | None = None  # while the connection is not ready, or its session is being renewed
@@ -108,7 +109,7 @@ class BrokerConnection:
         self.sasl.connection_ended()
 
     def _transition_to(self, state: ConnectionState) -> None:
-        if state not in NEXT[self.state]:
+        if state not in NEXT_CONNECTION_STATES[self.state]:
             raise RuntimeError(f"connection to {self.node.address} cannot go from {self.state.name} to {state.name}")
         self.state = state
 
@@ -194,9 +195,9 @@ class BrokerConnection:
         return self.api_versions.latest_usable_version(request.message.API_KEY, request.max_version)
 
     def _transmit(self, request: ClientRequest, version: int, now_ms: int, *, is_internal: bool) -> None:
-        assert self.protocol is not None
-        buffers = self.protocol.send(request.message, version, expect_response=request.expect_response)
-        in_flight = InFlightRequest(request, version, is_internal, now_ms, self.protocol.last_correlation_id)
+        assert self.framing is not None
+        buffers = self.framing.send(request.message, version, expect_response=request.expect_response)
+        in_flight = InFlightRequest(request, version, is_internal, now_ms, self.framing.last_correlation_id)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
         self.in_flight.append(in_flight)
@@ -232,9 +233,9 @@ class BrokerConnection:
         """Start the TCP connection. Raises OSError: there is no way to the address."""
         self._last_address = self._addresses[0]
         logger.debug("= node %d: connecting to %s at %s", self.node.id, self.node.address, self._last_address)
-        protocol = Connection(self._config.client_id, peer=f"node {self.node.id}")
-        self._selector.connect(self.node.id, self._last_address, protocol)
-        self.protocol = protocol
+        framing = Connection(self._config.client_id, peer=f"node {self.node.id}")
+        self._selector.connect(self.node.id, self._last_address, framing)
+        self.framing = framing
 
     # HANDSHAKE AND SESSION
 
@@ -307,7 +308,11 @@ class BrokerConnection:
             self._transition_to(ConnectionState.DISCONNECTED)
 
     def authentication_failed(self, now_ms: int, error: AuthenticationError, *, attempts: int = 1) -> None:
-        """Args: attempts, the number of attempts that ended with this result."""
+        """Keep the error, and back off once more.
+
+        Args:
+            attempts: that ended with this result.
+        """
         self.authentication_error = error
         self.refusals += attempts
         self.last_attempt_ms = now_ms

@@ -48,7 +48,7 @@ class ConnectionFailures:
         else:
             logger.debug("= node %d: disconnected from %s: %s", node_id, address, reason)
         if disconnect.state is not ChannelState.EXPIRED:
-            self._metadata.connection_failed(address, reason)
+            self._metadata.report_unreachable(address, reason)
 
     def authentication_failed(
         self, connection: BrokerConnection, now_ms: int, cause: AuthenticationError, *, attempts: int
@@ -63,7 +63,7 @@ class ConnectionFailures:
         self._refused_in_this_poll.add(connection.node.id)
         connection.authentication_failed(now_ms, error, attempts=attempts)
         if self._no_broker_accepts():
-            self._metadata.fatal_error(error)
+            self._metadata.report_fatal_error(error)
 
     def refusal(self, node_id: int) -> AuthenticationError | None:
         """The error with which everything that waits for this node fails; None if nothing has to fail.
@@ -92,5 +92,5 @@ class ConnectionFailures:
         return all(each and each.is_shut_out for each in connections) and sum(each.refusals for each in connections if each) > 1
 
     def _of_cluster(self) -> list[BrokerConnection | None]:
-        """By broker of the cluster; None before the first attempt to connect."""
+        """Return a connection for each broker of the cluster; None before the first attempt to connect."""
         return [self._connections.get(node.id) for node in self._metadata.cluster().nodes]

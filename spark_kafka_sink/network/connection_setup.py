@@ -152,7 +152,7 @@ class ConnectionSetup:
             connection.sasl.connection_ready(session.mechanisms)  # accepted when the broker answers a request
         else:
             connection.accepted()
-        self.metadata.connection_ready(connection.node.address)
+        self.metadata.report_reachable(connection.node.address)
         logger.debug("= node %d: ready: %s", connection.node.id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
 
     def forget(self, node_id: int) -> None:

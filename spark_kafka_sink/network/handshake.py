@@ -178,8 +178,10 @@ def _in_words(mechanisms: tuple[str, ...]) -> str:
 
 
 def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
-    """In the newest version that both sides support. A broker that rejects our version names its own; if it does not, or rejects
-    that version too, the request is sent in version 0, which every broker supports.
+    """Ask in the newest version that both sides support.
+
+    A broker that rejects our version names its own. If it does not, or rejects that version too, the request is sent in version
+    0, which every broker supports.
     """
     request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=_software_version())
     version = API_TABLE[ApiKey.API_VERSIONS].max_version
@@ -208,7 +210,7 @@ def _software_version() -> str:
 
 
 class SaslDetection:
-    """For one node, over all connections to it. Sender thread only.
+    """Finds out whether one node's listener demands a login, over all connections to it. Sender thread only.
 
     A listener with SASL answers ApiVersions from any client, and closes the connection without an answer at the next request.
     After a connection is lost that way, the handshake of the next one asks for the SASL mechanisms that the listener offers. If

@@ -197,7 +197,7 @@ class Metadata:
     def _is_newer_than_locked(self, version: int) -> bool:
         error = self._take_error_locked()
         if error is not None:
-            raise error
+            raise fresh_copy(error)
         return self._update_version > version
 
     def raise_error_for_topic(self, topic: str) -> None:
@@ -207,7 +207,7 @@ class Metadata:
             self._topic_errors = {}
             fatal = self._take_fatal_error_locked()
             if fatal is not None:
-                raise fatal
+                raise fresh_copy(fatal)
             if error is not None:
                 found = error.error(f"topic {topic}")
                 found.message += to_grant(error, topic=topic)
@@ -216,7 +216,8 @@ class Metadata:
     def take_error(self) -> KafkaError | None:
         """Return the error that `await_update` would raise at once, if there is one. It counts as raised."""
         with self._lock:
-            return self._take_error_locked()
+            error = self._take_error_locked()
+            return None if error is None else fresh_copy(error)
 
     def _take_error_locked(self) -> KafkaError | None:
         error = self._take_fatal_error_locked()
@@ -225,9 +226,10 @@ class Metadata:
         return error
 
     def _take_fatal_error_locked(self) -> KafkaError | None:
+        """Return the error that is kept. Raise a copy: a local that holds what is raised would keep the caller's frames."""
         error = self._permanent_error or self._fatal_error
         self._fatal_error = None
-        return None if error is None else fresh_copy(error)
+        return error
 
     def last_connection_error(self) -> str | None:
         """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None if all could."""
@@ -294,7 +296,7 @@ class Metadata:
             self._failures += 1
             self._equivalent_responses = 0
 
-    def fatal_error(self, error: KafkaError) -> None:
+    def report_fatal_error(self, error: KafkaError) -> None:
         """Raise `error` to one caller that waits now, or to the next one that waits."""
         with self._lock:
             self._fatal_error = error
@@ -328,13 +330,13 @@ class Metadata:
         """Why this producer cannot be used any more; None if it can."""
         return self._permanent_error
 
-    def connection_failed(self, address: str, reason: str) -> None:
+    def report_unreachable(self, address: str, reason: str) -> None:
         """For last_connection_error()."""
         with self._lock:
             self._connection_errors.pop(address, None)
             self._connection_errors[address] = reason
 
-    def connection_ready(self, address: str) -> None:
+    def report_reachable(self, address: str) -> None:
         with self._lock:
             self._connection_errors.pop(address, None)
 

@@ -82,7 +82,7 @@ class NetworkClient:
         self._metadata = metadata
         self._clock = clock
         self._random = random or Random()
-        self._login = _login(config, clock, self._random)  # None without SASL
+        self._login = login_for(config, clock, self._random)  # None without SASL
         self._metrics = metrics or NetworkMetrics()
         self._selector: Selectable = selector or _selector(config, clock, self._metrics)
         self._connections: dict[int, BrokerConnection] = {}  # of every node that a connection was ever attempted to
@@ -181,7 +181,7 @@ class NetworkClient:
         return None if connection is None else connection.api_versions
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
-        """Of one node, or of all. The client's own requests count. Any thread."""
+        """Count the requests in flight to one node, or to all, the client's own included. Any thread."""
         if node_id is None:
             return sum(len(each.in_flight) for each in self._connections.copy().values())  # a copy: other threads read metrics
         connection = self._connections.get(node_id)
@@ -465,7 +465,7 @@ def _prove(connection: BrokerConnection) -> None:
 
 def _too_large(connection: BrokerConnection) -> ResponseTooLargeError | None:
     """The error of the oldest request in flight, if its response has ended the connection."""
-    error = None if connection.protocol is None else connection.protocol.error
+    error = None if connection.framing is None else connection.framing.error
     if not isinstance(error, ResponseTooLargeError):
         return None
     return ResponseTooLargeError(f"node {connection.node.id} ({connection.node.address}): {error.message}")
@@ -487,7 +487,8 @@ def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
     return responses
 
 
-def _login(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
+def login_for(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
+    """None without SASL. Raises ConfigError as `login_of` does."""
     if not config.security_protocol.startswith("SASL_"):
         return None
     # Here: what some mechanisms need (http, json, email) takes as long to import as all the rest of the network.
@@ -500,12 +501,13 @@ def _selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> 
     return Selector(
         clock,
         connections_max_idle_ms=config.connections_max_idle_ms,
-        open_transport=_transport_factory(config),
+        open_transport=transport_factory(config),
         metrics=metrics,
     )
 
 
-def _transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
+def transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
+    """What opens a connection, with TLS if security.protocol says so."""
     if config.security_protocol in ("SSL", "SASL_SSL"):
         return TlsConnector(config)
     return partial(

@@ -52,7 +52,10 @@ class NodeMetrics:
 
 
 class NetworkMetrics:
-    """Args: samples, shared with the reader; without it the numbers go nowhere."""
+    """
+    Args:
+        samples: shared with the reader; without it the numbers go nowhere.
+    """
 
     def __init__(self, samples: Samples | None = None) -> None:
         self.samples = samples or Samples()

@@ -103,7 +103,11 @@ class _Channel:
 
 
 class Selector:
-    """Args: connections_max_idle_ms, negative for no limit; open_transport, which makes a transport for an address."""
+    """
+    Args:
+        connections_max_idle_ms: negative for no limit.
+        open_transport: makes a transport for an address.
+    """
 
     def __init__(
         self,
@@ -333,8 +337,10 @@ class Selector:
                 return
 
     def _close_oldest_idle_connection(self) -> None:
-        """At most one per poll. A connection that waits for an answer, or is being written to, is not idle, however long that
-        takes: request.timeout.ms is its limit.
+        """Close at most one per poll.
+
+        A connection that waits for an answer, or is being written to, is not idle, however long that takes: request.timeout.ms
+        is its limit.
         """
         if self._max_idle_ms < 0:
             return

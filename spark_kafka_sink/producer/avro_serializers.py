@@ -81,7 +81,9 @@ class AvroSerializers:
     # COLUMNS: send_columns and send_table
 
     def encode_columns(self, given: ProducerColumns) -> ProducerColumns:
-        """With keys and values as bytes. Blocks for max.block.ms at most for each topic, and when the registry has to be asked.
+        """Return the columns with keys and values as bytes.
+
+        Blocks for max.block.ms at most for each topic, and when the registry has to be asked.
 
         Raises:
             KafkaTimeoutError, InvalidRecordError, BrokerError: a topic does not exist, or brokers do not tell it.
@@ -97,7 +99,7 @@ class AvroSerializers:
         return replace(given, **encoded)
 
     def _encode_column(self, part: str, topic: str | pa.Array, column: pa.Array) -> pa.Array:
-        """Where each topic has a schema of its own, the rows of each by themselves, then all in their order."""
+        """Encode a column. Where each topic has a schema of its own, its rows are encoded by themselves and then put in order."""
         if isinstance(topic, str):
             return _require_all(self._column_format(part, column.type, topic).encode(column), part)
         names, codes = names_and_codes(topic)
@@ -145,7 +147,7 @@ class AvroSerializers:
             raise SerializationError(f"{part} of type {type(value).__name__} cannot be serialized as Avro: {error}") from error
 
     def encode_object(self, part: str, topic: str, taken: object) -> Any:
-        """At once, where its exact size, or its bytes, must be known before it is gathered. Raises InvalidRecordError.
+        """Encode an object at once, where its size or its bytes must be known before it is gathered. Raises InvalidRecordError.
 
         A part that is no Avro is bytes already.
         """

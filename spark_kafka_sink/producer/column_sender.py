@@ -33,8 +33,8 @@ from spark_kafka_sink.producer.topic_rows import (
     by_topic,
     check_topic_type,
     explicit_partitions,
+    record_rows,
     row_count,
-    rows_of,
 )
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
@@ -74,7 +74,7 @@ class ColumnSender:
         count = row_count(given)
         if self.avro is not None:
             given = self.avro.encode_columns(given)
-        columns = rows_of(given, count, self.clock.wall_ms())
+        columns = record_rows(given, count, self.clock.wall_ms())
         topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.rows))
         try:
             slices = self._checked_slices(topics)
@@ -91,7 +91,7 @@ class ColumnSender:
         self._append_all(hand_over, slices, owner, owner_of)
 
     def _checked_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
-        """With the partitions that a user's partitioner chose, and metadata with the partitions of each."""
+        """Check sizes, wait for the partitions of each topic, and let a user's partitioner choose among them."""
         for rows in topics:
             bounds = size_upper_bounds(rows.columns)
             largest = int(bounds.argmax())
@@ -160,7 +160,7 @@ class ColumnSender:
         interceptors = self.plugins.interceptors_of_gathered
         if interceptors is not None:
             given = interceptors.on_send_gathered(given)
-        columns = rows_of(given, len(bundle), self.clock.wall_ms())
+        columns = record_rows(given, len(bundle), self.clock.wall_ms())
         bundle.become(columns)
         explicit = explicit_partitions(given.partition, columns.rows)
         rows = TopicRows(bundle.topic, columns, explicit, np.arange(len(bundle), dtype=np.int32))
@@ -196,5 +196,5 @@ def _encoded(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, to
 
 
 def _decided(partitioner: UserPartitioner, rows: TopicRows, cluster: Cluster) -> TopicRows:
-    """With the partitions that a user's partitioner chooses for rows that name none. Raises KafkaError."""
+    """Let a user's partitioner choose partitions for the rows that name none. Raises KafkaError."""
     return replace(rows, explicit=np.concatenate([partitioner.decide(part, cluster) for part in rows.slices()]))

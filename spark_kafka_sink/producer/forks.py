@@ -36,8 +36,8 @@ class LeftBehind(Protocol):
 _watched: WeakSet[LeftBehind] = WeakSet()
 
 
-def watch(each: LeftBehind) -> None:
-    _watched.add(each)
+def watch(owner: LeftBehind) -> None:
+    _watched.add(owner)
 
 
 def generation() -> int:

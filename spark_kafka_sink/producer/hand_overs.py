@@ -21,13 +21,13 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.interrupts import Waiters
 
-INTERRUPTED = "KAFKA_INTERRUPTED"  # the condition of the error
+INTERRUPTED_CONDITION = "KAFKA_INTERRUPTED"  # the condition of the error
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # What the code raises by itself while rows are handed over. Everything is whole then: rows that are in no batch have failed, and
-# a batch that could not be filled fails. Any other exception comes from outside, or is one that nobody reckoned with.
+# a batch that could not be filled fails. Any other exception comes from outside, or is a bug.
 ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
 
 
@@ -61,7 +61,10 @@ class HandOver:
 
 
 class HandOvers:
-    """Args: clock; on_failure, called when an interrupt has ended the producer: it stops `send` and wakes the Sender."""
+    """
+    Args:
+        on_failure: called when an interrupt has ended the producer: it stops `send` and wakes the Sender.
+    """
 
     def __init__(self, clock: Clock, on_failure: Callable[[], None]) -> None:
         self._clock = clock
@@ -112,5 +115,5 @@ def _failure(interrupt: str) -> KafkaError:
     return KafkaError(
         f"{interrupt} ended a call that was handing rows over, and the producer with it: rows that are not acknowledged may be"
         " written or not. Close this producer and make a new one",
-        condition=INTERRUPTED,
+        condition=INTERRUPTED_CONDITION,
     )

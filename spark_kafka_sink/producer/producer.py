@@ -73,8 +73,8 @@ class KafkaProducer(TransactionalMethods):
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None:
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on none of our frames holds the caller's options: a traceback with locals would show their secrets.
-        parts = [option.partition(".")[0] for option, wanted in serializers.items() if is_avro(wanted)]
-        config, of_registry = _split_options(config, serializers) if parts else (config, {})
+        avro_parts = [option.partition(".")[0] for option, wanted in serializers.items() if is_avro(wanted)]
+        config, of_registry = _split_options(config, serializers) if avro_parts else (config, {})
         config = ProducerConfig.conceal({key: value for key, value in config.items() if key not in serializers})
         self._serialize_key = find_serializer("key.serializer", serializers["key.serializer"])
         self._serialize_value = find_serializer("value.serializer", serializers["value.serializer"])
@@ -83,9 +83,14 @@ class KafkaProducer(TransactionalMethods):
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
         self._avro: AvroSerializers | None = None
-        if parts:
-            waiting = self._config.max_block_ms, self._may_wait, self.partitions_for
-            self._avro = _avro_serializers(parts, of_registry, *waiting)
+        if avro_parts:
+            self._avro = _avro_serializers(
+                avro_parts,
+                of_registry,
+                max_block_ms=self._config.max_block_ms,
+                may_wait=self._may_wait,
+                await_topic=self.partitions_for,
+            )
         self._generation = forks.generation()
         self._clock = clock or Clock()
         with ExitStack() as if_this_fails:
@@ -531,6 +536,7 @@ def _split_options(
 def _avro_serializers(
     parts: Sequence[str],
     options: Mapping[str, object],
+    *,
     max_block_ms: int,
     may_wait: Callable[[], bool],
     await_topic: Callable[[str], object],

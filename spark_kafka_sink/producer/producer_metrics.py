@@ -109,7 +109,10 @@ class _TopicStats:
 
 
 class ProducerMetrics:
-    """Args: config, for metrics.sample.window.ms and metrics.num.samples; clock."""
+    """
+    Args:
+        config: metrics.sample.window.ms and metrics.num.samples are read from it.
+    """
 
     def __init__(self, config: ProducerConfig, clock: Clock) -> None:
         self._clock = clock

@@ -56,7 +56,7 @@ class ProducerParts:
         if_this_fails: ExitStack,
         may_wait: Callable[[], bool],
         largest_record: int,
-        avro: AvroSerializers | None = None,
+        avro: AvroSerializers | None,
     ) -> None:
         self._config = config
         self._clock = clock

@@ -144,7 +144,7 @@ def _beside_a_record(value: object, callback: object, fields: Mapping[str, Any])
 # CHECKS: partition, headers and timestamp of a record, and its size
 
 RECORD_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD  # an upper bound of what a record takes beside key, value and headers
-HEADERS = pa.map_(pa.string(), pa.binary())  # the type of a headers column that is made of records
+HEADERS_MAP = pa.map_(pa.string(), pa.binary())  # the type of a headers column that is made of records
 
 
 class RecordDetails(NamedTuple):
@@ -213,7 +213,7 @@ def null_topic(row: int) -> InvalidRecordError:
 class SizeLimits:
     """How large a record may be, by max.request.size, or `largest_record` if that is more, and by buffer.memory."""
 
-    def __init__(self, config: ProducerConfig, largest_record: int = 0) -> None:
+    def __init__(self, config: ProducerConfig, largest_record: int) -> None:
         by_request = max(config.max_request_size, largest_record)
         self._limits = {"max.request.size": by_request, "buffer.memory": config.buffer_memory}
         self.largest_record = min(self._limits.values())

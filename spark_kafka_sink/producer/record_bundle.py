@@ -25,7 +25,7 @@ from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
 from spark_kafka_sink.producer.plugins.interceptors import InterceptedOwner, Interceptors
-from spark_kafka_sink.producer.producer_record import HEADERS, Callback, ProducerColumns, RecordDetails, RecordMetadata
+from spark_kafka_sink.producer.producer_record import HEADERS_MAP, Callback, ProducerColumns, RecordDetails, RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.varint import Int64Column
@@ -51,8 +51,9 @@ class RecordFuture:
         return self._bundle.is_settled(self._index)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record was written. Blocks until the record is settled, at most `timeout` seconds.
+        """Return where the record was written. Blocks until the record is settled, at most `timeout` seconds.
 
+        The time-out is in seconds as in concurrent.futures; that of `Delivery.result` is in milliseconds.
         Raises the record's error, or KafkaTimeoutError when the record is not settled in time.
         """
         error = self.exception(timeout)
@@ -192,7 +193,7 @@ class RecordBundle:
         rows, headers = len(self.values), None
         if any(each.headers for each in self.details.values()):
             none = RecordDetails()
-            headers = pa.array([self.details.get(row, none).headers for row in range(rows)], HEADERS)
+            headers = pa.array([self.details.get(row, none).headers for row in range(rows)], HEADERS_MAP)
         keys = column_of("key", self.topic, self.keys) if self.keys.count(None) < rows else None
         named = self._named_partitions()
         partitions = pa.array(named, mask=named == NO_PARTITION)

@@ -20,7 +20,7 @@ from spark_kafka_sink.records.row_mapping import PARTS, RowMapping, nearest_colu
 
 NO_TOPIC = "no topic: pass its name as in send_table(name, table), or a table with the column topic"
 NO_VALUE = "there is no column value; nulls in it are tombstones, but it must be there"
-HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 ZONES = "dt.tz_localize('UTC') in pandas, dt.replace_time_zone('UTC') in polars, AT TIME ZONE 'UTC' in SQL"
 
 
@@ -98,7 +98,7 @@ def _plain_name(column: str) -> str:
 
 def _problems_of_types(columns: Mapping[str, pa.DataType]) -> Iterator[str]:
     for name, kind in columns.items():
-        types, fits, remedy = RULES[name]
+        types, fits, remedy = COLUMN_RULES[name]
         plain = _plain(kind)
         if not pa.types.is_null(plain) and not fits(plain):
             yield f"column {name} has type {kind}; it must be {types}: {remedy(plain)}"
@@ -150,7 +150,7 @@ def _headers_remedy(_: pa.DataType) -> str:
 
 
 # What the type of a column must be, in words and as a check, and what to do about another.
-RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]] = {
+COLUMN_RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]] = {
     "topic": ("string", is_text, lambda _: "cast it to string before sending"),
     "value": ("string or binary", is_payload, _payload_remedy),
     "key": ("string or binary", is_payload, _payload_remedy),
@@ -178,7 +178,7 @@ def _has_no_entries(kind: pa.DataType) -> bool:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without extension types and dictionaries."""
+    """Replace extension types and dictionaries by the values that they stand for."""
     return pa.chunked_array([_decode(piece) for piece in pieces_of(column)], _plain(column.type))
 
 
@@ -189,4 +189,4 @@ def _decode(piece: pa.Array) -> pa.Array:
 
 
 def _as_headers(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(HEADERS if _has_no_entries(column.type) else pa.large_list(column.type.value_type))
+    return column.cast(HEADERS_TYPE if _has_no_entries(column.type) else pa.large_list(column.type.value_type))

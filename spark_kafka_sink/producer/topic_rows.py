@@ -58,7 +58,7 @@ class TopicRows:
         return TopicRows(self.topic, self.columns.take(chosen), self.explicit[chosen], self.rows[chosen])
 
 
-def rows_of(given: ProducerColumns, rows: int, now_ms: int) -> RecordColumns:
+def record_rows(given: ProducerColumns, rows: int, now_ms: int) -> RecordColumns:
     """The columns as records. A row without a timestamp gets `now_ms`."""
     timestamps: pa.Array | int = now_ms if given.timestamp is None else given.timestamp
     return record_columns(given.value, given.key, given.headers, timestamps, now_ms, rows=rows)

@@ -57,7 +57,7 @@ class ErrorCode:
 
     @property
     def condition(self) -> str:
-        """Of the exceptions that `error` makes."""
+        """Return the condition of the exceptions that `error` makes."""
         return f"KAFKA_{self.name}"
 
     def error(self, where: str, broker_message: str | None = None) -> KafkaError:

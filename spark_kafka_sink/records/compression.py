@@ -45,13 +45,13 @@ def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | N
 
 
 def compress_blocks(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> memoryview:
-    """Compress some of a batch's records, while they are in the CPU's cache, for `framed`. Only for codecs with a frame."""
+    """Compress some of a batch's records while they are in the CPU's cache. `framed_blocks` joins them. The codec has a frame."""
     opening, closing = CODECS[codec].frame or (b"", b"")
     packed = memoryview(compress(codec, data, level))
     return packed[len(opening) : len(packed) - len(closing)]
 
 
-def framed(codec: str, blocks: Sequence[memoryview]) -> list[memoryview]:
+def framed_blocks(codec: str, blocks: Sequence[memoryview]) -> list[memoryview]:
     """One batch's compressed records, from the results of compress_blocks for their parts."""
     opening, closing = CODECS[codec].frame or (b"", b"")
     return [piece for piece in [memoryview(opening), *blocks, memoryview(closing)] if piece]

@@ -174,7 +174,7 @@ def pieces_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """In one chunk; copied if it has several."""
+    """Return the column in one chunk; copied if it has several."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     return column

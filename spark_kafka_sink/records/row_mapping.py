@@ -45,7 +45,7 @@ class RowMapping:
 
     @classmethod
     def find(cls, columns: Sequence[str], topic: str | None, *, with_timestamp: bool) -> RowMapping:
-        """By the names of all columns. `topic`: of all rows; None: the column decides."""
+        """Find the columns by their names. `topic`: of all rows; None: the column decides."""
         found = {name: columns.index(name) for name in PARTS if name in columns}
         return cls(
             topic=found.get("topic") if topic is None else topic,

@@ -318,7 +318,7 @@ class _Parser:
         return name
 
     def _aliases(self, declared: dict[str, Any], namespace: str | None) -> tuple[str, ...]:
-        """With the namespace, if they are those of a type. Ignored if malformed: only readers use them."""
+        """Return the aliases, with the namespace if they are those of a type. Ignored if malformed: only readers use them."""
         listed = declared.get("aliases")
         aliases = [alias for alias in listed if isinstance(alias, str)] if isinstance(listed, list) else []
         return tuple(f"{namespace}.{alias}" if namespace and "." not in alias else alias for alias in aliases)

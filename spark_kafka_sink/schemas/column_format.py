@@ -45,7 +45,7 @@ class ColumnFormat:
             SchemaError: the column's type is not the planned one, and cannot be converted to it.
         """
         if self.encoder is None:
-            return EncodedColumn(framed(column, self.prefix), [])
+            return EncodedColumn(framed_column(column, self.prefix), [])
         return self.encoder.encode(self._as_planned(column), self.prefix)
 
     def _as_planned(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -58,7 +58,7 @@ class ColumnFormat:
             raise SchemaError(f"the {self.use.part} was planned as {self.type} and arrives as {column.type}: {error}") from error
 
 
-def framed(column: pa.Array | pa.ChunkedArray, prefix: bytes) -> pa.Array:
+def framed_column(column: pa.Array | pa.ChunkedArray, prefix: bytes) -> pa.Array:
     """`prefix` before each payload that is not null.
 
     Raises:

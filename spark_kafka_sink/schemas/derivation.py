@@ -96,7 +96,7 @@ class _Derivation:
             return "null"
         if pa.types.is_struct(type):
             return self._record(type, place)
-        if _is_list(type):
+        if is_list(type):
             items = self.of(type.value_type, type.value_field.nullable, place.of_items())
             return {"type": "array", "items": items}
         if pa.types.is_map(type):
@@ -138,7 +138,7 @@ class _Derivation:
 
     def _map(self, type: pa.MapType, place: _NamedPlace) -> Json:
         key = plain_type(type.key_type)
-        if not _is_string(key):
+        if not is_string(key):
             self._problems.append(
                 f"{place.path} is a map with keys of type {key}, but the keys of an Avro map are strings: cast them, as in"
                 f" map_from_arrays(transform(map_keys(m), k -> string(k)), map_values(m))"
@@ -188,18 +188,18 @@ def _is_any(*tests: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bo
     return lambda type: any(test(type) for test in tests)
 
 
-_is_list = _is_any(
+is_list = _is_any(
     pa.types.is_list,
     pa.types.is_large_list,
     pa.types.is_fixed_size_list,
     pa.types.is_list_view,
     pa.types.is_large_list_view,
 )
-_is_string = _is_any(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_is_binary = _is_any(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
-_is_int = _is_any(pa.types.is_int8, pa.types.is_int16, pa.types.is_int32, pa.types.is_uint8, pa.types.is_uint16)
+is_string = _is_any(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+is_binary = _is_any(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+is_int = _is_any(pa.types.is_int8, pa.types.is_int16, pa.types.is_int32, pa.types.is_uint8, pa.types.is_uint16)
 _is_long = _is_any(pa.types.is_int64, pa.types.is_uint32)
-_is_float = _is_any(pa.types.is_float16, pa.types.is_float32)
+is_float = _is_any(pa.types.is_float16, pa.types.is_float32)
 
 
 def _is_instant(type: pa.DataType) -> bool:
@@ -207,12 +207,12 @@ def _is_instant(type: pa.DataType) -> bool:
 
 
 _SCALARS: tuple[tuple[Any, Json], ...] = (
-    (_is_string, "string"),
-    (_is_binary, "bytes"),
+    (is_string, "string"),
+    (is_binary, "bytes"),
     (pa.types.is_boolean, "boolean"),
-    (_is_int, "int"),
+    (is_int, "int"),
     (_is_long, "long"),
-    (_is_float, "float"),
+    (is_float, "float"),
     (pa.types.is_float64, "double"),
     (pa.types.is_date, {"type": "int", "logicalType": "date"}),
     (_is_instant, {"type": "long", "logicalType": "timestamp-micros"}),

@@ -71,7 +71,7 @@ def _without_null(schema: Any) -> tuple[bool, Any]:
 
 
 def _kind(schema: Any) -> str:
-    """Of what is written as an object, its type; empty for a name and for a union."""
+    """Return the type of what is written as an object; empty for a name and for a union."""
     return str(schema.get("type")) if isinstance(schema, dict) else ""
 
 

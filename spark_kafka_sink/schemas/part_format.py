@@ -23,7 +23,7 @@ from spark_kafka_sink.schemas.column_format import ColumnFormat
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD, derive_schema
 from spark_kafka_sink.schemas.frame import FIRST_MESSAGE, confluent_prefix
 from spark_kafka_sink.schemas.registry import RegisteredSchema
-from spark_kafka_sink.schemas.resolution import resolve
+from spark_kafka_sink.schemas.resolution import resolve_column
 
 _AVRO_SCHEMA, _PROTOBUF_SCHEMA = "AVRO", "PROTOBUF"  # as the registry calls them
 
@@ -115,7 +115,7 @@ class PartFormat:
         return self._of_text(registry.for_writing(subject, self.text), subject)
 
     def for_topic(self, registry: Registry, topic: str | None) -> ColumnFormat:
-        """`look`, and `register` if need be: for who has no other problems to tell.
+        """`look`, and `register` if need be: for callers that collect no other problems.
 
         Raises:
             SchemaError: the column and the schema contradict each other.
@@ -185,7 +185,7 @@ def _resolution(
         schema = parse_schema(text, dict(references))
     except SchemaError as error:
         return None, (f"the schema of the {at} cannot be used: {error.message}",)
-    encoder = resolve(type, schema, at=at, truncates_timestamps=truncates_timestamps, problems=problems)
+    encoder = resolve_column(type, schema, at=at, truncates_timestamps=truncates_timestamps, problems=problems)
     return (None if problems else encoder), tuple(problems)
 
 

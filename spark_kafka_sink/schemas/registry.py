@@ -28,7 +28,7 @@ from spark_kafka_sink.schemas.registry_errors import (
     RegistryError,
 )
 
-AVRO = "AVRO"
+AVRO_TYPE = "AVRO"
 MAX_REFERENCES = 200
 MAX_REFERENCED_CHARACTERS = 16_000_000  # of all texts that a schema refers to
 # Against all versions that the mode names; not every registry has this request. Against the latest version: all have it.
@@ -119,7 +119,8 @@ class SchemaRegistry:
         return None if is_subject_missing else self._latest_if_equal(subject, text)
 
     def _latest_if_equal(self, subject: str, text: str) -> RegisteredSchema | None:
-        """For registries that compare texts with their blanks, as Apicurio's does unless normalize.schemas is set."""
+        """Look at the latest version, for registries that compare texts with their blanks, as Apicurio's does unless
+        normalize.schemas is set."""
         try:
             latest = self.latest(subject)
             return latest if json.loads(latest.text) == json.loads(text) else None
@@ -182,7 +183,7 @@ class SchemaRegistry:
         what = f"register a schema in subject {printable(subject)}"
         request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize(), {"schema": text})
         schema_id = _number(self._ask(request).get("id"), what)
-        return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO, text, {}, None)
+        return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO_TYPE, text, {}, None)
 
     def require_compatible(self, subject: str, text: str) -> None:
         """Changes nothing. Raises RegistryError if the registry would refuse `text`; a user who may not ask learns nothing."""
@@ -249,7 +250,7 @@ class SchemaRegistry:
         return body
 
     def _schema(self, body: Mapping[str, Any], subject: str | None, what: str) -> RegisteredSchema:
-        text, schema_type = body.get("schema"), body.get("schemaType") or AVRO
+        text, schema_type = body.get("schema"), body.get("schemaType") or AVRO_TYPE
         if not isinstance(text, str) or not isinstance(schema_type, str) or not _is_unicode(text):
             raise _malformed(what, "there is no schema in it")
         return RegisteredSchema(
@@ -258,7 +259,7 @@ class SchemaRegistry:
             subject,
             schema_type,
             text,
-            self._references(body.get("references"), what) if schema_type == AVRO else {},
+            self._references(body.get("references"), what) if schema_type == AVRO_TYPE else {},
             _write_rules(body.get("ruleSet")),
         )
 

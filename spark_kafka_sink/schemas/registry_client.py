@@ -161,7 +161,7 @@ class RegistryClient:
         return found
 
     def _ask(self, address: RegistryAddress, request: RegistryRequest, attempt: RegistryAttempt) -> RegistryAnswer | _NoAnswer:
-        """On a thread of its own."""
+        """Send the request and read the answer. Runs on a thread of its own."""
         urllib3 = self._urllib3
         headers = HiddenHeaders({"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE})
         headers |= self._login.headers(address)
@@ -244,7 +244,7 @@ def _message(answer: RegistryAnswer) -> str:
 
 
 def _failure(url: str, error: Exception, sent: HiddenHeaders) -> _NoAnswer:
-    """In words; urllib3 wraps the cause, and names objects of its own in its texts."""
+    """Put a failure into words: urllib3 wraps the cause, and names objects of its own in its texts."""
     import ssl
 
     reason: BaseException = error
@@ -262,7 +262,7 @@ def _failure(url: str, error: Exception, sent: HiddenHeaders) -> _NoAnswer:
 
 
 def _too_late(request: RegistryRequest, limit_ms: int) -> RegistryError:
-    """For a further request of a call, such as for a reference."""
+    """Say that no time is left for a further request of a call, such as for a reference."""
     return RegistryError(
         f"cannot {request.what}: the registry has taken all of schema.registry.default.api.timeout.ms={limit_ms} for the requests"
         " before",
@@ -279,5 +279,5 @@ def _unreachable(request: RegistryRequest, failures: list[_NoAnswer], attempts: 
 
 
 def _shown_url(url: str) -> str:
-    """Without a login and without a query, which may hold one."""
+    """Leave out a login, and a query, which may hold one."""
     return printable(without_login(url.partition("?")[0])) or "an address that it does not name"

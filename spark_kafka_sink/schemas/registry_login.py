@@ -12,9 +12,9 @@ from random import Random
 from urllib.parse import quote
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.jaas import NO_OPTIONS
+from spark_kafka_sink.config.jaas import NO_JAAS_ENTRY
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.config.registry_config import OAUTHBEARER, RegistryAddress, RegistryConfig, can_be_header
+from spark_kafka_sink.config.registry_config import OAUTH_TOKEN, RegistryAddress, RegistryConfig, can_be_header
 from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes
 from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post
 from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache, token_error
@@ -51,7 +51,7 @@ class RegistryLogin:
 
     def __init__(self, config: RegistryConfig, clock: Clock) -> None:
         self._config = config
-        self._tokens = _token_cache(config, clock) if config.token_source == OAUTHBEARER else None
+        self._tokens = _token_cache(config, clock) if config.token_source == OAUTH_TOKEN else None
 
     def headers(self, address: RegistryAddress) -> HiddenHeaders:
         """Empty without a login. Blocks while a token is fetched. Raises AuthenticationError when there is none."""
@@ -90,7 +90,7 @@ def _token_cache(config: RegistryConfig, clock: Clock) -> TokenCache:
             "sasl.login.retry.backoff.max.ms": config.schema_registry_retries_max_wait_ms,
         }
     )
-    endpoint = TokenEndpoint(of_brokers, NO_OPTIONS, partial(client_credentials_post, of_brokers, NO_OPTIONS), clock)
+    endpoint = TokenEndpoint(of_brokers, NO_JAAS_ENTRY, partial(client_credentials_post, of_brokers, NO_JAAS_ENTRY), clock)
     return TokenCache(
         endpoint.token,
         RefreshWindow.of(of_brokers),

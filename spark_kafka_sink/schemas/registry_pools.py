@@ -6,19 +6,16 @@ import contextlib
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import unquote
 
-from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.registry_config import RegistryAddress, RegistryConfig
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.network.tls.ssl_context import client_context
+from spark_kafka_sink.network.https import proxy_for, tls_context
 from spark_kafka_sink.schemas.registry_login import HiddenHeaders
 
 if TYPE_CHECKING:
     import ssl
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _current = threading.local()  # attempt: the one that this thread makes
 
 
@@ -39,7 +36,7 @@ class RegistryAttempt:
             self._connection = None
 
     def uses(self, connection: Any) -> None:
-        """On the attempt's own thread, before the connection waits. Raises TimeoutError when the attempt is abandoned."""
+        """Note the connection before it waits, on the attempt's own thread. Raises TimeoutError if the attempt is abandoned."""
         with self._lock:
             self._connection = connection
             if self._is_abandoned:
@@ -76,7 +73,7 @@ def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
         given |= {"ssl_context": _tls(config)}
         if config.schema_registry_ssl_endpoint_identification_algorithm == "":
             given |= {"assert_hostname": False}
-    proxy = _proxy(address.url)
+    proxy = proxy_for(address.url)
     pool = urllib3.PoolManager(**given) if proxy is None else _through_proxy(urllib3, proxy, given)
     pool.pool_classes_by_scheme = _pool_classes(urllib3)
     return pool
@@ -115,19 +112,4 @@ def _tls(config: RegistryConfig) -> ssl.SSLContext:
         for key in config.given
         if key.startswith(f"{prefix}ssl.")
     }
-    try:
-        return client_context(ProducerConfig.from_mapping({"bootstrap.servers": "none:1", "security.protocol": "SSL", **given}))
-    except ConfigError as error:
-        error.message = f"of the schema registry, with {prefix} before each name: {error.message}"
-        raise
-
-
-def _proxy(url: str) -> str | None:
-    """The environment's https_proxy, which no_proxy restricts, for https; never http_proxy, which would read the login.
-
-    This machine is reached without a proxy.
-    """
-    parts = urlsplit(url)
-    if parts.scheme != "https" or parts.hostname in _LOOPBACK or proxy_bypass(parts.netloc):
-        return None
-    return getproxies().get("https")
+    return tls_context(given, f"of the schema registry, with {prefix} before each name")

@@ -41,12 +41,15 @@ from spark_kafka_sink.schemas.avro_schema import (
     AvroUnion,
     LogicalType,
 )
+from spark_kafka_sink.schemas.derivation import is_binary, is_float, is_int, is_list, is_string, plain_type
 
 LARGEST_FIXED_BYTES = 2**24  # 16 times the default of max.request.size
 MAX_DECIMAL_FIXED_BYTES = 256
 
 
-def resolve(type: pa.DataType, schema: AvroSchema, *, at: str, truncates_timestamps: bool, problems: list[str]) -> AvroEncoder:
+def resolve_column(
+    type: pa.DataType, schema: AvroSchema, *, at: str, truncates_timestamps: bool, problems: list[str]
+) -> AvroEncoder:
     """The encoder of a column by a schema. Never blocks.
 
     Args:
@@ -66,19 +69,19 @@ class _Resolution:
     problems: list[str]
 
     def encoding(self, path: str, type: pa.DataType, schema: AvroSchema) -> Encoding:
-        """Of the value at `path` below the column."""
-        type = _plain_type(type)
+        """Find the encoding of the value at `path` below the column."""
+        type = plain_type(type)
         match schema:
             case AvroUnion():
                 return self._union(path, type, schema)
             case AvroRecord() if pa.types.is_struct(type):
                 return self._record(path, type, schema)
-            case AvroArray() if _is_list(type):
+            case AvroArray() if is_list(type):
                 return ArrayEncoding(path, self.encoding(f"{path}[*]", type.value_type, schema.items))
             case AvroFixed() if schema.size > LARGEST_FIXED_BYTES:
                 self._problem(f"{self._column(path)} is {schema} in the schema; the limit is {LARGEST_FIXED_BYTES:,} bytes")
                 return ConstantEncoding(path, b"")
-            case AvroMap() if pa.types.is_map(type) and _is_string(_plain_type(type.key_type)):
+            case AvroMap() if pa.types.is_map(type) and is_string(plain_type(type.key_type)):
                 return self._map(path, type, schema)
         found = _value_encoding(path, type, schema, self.truncates_timestamps)
         if found is None:
@@ -218,10 +221,6 @@ _CASTS = {
 
 # VALUES
 
-_INT_TYPES = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
-_FLOAT_TYPES = (pa.float16(), pa.float32())
-_STRING_TYPES = (pa.string(), pa.large_string(), pa.string_view())
-_BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _UNITS = {"millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 _MILLISECONDS_PER_DAY = 86_400_000
@@ -235,15 +234,15 @@ def _value_encoding(path: str, type: pa.DataType, schema: AvroSchema, truncates:
         case AvroPrimitive(type="bytes", logical=LogicalType() as logical):
             return DecimalEncoding(path, logical.precision) if _is_decimal_for(type, logical) else None
         case AvroPrimitive(type="string", logical=LogicalType()):
-            return UuidEncoding(path) if _is_string(type) else None
+            return UuidEncoding(path) if is_string(type) else None
         case AvroPrimitive():
             return _primitive(path, type, schema.type)
-        case AvroEnum() if _is_string(type):
+        case AvroEnum() if is_string(type):
             return EnumEncoding(path, schema.symbols)
         case AvroFixed(logical=LogicalType(name="decimal") as logical):
             is_possible = _is_decimal_for(type, logical) and schema.size <= MAX_DECIMAL_FIXED_BYTES
             return FixedDecimalEncoding(path, logical.precision, schema.size) if is_possible else None
-        case AvroFixed() if type in _BINARY_TYPES or (_is_fixed(type) and type.byte_width == schema.size):
+        case AvroFixed() if is_binary(type) and not (pa.types.is_fixed_size_binary(type) and type.byte_width != schema.size):
             return FixedEncoding(path, schema.size)
         case _:
             return None
@@ -255,17 +254,17 @@ def _primitive(path: str, type: pa.DataType, kind: str) -> Encoding | None:
             return ConstantEncoding(path, b"")
         case "boolean" if pa.types.is_boolean(type):
             return BooleanEncoding(path)
-        case "int" if type in _INT_TYPES:
+        case "int" if is_int(type):
             return IntegerEncoding(path)
         case "long" if pa.types.is_integer(type):
             return IntegerEncoding(path)
-        case "float" if type in _FLOAT_TYPES:
+        case "float" if is_float(type):
             return FloatEncoding(path, 4)
         case "double" if pa.types.is_floating(type):
             return FloatEncoding(path, 8)
-        case "bytes" if type in _BINARY_TYPES or _is_fixed(type):
+        case "bytes" if is_binary(type):
             return BytesEncoding(path)
-        case "string" if _is_string(type):
+        case "string" if is_string(type):
             return StringEncoding(path)
         case _:
             return None
@@ -292,30 +291,3 @@ def _time(path: str, type: pa.DataType, name: str, truncates: bool) -> Encoding 
 
 def _is_decimal_for(type: pa.DataType, logical: LogicalType) -> bool:
     return bool(pa.types.is_decimal(type) and type.scale == logical.scale and type.precision <= logical.precision)
-
-
-# TYPES
-
-
-def _plain_type(type: pa.DataType) -> pa.DataType:
-    """What values a dictionary or an extension stands for."""
-    while True:
-        if isinstance(type, pa.DictionaryType):
-            type = type.value_type
-        elif isinstance(type, pa.BaseExtensionType):
-            type = type.storage_type
-        else:
-            return type
-
-
-def _is_list(type: pa.DataType) -> bool:
-    tests = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
-    return any(getattr(pa.types, test)(type) for test in tests)
-
-
-def _is_string(type: pa.DataType) -> bool:
-    return type in _STRING_TYPES
-
-
-def _is_fixed(type: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_binary(type))

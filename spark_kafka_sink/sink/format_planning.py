@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kafka_sink.config.format_options import KEY, LATEST, VALUE, PartOptions, part_options
+from spark_kafka_sink.config.format_options import KEY_PART, LATEST, VALUE_PART, PartOptions, part_options
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.schemas.part_format import PartFormat, PlannedFormat, plan_part
@@ -84,12 +84,12 @@ def _parts(schema: StructType, mapping: RowMapping, options: SinkOptions, proble
     """Those that have a format and no problem."""
     registry = options.registry
     assert registry is not None, "a format needs one, and options are checked"
-    for name, position in ((VALUE, mapping.value), (KEY, mapping.key)):
+    for name, position in ((VALUE_PART, mapping.value), (KEY_PART, mapping.key)):
         chosen = part_options(options, registry, name)
         if chosen is None:
             continue
         if position is None:
-            if name == KEY:  # a missing value is a problem already
+            if name == KEY_PART:  # a missing value is a problem already
                 problems.append(f"keyFormat={chosen.format}, but the DataFrame has no column key: add it, or remove the option")
             continue
         before = len(problems)

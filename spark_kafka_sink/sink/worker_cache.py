@@ -27,7 +27,7 @@ from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, options_for_lar
 
 logger = logging.getLogger(__name__)
 
-KEPT_BYTES = 1024 * 1024  # of buffer.memory that an idle producer keeps: small tasks then allocate nothing
+IDLE_BYTES = 1024 * 1024  # of buffer.memory that an idle producer keeps: small tasks then allocate nothing
 CLOSE_MS = 1_000  # an idle producer has no unsettled rows; it may be waiting for metadata
 MAX_IDLE = 8  # each has a thread and a few connections; more than one or two only when configurations alternate
 
@@ -67,7 +67,12 @@ class _Entry(Generic[KeepableT]):
 
 
 class WorkerCache(Generic[KeepableT]):
-    """Thread-safe. Args: `make` makes a producer or client from its options; a clock, for tests."""
+    """Thread-safe.
+
+    Args:
+        make: makes a producer or client from its options.
+        clock: for tests.
+    """
 
     def __init__(self, make: Callable[[Mapping[str, object]], KeepableT], clock: Clock | None = None) -> None:
         self._make = make
@@ -112,7 +117,7 @@ class WorkerCache(Generic[KeepableT]):
                 entry.kept.close()
                 self._remove(entry)
             else:
-                entry.kept.rest(KEPT_BYTES)
+                entry.kept.rest(IDLE_BYTES)
                 self._keep(entry, self._clock.now_ms() + timeout_ms)
 
     def idle(self) -> int:

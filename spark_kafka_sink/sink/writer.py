@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.option import join_problems
-from spark_kafka_sink.config.sink_options import FAIL
+from spark_kafka_sink.config.sink_options import FAIL_TASK
 from spark_kafka_sink.errors import ConfigError, KafkaError, RecordTooLargeError
 from spark_kafka_sink.exactly_once.writes import WriteAbortedError
 from spark_kafka_sink.sink import commit
@@ -184,7 +184,7 @@ def encoder_of(
     from spark_kafka_sink.sink.shipped_files import known_schemas
 
     with known_schemas(plan.options) as known:
-        keeps_all = plan.options.on_invalid_record != FAIL
+        keeps_all = plan.options.on_invalid_record != FAIL_TASK
         yield RowEncoder(
             plan.formats, known, decided, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
         )

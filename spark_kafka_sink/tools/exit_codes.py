@@ -59,7 +59,7 @@ def _flushed(run: Callable[[], int]) -> int:
 
 
 def _discard_output() -> None:
-    """Of streams that cannot be written to: Python flushes them once more when it ends."""
+    """Discard what streams hold that cannot be written to: Python flushes them once more when it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -54,7 +54,7 @@ def _two_digits(number: float) -> str:
 
 
 def percent(part: float) -> str:
-    """Of a part of 1."""
+    """Write a part of 1 in percent."""
     if isnan(part):
         return UNKNOWN
     if 0 < part < 0.001:

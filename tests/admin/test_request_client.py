@@ -273,7 +273,7 @@ def test_an_answer_that_comes_after_the_deadline_is_ignored(net: ScriptedNetwork
 
 def test_when_no_broker_answers_the_error_says_so(net: ScriptedNetwork) -> None:
     net.network._metadata_updates.clear()
-    net.metadata.connection_failed("boot1:9001", "Connection refused")
+    net.metadata.report_unreachable("boot1:9001", "Connection refused")
     (outcome,) = ask(net, "a", timeout_ms=500)
     assert isinstance(outcome, KafkaTimeoutError)
     assert outcome.condition == "KAFKA_BROKER_UNREACHABLE"
@@ -298,7 +298,7 @@ def test_when_no_broker_accepts_the_login_everything_fails_at_once(net: Scripted
 
     def refuse() -> None:
         net.network.before_poll = lambda: None
-        net.metadata.fatal_error(refusal)
+        net.metadata.report_fatal_error(refusal)
 
     net.network._metadata_updates.clear()
     net.network.before_poll = refuse
@@ -309,7 +309,7 @@ def test_when_no_broker_accepts_the_login_everything_fails_at_once(net: Scripted
 
 def test_a_refused_login_of_an_earlier_call_does_not_fail_the_next_one(net: ScriptedNetwork) -> None:
     ask(net, "a")
-    net.metadata.fatal_error(AuthenticationError("no"))
+    net.metadata.report_fatal_error(AuthenticationError("no"))
     assert ask(net, "a") == ["a"]
 
 

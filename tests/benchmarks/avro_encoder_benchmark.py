@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.schemas.avro_schema import parse_schema
-from spark_kafka_sink.schemas.resolution import resolve
+from spark_kafka_sink.schemas.resolution import resolve_column
 
 PREFIX = b"\0\0\0\0\x2a"
 _source = np.random.default_rng(11)
@@ -138,7 +138,7 @@ def attributes(rows: int) -> pa.Array:
 def by_columns(case: Case) -> Callable[[], list[bytes]]:
     problems: list[str] = []
     parsed = parse_schema(json.dumps(case.schema))
-    encoder = resolve(case.rows.type, parsed, at="value", truncates_timestamps=False, problems=problems)
+    encoder = resolve_column(case.rows.type, parsed, at="value", truncates_timestamps=False, problems=problems)
     assert not problems, problems
     return lambda: encoder.encode(case.rows, PREFIX).values
 

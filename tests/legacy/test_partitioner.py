@@ -9,9 +9,9 @@ import pytest
 
 from spark_kafka_sink.errors import (
     ConfigError,
-    FailedToSendMessageError,
     InvalidRecordError,
 )
+from spark_kafka_sink.legacy.errors import FailedToSendMessageError
 from spark_kafka_sink.legacy.messages import KeyedMessage
 from spark_kafka_sink.legacy.partitioner import default_partition, find_legacy_partitioner, java_hash_code
 from spark_kafka_sink.protocol.api_keys import ApiKey

@@ -18,11 +18,10 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import (
-    FailedToSendMessageError,
     KafkaError,
     ProducerClosedError,
-    QueueFullError,
 )
+from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
 from spark_kafka_sink.legacy.event_handler import PORTION_BYTES, EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.legacy.partitioner import default_partition

@@ -430,7 +430,7 @@ def test_an_unknown_topic_is_asked_for_again_and_is_no_error_to_raise(orders: Me
 
 
 def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
-    meta.fatal_error(AuthenticationError("no"))
+    meta.report_fatal_error(AuthenticationError("no"))
     with pytest.raises(AuthenticationError, match=r"no$"):
         meta.await_update(0, 10)
     meta.raise_error_for_topic("orders")
@@ -438,7 +438,7 @@ def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
 
 def test_a_refusal_that_is_over_is_not_raised_hours_later(orders: Metadata, clock: ManualClock) -> None:
     """A broker that restarted did not know the user yet. Long after it did, the first send to a new topic got that error."""
-    orders.fatal_error(AuthenticationError("unknown user"))
+    orders.report_fatal_error(AuthenticationError("unknown user"))
     orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
     orders.add_topic("new", clock.now_ms())
     orders.raise_error_for_topic("new")
@@ -467,7 +467,7 @@ def test_waiting_ends_with_the_time_out_and_names_why_nobody_answered(meta: Meta
     with pytest.raises(KafkaTimeoutError, match=r"within 5000 ms$"):
         meta.await_update(meta.request_update("test"), 5000)
     assert clock.now_ms() - before_ms == 5000
-    meta.connection_failed("boot1:9001", "[Errno 111] Connection refused")
+    meta.report_unreachable("boot1:9001", "[Errno 111] Connection refused")
     with pytest.raises(KafkaTimeoutError, match=r"boot1:9001: \[Errno 111\] Connection refused"):
         meta.await_update(meta.request_update("test"), 5000)
 
@@ -488,7 +488,9 @@ def test_a_fatal_error_ends_waiting() -> None:
     clock = PatientClock()
     meta = Metadata(network_config(), clock)
     error = run_while_waiting(
-        clock, lambda: meta.await_update(meta.request_update("test"), 60_000), lambda: meta.fatal_error(AuthenticationError("no"))
+        clock,
+        lambda: meta.await_update(meta.request_update("test"), 60_000),
+        lambda: meta.report_fatal_error(AuthenticationError("no")),
     )
     assert isinstance(error, AuthenticationError)
 
@@ -559,10 +561,10 @@ def test_rebootstrap_starts_over(orders: Metadata, clock: ManualClock) -> None:
 
 def test_connection_errors_are_kept_until_the_node_can_be_reached(orders: Metadata, clock: ManualClock) -> None:
     assert orders.last_connection_error() is None
-    orders.connection_failed("broker0:9010", "refused")
-    orders.connection_failed("broker1:9011", "timed out")
+    orders.report_unreachable("broker0:9010", "refused")
+    orders.report_unreachable("broker1:9011", "timed out")
     assert orders.last_connection_error() == "broker0:9010: refused; broker1:9011: timed out"
-    orders.connection_ready("broker0:9010")
+    orders.report_reachable("broker0:9010")
     assert orders.last_connection_error() == "broker1:9011: timed out"
     orders.update(metadata(nodes=1), clock.now_ms())  # broker 1 is no part of the cluster any more
     assert orders.last_connection_error() is None

@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
-from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, rows_of
+from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, record_rows
 from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager, TransactionManager
 from spark_kafka_sink.producer.transactions.transactions import manager_of
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -278,7 +278,7 @@ class Accumulation:
 
     def _append_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
         given = bundle.as_columns()
-        rows = rows_of(given, len(bundle), 0)
+        rows = record_rows(given, len(bundle), 0)
         bundle.become(rows)
         explicit = explicit_partitions(given.partition, len(bundle))
         gathered = TopicRows(bundle.topic, rows, np.maximum(explicit, 0), np.arange(len(bundle), dtype=np.int32))

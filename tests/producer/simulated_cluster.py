@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2, EndTxnRequest
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponse,
@@ -33,9 +33,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from spark_kafka_sink.protocol.messages.produce import (
-    LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE_BEFORE_V2,
-)
-from spark_kafka_sink.protocol.messages.produce import (
+    LAST_PRODUCE_BEFORE_V2,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -306,7 +304,7 @@ class SimulatedCluster:
 
     def end_from_outside(self, prepared: PreparedTransaction, commits: bool) -> ErrorCode:
         """Another client ends a transaction; returns the coordinator's answer."""
-        version = LAST_VERSION_BEFORE_TRANSACTION_V2 + (prepared.transaction_version >= 2)
+        version = LAST_END_TXN_BEFORE_V2 + (prepared.transaction_version >= 2)
         request = EndTxnRequest(
             transactional_id=prepared.transactional_id,
             producer_id=prepared.producer_id,

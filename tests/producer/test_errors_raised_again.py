@@ -20,12 +20,11 @@ from spark_kafka_sink.errors import (
     AuthenticationError,
     AuthorizationError,
     BrokerError,
-    FailedToSendMessageError,
     KafkaError,
     NetworkError,
-    QueueFullError,
     fresh_copy,
 )
+from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -173,7 +172,7 @@ def test_metadata_raise_a_copy_of_an_error_that_batches_have_too() -> None:
     metadata, shared = Metadata(config(), ManualClock()), AuthenticationError("refused")
 
     def refused_again() -> None:
-        metadata.fatal_error(shared)
+        metadata.report_fatal_error(shared)
         metadata.raise_error_for_topic("orders")
 
     calls_keep_nothing(refused_again)

@@ -17,7 +17,7 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.failures import SenderFailures
-from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS, Sender
+from spark_kafka_sink.producer.sender.sender import MAX_SLEEP_MS, Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.transactions.transactions import manager_of
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -149,7 +149,7 @@ class Network(Accumulation):
             happened = before != (len(self.selector.sent), len(self.selector.attempts), len(self.selector.closed))
             idle = 0 if happened or self.now_ms > before_ms else idle + 1
             assert idle < SPINNING
-        assert max(self.selector.poll_timeouts_ms, default=0) <= MAX_POLL_MS
+        assert max(self.selector.poll_timeouts_ms, default=0) <= MAX_SLEEP_MS
 
 
 @given(data=st.data(), idempotence=st.booleans())

@@ -12,7 +12,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Part
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails, RecordMetadata, headers_bound
 from spark_kafka_sink.producer.record_bundle import RecordBundle, RecordFuture, failed_record
-from spark_kafka_sink.producer.topic_rows import rows_of
+from spark_kafka_sink.producer.topic_rows import record_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
@@ -48,12 +48,12 @@ def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordBund
 def bundle_of(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordBundle, list[RecordFuture]]:
     """A bundle whose records are queued, and their futures."""
     bundle, futures = filled(*records, clock=clock)
-    bundle.become(rows_of(bundle.as_columns(), len(bundle), 0))
+    bundle.become(record_rows(bundle.as_columns(), len(bundle), 0))
     return bundle, futures
 
 
 def columns_of(*records: Sent) -> RecordColumns:
-    return rows_of(filled(*records)[0].as_columns(), len(records), 0)
+    return record_rows(filled(*records)[0].as_columns(), len(records), 0)
 
 
 # OUTCOMES

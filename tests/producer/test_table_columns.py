@@ -13,8 +13,8 @@ import pytest
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.table_batches import next_batch, open_table
-from spark_kafka_sink.producer.table_columns import HEADERS, TableColumns
-from spark_kafka_sink.producer.topic_rows import by_topic, explicit_partitions, rows_of
+from spark_kafka_sink.producer.table_columns import HEADERS_TYPE, TableColumns
+from spark_kafka_sink.producer.topic_rows import by_topic, explicit_partitions, record_rows
 
 UUID = pa.uuid() if hasattr(pa, "uuid") else pa.binary(16)
 MOMENT = datetime(2024, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
@@ -137,7 +137,7 @@ def column(cells: list[Any], kind: pa.DataType) -> pa.Array:
 @pytest.mark.parametrize("kind", [*PAYLOADS, *map(encoded, PAYLOADS)], ids=str)
 def test_keys_and_values_may_have_any_layout_of_text_and_bytes(kind: pa.DataType) -> None:
     cells = column(["a", None, "b", "a"] if "string" in str(kind) else [b"a", None, b"b", b"a"], kind)
-    columns = rows_of(given(key=cells, value=cells), 4, 0)
+    columns = record_rows(given(key=cells, value=cells), 4, 0)
     for found in (columns.key, columns.value):
         assert pa.chunked_array([found] if isinstance(found, pa.Array) else found).to_pylist() == [b"a", None, b"b", b"a"]
 
@@ -145,7 +145,7 @@ def test_keys_and_values_may_have_any_layout_of_text_and_bytes(kind: pa.DataType
 @pytest.mark.parametrize("kind", [*TEXTS, *map(encoded, TEXTS)], ids=str)
 def test_topics_may_have_any_layout_of_text(kind: pa.DataType) -> None:
     columns = given(None, topic=column(["a", "b", "a"], kind))
-    rows = by_topic(columns.topic, rows_of(columns, 3, 0), explicit_partitions(None, 3))
+    rows = by_topic(columns.topic, record_rows(columns, 3, 0), explicit_partitions(None, 3))
     assert {each.topic: each.rows.tolist() for each in rows} == {"a": [0, 2], "b": [1]}
 
 
@@ -183,7 +183,7 @@ def capitals(key: pa.DataType, value: pa.DataType, cell: Any) -> pa.Array:
     ids=lambda headers: str(headers.type),
 )
 def test_headers_may_be_lists_or_maps_in_any_layout(headers: pa.Array) -> None:
-    columns = rows_of(given(headers=headers), 3, 0)
+    columns = record_rows(given(headers=headers), 3, 0)
     assert columns.headers is not None
     assert columns.headers.to_pylist() == [b"\x04\x02h\x021\x02h\x01", b"\x00", b"\x00"]
 
@@ -191,7 +191,7 @@ def test_headers_may_be_lists_or_maps_in_any_layout(headers: pa.Array) -> None:
 def test_headers_may_be_lists_of_a_fixed_size() -> None:
     """An Array of polars."""
     headers = pa.array([[{"key": "h", "value": b"1"}], None], pa.list_(ENTRY, 1))
-    columns = rows_of(given(headers=headers), 2, 0)
+    columns = record_rows(given(headers=headers), 2, 0)
     assert columns.headers is not None
     assert columns.headers.to_pylist() == [b"\x02\x02h\x021", b"\x00"]
 
@@ -199,12 +199,12 @@ def test_headers_may_be_lists_of_a_fixed_size() -> None:
 @pytest.mark.parametrize("headers", [[[], []], [[], None], [None, None]])
 def test_headers_of_which_no_row_has_any_may_have_no_type(headers: list[Any]) -> None:
     """pyarrow and pandas infer list<null>, or null."""
-    assert rows_of(given(headers=pa.array(headers)), 2, 0).headers is None
+    assert record_rows(given(headers=pa.array(headers)), 2, 0).headers is None
 
 
 def test_a_null_among_headers_is_a_header_without_a_key() -> None:
     with pytest.raises(InvalidRecordError, match="a header has no key"):
-        rows_of(given(headers=pa.array([[None]])), 1, 0)
+        record_rows(given(headers=pa.array([[None]])), 1, 0)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
@@ -229,7 +229,7 @@ def test_seconds_that_are_no_milliseconds_are_an_error() -> None:
 def test_a_column_of_nothing_but_nulls_has_no_type_and_is_taken(name: str) -> None:
     columns = given(**{name: pa.nulls(2)})
     explicit_partitions(columns.partition, 2)
-    assert rows_of(columns, 2, 7).timestamps == 7
+    assert record_rows(columns, 2, 7).timestamps == 7
 
 
 def test_an_extension_type_counts_as_what_it_is_stored_as() -> None:
@@ -320,4 +320,4 @@ def test_all_problems_are_one_error() -> None:
 
 
 def test_the_headers_that_nobody_has_have_the_type_that_the_documents_name() -> None:
-    assert pc.list_value_length(pa.array([[]], HEADERS)).to_pylist() == [0]
+    assert pc.list_value_length(pa.array([[]], HEADERS_TYPE)).to_pylist() == [0]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
-from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, framed
+from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, framed_blocks
 from spark_kafka_sink.records.interleave import row_offsets_and_data
 from spark_kafka_sink.records.record_batch import EncodedRecords, RecordRows, encode_batch_header, octets
 from spark_kafka_sink.records.varint import Int64Column
@@ -60,7 +60,7 @@ def batch_of(
     else:
         bounds = [len(encoded.data) * part // parts for part in range(parts + 1)]
         blocks = [compress_blocks(codec, encoded.data[start:stop], level) for start, stop in itertools.pairwise(bounds)]
-        records = b"".join(framed(codec, blocks))
+        records = b"".join(framed_blocks(codec, blocks))
     header = encode_batch_header(
         [records],
         record_count=columns.rows,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records import compression
-from spark_kafka_sink.records.compression import CODECS, CompressionRatioEstimator, compress, compress_blocks, framed
+from spark_kafka_sink.records.compression import CODECS, CompressionRatioEstimator, compress, compress_blocks, framed_blocks
 from spark_kafka_sink.records.crc32c import ByteBuffer
 from tests.records.reference import decompress
 
@@ -78,7 +78,7 @@ def test_a_batch_that_must_be_split_is_unpacked_again(codec: str, sample: str) -
 @given(parts=st.lists(st.sampled_from([b"", b"x", b"abc" * 50_000, random.Random(1).randbytes(70_000)]), min_size=1, max_size=5))
 @settings(max_examples=20)
 def test_parts_compressed_one_by_one_read_back_as_one_batch(codec: str, level: int | None, parts: list[bytes]) -> None:
-    packed = b"".join(framed(codec, [compress_blocks(codec, part, level) for part in parts]))
+    packed = b"".join(framed_blocks(codec, [compress_blocks(codec, part, level) for part in parts]))
     whole = b"".join(parts)
     assert decompress(CODECS[codec].id, packed) == whole
     assert compression.decompress(codec, packed, len(whole)) == whole

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.schemas.avro_schema import parse_schema
 from spark_kafka_sink.schemas.derivation import derive_schema
-from spark_kafka_sink.schemas.resolution import resolve
+from spark_kafka_sink.schemas.resolution import resolve_column
 
 
 def derived(type: pa.DataType, nullable: bool = False, **names: Any) -> Any:
@@ -97,7 +97,7 @@ def test_a_derived_schema_takes_every_column_of_its_type(type: pa.DataType, is_f
     column = pa.struct([pa.field("f", type)]) if is_field else type
     problems: list[str] = []
     schema = parse_schema(derive_schema(column, False, at="value", problems=problems))
-    encoder = resolve(column, schema, at="value", truncates_timestamps=False, problems=problems)
+    encoder = resolve_column(column, schema, at="value", truncates_timestamps=False, problems=problems)
     assert problems == []
     assert encoder.encode(pa.nulls(2, column)).values.null_count == 2
 

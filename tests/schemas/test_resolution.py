@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.schemas.avro_schema import parse_schema
-from spark_kafka_sink.schemas.resolution import resolve
+from spark_kafka_sink.schemas.resolution import resolve_column
 from tests.schemas.avro.rows import encoded, encoder_for, problems_of
 
 
@@ -205,7 +205,7 @@ def test_a_default_that_asks_for_hours_of_work_is_a_problem(kind: str) -> None:
 def test_a_default_beyond_all_numbers_is_a_problem() -> None:
     text = '{"type": "record", "name": "R", "fields": [{"name": "b", "type": "long", "default": 1e400}]}'
     problems: list[str] = []
-    resolve(pa.struct([]), parse_schema(text), at="value", truncates_timestamps=False, problems=problems)
+    resolve_column(pa.struct([]), parse_schema(text), at="value", truncates_timestamps=False, problems=problems)
     assert problems == ["the default of the schema's field b cannot be written: Infinity is no long"]
 
 

@@ -17,7 +17,7 @@ import pytest
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.sink.worker_cache import CLOSE_MS, KEPT_BYTES, MAX_IDLE, WorkerCache
+from spark_kafka_sink.sink.worker_cache import CLOSE_MS, IDLE_BYTES, MAX_IDLE, WorkerCache
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.interrupting import Interrupts
@@ -64,7 +64,7 @@ def test_the_next_task_gets_the_same_producer_with_counters_at_zero(stage: Stage
     first, second = stage.task(acks="all"), stage.task(acks="all")
     assert first is second
     (producer,) = stage.made
-    assert (producer.resumed, producer.kept_bytes, producer.closed) == (1, KEPT_BYTES, [])
+    assert (producer.resumed, producer.kept_bytes, producer.closed) == (1, IDLE_BYTES, [])
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: WorkerC
     write(cache, broker, 5_000, value_bytes=1000)
     (idle,) = cache._entries
     free = idle.kept._pool._free
-    assert 0 < sum(map(len, free)) <= KEPT_BYTES
+    assert 0 < sum(map(len, free)) <= IDLE_BYTES
     assert idle.kept.metrics()["buffer-available-bytes"] == idle.kept.metrics()["buffer-total-bytes"]
 
 

@@ -57,7 +57,11 @@ class ScramKeys:
 
 
 class ScramLogin:
-    """Args: token_auth, name and password belong to a delegation token (KIP-48); nonce, for tests."""
+    """
+    Args:
+        token_auth: name and password belong to a delegation token (KIP-48).
+        nonce: for tests.
+    """
 
     def __init__(self, mechanism: str, username: str, password: Secret, *, token_auth: bool = False, nonce: str = "") -> None:
         self.mechanism = mechanism

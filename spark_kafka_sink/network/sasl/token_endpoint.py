@@ -22,20 +22,20 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote_plus, urlencode, urlsplit
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener, getproxies
+from urllib.parse import quote_plus, urlencode
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.config.jaas import JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret, SecretBytes
-from spark_kafka_sink.errors import ConfigError, printable
+from spark_kafka_sink.errors import printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
+from spark_kafka_sink.network.https import proxy_for, tls_context
 from spark_kafka_sink.network.sasl.jwt_assertion import assertion_of
 from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
-from spark_kafka_sink.network.tls.ssl_context import client_context
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,8 @@ class TokenEndpoint:
 
     def _ask(self, post: Post) -> OAuthBearerToken | _FailedAttempt:
         handler = _Handler(self._connect_timeout_ms / 1000, self._read_timeout_ms / 1000, self._tls)
-        opener = build_opener(ProxyHandler(_proxies(self._url)), handler, _NoRedirects)
+        proxy = proxy_for(self._url)
+        opener = build_opener(ProxyHandler({"https": proxy} if proxy else {}), handler, _NoRedirects)
         try:
             with opener.open(_request(self._url, post)) as response:
                 answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
@@ -228,20 +229,13 @@ class _TlsConnection(_Connection, http.client.HTTPSConnection):
 
 
 def _tls(entry: JaasEntry) -> ssl.SSLContext:
-    """With the ssl.* options inside the login module, as in Java: the ssl.* options of the producer are for brokers."""
-    options = ProducerConfig.conceal(
-        {f"ssl.{name}": value for name, value in entry.with_prefix("ssl.").items()}
-        | {"bootstrap.servers": "none:1", "security.protocol": "SSL"}
-    )
-    try:
-        return client_context(ProducerConfig.from_mapping(options))
-    except ConfigError as error:
-        error.message = f"sasl.jaas.config: {error.message}"
-        raise
+    """Read the ssl.* options inside the login module, as Java does: the ssl.* options of the producer are for brokers."""
+    options = ProducerConfig.conceal({f"ssl.{name}": value for name, value in entry.with_prefix("ssl.").items()})
+    return tls_context(options, "sasl.jaas.config")
 
 
 class _Deadline:
-    """For the present step of a connection, in real time, since it limits sockets."""
+    """Limits the present step of a connection, in real time, since it limits sockets."""
 
     def __init__(self, seconds: float) -> None:
         self.set(seconds)
@@ -276,19 +270,6 @@ class _TimedReader(io.RawIOBase):
     def close(self) -> None:
         self._raw.close()
         super().close()
-
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-def _proxies(url: str) -> dict[str, str]:
-    """The environment's https_proxy, which no_proxy restricts, for https; never http_proxy, which would read the client's secret.
-
-    As with Java's default of http.nonProxyHosts, this machine is reached without a proxy.
-    """
-    parts = urlsplit(url)
-    proxy = getproxies().get("https")
-    return {"https": proxy} if proxy and parts.scheme == "https" and parts.hostname not in _LOOPBACK else {}
 
 
 class _NoRedirects(HTTPRedirectHandler):

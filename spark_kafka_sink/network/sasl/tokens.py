@@ -136,7 +136,8 @@ class TokenCache:
         self._clock = clock
         self._wait_ms = wait_ms
         self._random = random
-        self._changed = threading.Condition()  # guards all below; notified when a fetch ends
+        # Guards all below; notified when a fetch ends. A Condition is safe here, as only the Sender and background threads wait.
+        self._changed = threading.Condition()  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
         self._token: OAuthBearerToken | None = None
         self._refresh_at_ms = 0
         self._latest_fetch: object | None = None  # the one to wait for, while it runs
@@ -145,7 +146,7 @@ class TokenCache:
 
     @property
     def principal_name(self) -> str | None:
-        """Of the latest token."""
+        """Return the name in the latest token."""
         token = self._token
         return None if token is None else token.principal_name
 

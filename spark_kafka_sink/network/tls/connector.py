@@ -102,7 +102,7 @@ class TlsConnector:
         found.silent = set()
         return found
 
-    def explain(self, error: ssl.SSLError, host: str, *, is_first_answer: bool = False) -> str:
+    def explain(self, error: ssl.SSLError, host: str, *, is_first_answer: bool) -> str:
         """What failed, and what to do about it. `is_first_answer`: the broker has not asked for a certificate yet."""
         if isinstance(error, ssl.SSLCertVerificationError):
             problem = printable(error.verify_message)

@@ -17,9 +17,10 @@ ESTIMATION_MARGIN = 1.05  # Java's COMPRESSION_RATE_ESTIMATION_FACTOR: the next 
 
 
 class BatchCompressor:
-    """Args:
-    config: batch.size, compression.type and its level are read from it.
-    pool: takes back the memory that compression saves.
+    """
+    Args:
+        config: batch.size, compression.type and its level are read from it.
+        pool: takes back the memory that compression saves.
     """
 
     def __init__(self, config: ProducerConfig, pool: BufferPool) -> None:

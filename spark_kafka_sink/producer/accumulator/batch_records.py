@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, framed
+from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, framed_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def compressed_records(
             blocks += segment.blocks
         else:
             blocks.append(compress_blocks(codec, _views_of(segment, pool_blocks, block_size), level))
-    return framed(codec, blocks)
+    return framed_blocks(codec, blocks)
 
 
 def _views_of(segment: Segment, pool_blocks: Sequence[bytearray], block_size: int) -> list[memoryview]:

@@ -117,7 +117,8 @@ class Delivery:
     def result(self, timeout_ms: int | None = None) -> Delivery:
         """Wait until every row is settled, and return self.
 
-        Blocks at most `timeout_ms`, if given. Rows in batches are settled within `delivery.timeout.ms`.
+        Blocks at most `timeout_ms` milliseconds, if given; a RecordFuture counts in seconds. Rows in batches are settled within
+        `delivery.timeout.ms`.
         Raises the error of the rows that failed first, or KafkaTimeoutError after `timeout_ms`.
         """
         if not forks.is_forked(self._generation):

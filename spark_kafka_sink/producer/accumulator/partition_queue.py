@@ -199,7 +199,7 @@ class PartitionQueues:
         return iter(self._in_order)
 
     def __getitem__(self, index: int) -> PartitionQueue:
-        """By the order in which the queues were made."""
+        """Return a queue by the order in which the queues were made."""
         return self._in_order[index]
 
     def of_topic(self, topic: str) -> dict[int, PartitionQueue]:

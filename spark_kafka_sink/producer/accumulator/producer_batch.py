@@ -227,7 +227,13 @@ class ProducerBatch:
         timestamps = self.base_timestamp + records.timestamp_deltas[start:stop]
         size = len(encoded.data)
         child = ProducerBatch(
-            self.topic_partition, self.created_ms, size, int(timestamps[0]), self.flush_id, size, self.is_transactional
+            self.topic_partition,
+            self.created_ms,
+            raw_limit=size,
+            base_timestamp=int(timestamps[0]),
+            flush_id=self.flush_id,
+            block_size=size,
+            is_transactional=self.is_transactional,
         )
         child.closed = True
         child.max_timestamp = int(timestamps.max())

@@ -56,14 +56,14 @@ class RecordAccumulator:
         clock: Clock,
         wake_sender: Callable[[], None],
         sequencer: Sequencer,
-        random: Random | None = None,
+        random: Random,
         on_abandoned: Callable[[str, int, KafkaError], None] = lambda *_: None,
     ) -> None:
         self._config = config
         self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
         self._clock = clock
         self.wake_sender = wake_sender
-        self._random = random or Random()
+        self._random = random
         self._on_abandoned = on_abandoned
         self.queues = PartitionQueues()
         self.incomplete = IncompleteBatches(clock)
@@ -169,18 +169,16 @@ class RecordAccumulator:
         """Bytes of uncompressed records that make a batch full."""
         return self._compressor.raw_limit(topic)
 
-    def new_batch(
-        self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None = None
-    ) -> ProducerBatch:
+    def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None) -> ProducerBatch:
         """A batch for the tail of a queue, whose lock the caller holds. When it has rows, `enqueue` puts it there."""
         return ProducerBatch(
             queue.topic_partition,
             self._clock.now_ms() if created_ms is None else created_ms,
             raw_limit,
             base_timestamp,
-            self.incomplete.new_flush_id(),
-            self.pool.block_size,
-            self._config.transactional_id is not None,
+            flush_id=self.incomplete.new_flush_id(),
+            block_size=self.pool.block_size,
+            is_transactional=self._config.transactional_id is not None,
         )
 
     def enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:

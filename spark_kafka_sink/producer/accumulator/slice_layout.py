@@ -128,7 +128,7 @@ class SliceLayout:
     @property
     def memory_wanted(self) -> tuple[int, int, PoolMemory]:
         """Blocks and a charge that the pool could not give at once, and where to put them."""
-        return *self._wanted, self._stock
+        return self._wanted.blocks, self._wanted.charge, self._stock
 
     def give_back_stock(self) -> None:
         """Give back memory that no place has used. The caller needs this only after an error."""
@@ -190,9 +190,9 @@ class SliceLayout:
 
     def _place(self, tail: _Tail, rows: FittingRows) -> _Place:
         if rows.size_bytes >= SEGMENT_BYTES:
-            return _Place(tail, rows, True, MemoryWanted(0, self._pool.blocks_for(rows.size_bytes)))
+            return _Place(tail, rows, is_segment=True, memory=MemoryWanted(0, self._pool.blocks_for(rows.size_bytes)))
         blocks = self._pool.blocks_for(rows.size_bytes) if tail.batch is None else tail.batch.missing_blocks(rows.size_bytes)
-        return _Place(tail, rows, False, MemoryWanted(blocks, 0))
+        return _Place(tail, rows, is_segment=False, memory=MemoryWanted(blocks, 0))
 
     # MEMORY
 
@@ -243,11 +243,18 @@ class SliceLayout:
             # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
             positions, sizes = rows.original_rows[lo:hi].copy(), rows.sizes[lo:hi].copy()
             part = Part(self.owner, queue.topic_partition, first_delta, positions, sizes, size_bytes)
-            reservation = Reservation(
-                queue, batch, first_delta == 0, place.is_segment, 0, lo, hi, size_bytes, place.memory.charge
-            )
             reserve = batch.reserve_segment if place.is_segment else batch.reserve
-            reservation.place = reserve(part, self._stock.take(place.memory.blocks, place.memory.charge), max_timestamp)
+            reservation = Reservation(
+                queue=queue,
+                batch=batch,
+                begins_batch=first_delta == 0,
+                is_segment=place.is_segment,
+                place=reserve(part, self._stock.take(place.memory.blocks, place.memory.charge), max_timestamp),
+                lo=lo,
+                hi=hi,
+                size_bytes=size_bytes,
+                charge=place.memory.charge,
+            )
             if fill_batch:
                 queue.close_locked(batch)
             self.reservations.append(reservation)

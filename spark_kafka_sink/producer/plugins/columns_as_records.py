@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kafka_sink.producer.producer_record import HEADERS, ProducerColumns, ProducerRecord, checked_headers, whole_number
+from spark_kafka_sink.producer.producer_record import HEADERS_MAP, ProducerColumns, ProducerRecord, checked_headers, whole_number
 from spark_kafka_sink.producer.serializers import as_bytes
 from spark_kafka_sink.records.columns import is_text, texts
 
@@ -122,5 +122,5 @@ def _headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
     """A column of type HEADERS. Keys are built as bytes, because some may not be UTF-8, and read as text from their buffers."""
     octets = [[(key.encode("utf-8", "surrogateescape"), value) for key, value in headers] for headers in rows]
     column = pa.array(octets, pa.map_(pa.binary(), pa.binary()))
-    keys = pa.Array.from_buffers(HEADERS.key_type, len(column.keys), column.keys.buffers())
+    keys = pa.Array.from_buffers(HEADERS_MAP.key_type, len(column.keys), column.keys.buffers())
     return pa.MapArray.from_arrays(column.offsets, keys, column.items)

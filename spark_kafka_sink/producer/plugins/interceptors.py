@@ -166,7 +166,7 @@ class Interceptors:
                 columns = self._next(each, each.on_send_columns, columns, given.topic)
         return columns
 
-    def _next(self, each: _Interceptor, method: Method, columns: ProducerColumns, topic: object = None) -> ProducerColumns:
+    def _next(self, interceptor: _Interceptor, method: Method, columns: ProducerColumns, topic: object = None) -> ProducerColumns:
         """What an interceptor returns for these columns; the same columns if it fails."""
         try:
             found = method(columns)
@@ -174,7 +174,7 @@ class Interceptors:
             if topic is not None and found.topic != topic:
                 raise ValueError(f"returned topic {found.topic} for records that were gathered for {topic}")
         except Exception:
-            logger.warning("! %s.on_send_columns failed; the rows stay unchanged", each.plugin.name, exc_info=True)
+            logger.warning("! %s.on_send_columns failed; the rows stay unchanged", interceptor.plugin.name, exc_info=True)
             return columns
         return found  # type: ignore[no-any-return]
 
@@ -316,12 +316,12 @@ def _check_columns(found: object, rows: int | None) -> None:
         raise ValueError(f"returned columns of {lengths} rows for {rows} rows")
 
 
-def _one_by_one(each: _Interceptor, on_send: Method, columns: ProducerColumns) -> ProducerColumns:
+def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerColumns) -> ProducerColumns:
     """Pass columns through an interceptor that takes records. A record at which it fails stays unchanged."""
     if not columns.rows:
         return columns
     records = records_of(columns, columns.rows)
-    failures = Failures(each.plugin.name, "on_send")
+    failures = Failures(interceptor.plugin.name, "on_send")
     for row, record in enumerate(records):
         try:
             records[row] = as_row(on_send(copied(record)))

@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 
 logger = logging.getLogger(__name__)
 
-MAX_POLL_MS = 60_000  # how long the Sender sleeps when there is nothing to do
+MAX_SLEEP_MS = 60_000  # how long the Sender sleeps when there is nothing to do
 MIN_ROUND_MS = 50  # between rounds that only look again, however small retry.backoff.ms is
 
 
@@ -83,7 +83,7 @@ class Sender:
             self._run_round()
 
     def _abort_open_transaction(self) -> None:
-        """When every row is settled. A prepared transaction stays open, for another process to end it."""
+        """Abort when every row is settled. A prepared transaction stays open, for another process to end it."""
         while self._may_go_on() and self._fatal_error() is None and self._transactions.abort_for_close():
             self._run_round()
 
@@ -219,7 +219,7 @@ class Sender:
         gathering_ms = self._gatherer.encode_lingered(now_ms, self._accumulator.wants_all_at_once())
         result = self._accumulator.ready(cluster, now_ms)
         self._ask_for_leaders(result, now_ms)
-        timeout_ms = min(MAX_POLL_MS, gathering_ms, result.next_ready_check_delay_ms)
+        timeout_ms = min(MAX_SLEEP_MS, gathering_ms, result.next_ready_check_delay_ms)
         if self._expiry.expire(now_ms):  # before draining: an expired batch must not go into a request
             timeout_ms = 0  # other batches of its partition may have waited for it
 
@@ -247,7 +247,7 @@ class Sender:
 
     def _connected_nodes(self, result: ReadyCheckResult, now_ms: int) -> tuple[list[int], int]:
         """Those of the ready nodes that take a request now, and in how many ms to look at the others again."""
-        nodes, delay_ms = [], MAX_POLL_MS
+        nodes, delay_ms = [], MAX_SLEEP_MS
         for node in result.ready_nodes:
             takes_batches = self._client.ready(node, now_ms)
             self._accumulator.built_in_partitioner.node_looked_at(node, now_ms, takes_batches)

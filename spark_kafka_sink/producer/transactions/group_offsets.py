@@ -61,7 +61,7 @@ NO_GROUP = ConsumerGroupMetadata("")
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """By partition. Raises TypeError or ValueError."""
+    """Return the offsets by partition. Raises TypeError or ValueError."""
     checked = {}
     for given, found in _pairs(offsets):
         topic, partition = _place(given)

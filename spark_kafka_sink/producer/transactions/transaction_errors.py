@@ -1,6 +1,6 @@
 """What an error of a coordinator means for the transaction, and the errors that callers get for it.
 
-`RULES` has one row for each API and error that has a rule of its own. Errors without a row follow protocol/error_codes.py: a
+`TXN_ERROR_RULES` has a row for each API and error with a rule of its own. Errors without a row follow protocol/error_codes.py: a
 retriable one is retried with back-off, any other is fatal, or abortable where it is a partition's. The managers apply the effect;
 nothing here has one. Source: the handlers of Kafka's TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890 and
 KIP-1050 (TRANSACTION_ABORTABLE).
@@ -51,7 +51,7 @@ _OF_AN_OPEN_TRANSACTION = _OF_EVERY_COORDINATOR | dict.fromkeys(
     (Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING), Effect.ABORTABLE_BY_BUMP
 )
 
-RULES: Mapping[ApiKey, Mapping[ErrorCode, Effect]] = {
+TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, Effect]] = {
     ApiKey.FIND_COORDINATOR: {
         Errors.COORDINATOR_NOT_AVAILABLE: Effect.RETRY,  # it is this request that finds it
         Errors.NOT_COORDINATOR: Effect.RETRY,
@@ -87,7 +87,7 @@ def effect_of(api: ApiKey, error: ErrorCode) -> Effect:
     if not error:
         return Effect.NONE
     others = Effect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else Effect.FATAL
-    return RULES[api].get(error) or (Effect.RETRY if error.retriable else others)
+    return TXN_ERROR_RULES[api].get(error) or (Effect.RETRY if error.retriable else others)
 
 
 # THE ERRORS THAT CALLERS GET, made of the error that came
@@ -104,7 +104,7 @@ def fatal(error: KafkaError) -> FatalProducerError:
 
 
 def maybe_committed(error: KafkaError) -> KafkaError:
-    """Of a transaction whose end is refused after a commit that was not answered, or after it was prepared."""
+    """Make the error of a transaction whose end is refused after a commit that was not answered, or after it was prepared."""
     text = (
         f"{_sentence(error)} An earlier attempt of the commit, or another process, may have committed the transaction: whether it"
         " is committed is not known."

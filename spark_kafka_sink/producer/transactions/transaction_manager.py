@@ -58,7 +58,7 @@ class TxnState(enum.Enum):
     FATAL_ERROR = "fatal error"
 
 
-NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
+NEXT_TXN_STATES = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
     TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
     TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
     TxnState.READY: {TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED},
@@ -173,7 +173,7 @@ class TransactionManager(Sequencer):
 
 
 class IdempotentManager(TransactionManager):
-    """Args: as for TxnRequestQueue, which asks brokers for the producer id."""
+    """Takes the arguments of TxnRequestQueue, which asks brokers for the producer id."""
 
     def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
         self.state = TxnState.UNINITIALIZED
@@ -186,7 +186,7 @@ class IdempotentManager(TransactionManager):
         self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
 
     def transition_to(self, target: TxnState) -> None:
-        if target is not TxnState.FATAL_ERROR and target not in NEXT[self.state]:
+        if target is not TxnState.FATAL_ERROR and target not in NEXT_TXN_STATES[self.state]:
             text = f"a producer that is {self.state.value} cannot become {target.value}"
             if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
                 self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))

@@ -52,10 +52,10 @@ from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     TxnRequestHandler,
 )
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
-from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_END_TXN
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
-from spark_kafka_sink.protocol.messages.produce import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE
-from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_OFFSET_COMMIT
+from spark_kafka_sink.protocol.messages.produce import LAST_PRODUCE_BEFORE_V2
+from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_OFFSET_COMMIT_BEFORE_V2
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -86,7 +86,7 @@ _WHERE = {
 
 
 class Transactions(IdempotentManager):
-    """Args: as for IdempotentManager."""
+    """Takes the arguments of IdempotentManager."""
 
     transactional_id: str
 
@@ -201,23 +201,25 @@ class Transactions(IdempotentManager):
         self.calls.begun.append(call)
 
     @property
-    def _who(self) -> tuple[str, ProducerIdAndEpoch, OpenTransaction]:
-        """What each request about the open transaction says first."""
-        return self.transactional_id, self.producer, self._open
+    def _who(self) -> dict[str, Any]:
+        """The fields that all requests about the open transaction have."""
+        return {"transactional_id": self.transactional_id, "identity": self.producer, "transaction": self._open}
 
     def _send_offsets(self, call: TransactionalCall) -> None:
-        how: Any = {"call": call, "begins_transaction": not self._open.has_begun}
-        if call.is_behind_rows:
-            how |= {"is_behind_rows": True, "priority": 3}  # behind AddPartitions, which rows wait for
+        begins = not self._open.has_begun
+        request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
         if self._version.is_v2:
             self._open.has_begun = True
-            self.requests.enqueue(TxnOffsetCommitHandler(*self._who, **how))
+            request = TxnOffsetCommitHandler(**self._who, call=call, begins_transaction=begins)
         else:
-            self.requests.enqueue(AddOffsetsToTxnHandler(*self._who, added=self._offsets_added, **how))
+            request = AddOffsetsToTxnHandler(**self._who, call=call, begins_transaction=begins, added=self._offsets_added)
+        if call.is_behind_rows:
+            request.is_behind_rows, request.priority = True, 3  # behind AddPartitions, which rows wait for
+        self.requests.enqueue(request)
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
-        self.requests.enqueue(TxnOffsetCommitHandler(*self._who, call=call, max_version=LAST_OFFSET_COMMIT))
+        self.requests.enqueue(TxnOffsetCommitHandler(**self._who, call=call, max_version=LAST_OFFSET_COMMIT_BEFORE_V2))
 
     def _prepare(self, call: TransactionalCall) -> None:
         self.calls.preparing = call
@@ -232,9 +234,9 @@ class Transactions(IdempotentManager):
         self._end(call, commits=False)
 
     def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
-        newest = None if self._version.is_v2 else LAST_END_TXN
+        newest = None if self._version.is_v2 else LAST_END_TXN_BEFORE_V2
         ended = self.transaction_ended
-        self.requests.enqueue(EndTxnHandler(*self._who, call=call, commits=commits, ended=ended, max_version=newest))
+        self.requests.enqueue(EndTxnHandler(**self._who, call=call, commits=commits, ended=ended, max_version=newest))
 
     def abort_for_close(self) -> bool:
         if not self.has_open_transaction:
@@ -343,9 +345,9 @@ class Transactions(IdempotentManager):
     def _may_have_met_control_records(self, request: TxnRequestHandler, problem: Problem) -> bool:
         """Whether an abort is repeated that took its producer for fenced.
 
-        A coordinator of version 2 answers so, too, until the control records of the transaction before are written, if nothing of
-        this one has reached it. InitProducerId would show it, but must not be asked: it would end the transaction of a real
-        successor.
+        A version-2 coordinator also answers PRODUCER_FENCED while it still writes the control records of the previous
+        transaction, as long as this transaction has sent it nothing. InitProducerId would show it, but must not be asked: it
+        would end the transaction of a real successor.
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
         met = is_abort and problem.effect is Effect.FENCED and self._version.is_v2 and not self._open.is_written
@@ -461,7 +463,7 @@ class Transactions(IdempotentManager):
 
     @property
     def produce_version_cap(self) -> int | None:
-        return None if self._version.is_v2 else LAST_PRODUCE
+        return None if self._version.is_v2 else LAST_PRODUCE_BEFORE_V2
 
     # EACH ROUND
 
@@ -469,7 +471,7 @@ class Transactions(IdempotentManager):
         self.calls.settle_begun()
         if self._open.wanted:
             wanted, begins = self._open.take_wanted()
-            self.requests.enqueue(AddPartitionsToTxnHandler(*self._who, partitions=wanted, begins_transaction=begins))
+            self.requests.enqueue(AddPartitionsToTxnHandler(**self._who, partitions=wanted, begins_transaction=begins))
         self._prepare_if_settled(all_settled)
         return self.requests.step(now_ms, all_settled, is_all_sent)
 

@@ -26,8 +26,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_END_TXN
-from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
@@ -63,12 +62,13 @@ class Problem(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TxnRequestHandler(ABC):
-    """Args:
-    call: who waits for this request; gets its outcome.
-    priority: a smaller one goes first (Kafka's TxnRequestHandler.priority).
-    begins_transaction: whether the coordinator learns of the transaction by this request.
-    is_behind_rows: whether it is sent behind all batches that wait now: on their connection, or when they are settled.
-    max_version: the newest version to use; None: the newest that the node knows.
+    """
+    Args:
+        call: who waits for this request; gets its outcome.
+        priority: a smaller one goes first (Kafka's TxnRequestHandler.priority).
+        begins_transaction: whether the coordinator learns of the transaction by this request.
+        is_behind_rows: whether it is sent behind all batches that wait now: on their connection, or when they are settled.
+        max_version: the newest version to use; None: the newest that the node knows.
     """
 
     API: ClassVar[ApiKey]
@@ -236,7 +236,7 @@ class _OfTransaction(TxnRequestHandler):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AddPartitionsToTxnHandler(_OfTransaction):
-    """Where transaction.version is below 2: before the first batch of each partition."""
+    """Goes before the first batch of each partition, where transaction.version is below 2."""
 
     API = ApiKey.ADD_PARTITIONS_TO_TXN
     NAME = "AddPartitions"
@@ -266,7 +266,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AddOffsetsToTxnHandler(_OfTransaction):
-    """Where transaction.version is below 2: before TxnOffsetCommit, which completes the call."""
+    """Goes before TxnOffsetCommit, which completes the call, where transaction.version is below 2."""
 
     API = ApiKey.ADD_OFFSETS_TO_TXN
     NAME = "AddOffsets"
@@ -364,7 +364,7 @@ class EndTxnHandler(_OfTransaction):
 
     def succeed(self, answer: Any) -> None:
         raised = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
-        self.ended(raised if self.version > LAST_END_TXN and raised.is_valid else None)
+        self.ended(raised if self.version > LAST_END_TXN_BEFORE_V2 and raised.is_valid else None)
 
     def outcome_unknown(self) -> None:
         self.transaction.may_be_committed |= self.commits

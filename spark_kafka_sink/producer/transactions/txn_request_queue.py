@@ -48,9 +48,10 @@ class RequestOwner(Protocol):
 
 
 class TxnRequestQueue:
-    """Args:
-    owner: hears of every request that has failed for good.
-    random: for back-off jitter; seeded by tests.
+    """
+    Args:
+        owner: hears of every request that has failed for good.
+        random: for back-off jitter; seeded by tests.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class TxnRequestQueue:
         return None if found is None else found.id
 
     def _look_for(self, key: CoordinatorKey, not_before_ms: int) -> None:
-        """Of higher priority than all others, so it is sent first."""
+        """Queue a FindCoordinator. It has a higher priority than all others, so it is sent first."""
         self.coordinators.lost(key)
         self.enqueue(FindCoordinatorHandler(key=key, directory=self.coordinators, not_before_ms=not_before_ms))
 

@@ -22,7 +22,7 @@ _DIGITS_BEYOND_A_LIMB = 20
 
 @dataclass(frozen=True, slots=True)
 class DecimalEncoding(Encoding):
-    """In bytes: their number, and as few as the value needs, as Java's BigInteger.toByteArray."""
+    """Writes bytes: their number, and as few as the value needs, as Java's BigInteger.toByteArray."""
 
     precision: int  # the schema's
 
@@ -44,7 +44,7 @@ class DecimalEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class FixedDecimalEncoding(DecimalEncoding):
-    """In a fixed of `size` bytes, with the sign in front."""
+    """Writes a fixed of `size` bytes, with the sign in front."""
 
     size: int
 
@@ -105,7 +105,7 @@ def _shortest(limbs: list[Int64Column]) -> list[Word]:
 
 
 def _bytes_needed(numbers: Int64Column) -> Int64Column:
-    """In two's complement."""
+    """Count the bytes of each value in two's complement."""
     magnitudes = numbers ^ numbers >> (_LIMB_BITS - 1)
     sizes = np.ones(len(numbers), np.int64)
     for bits in range(7, int(magnitudes.max()).bit_length(), 8):

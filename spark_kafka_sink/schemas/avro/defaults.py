@@ -45,7 +45,7 @@ class _TooLargeError(ValueError):
 
 
 class _Encoder:
-    """Of one default. `_left`: how many characters may still be read."""
+    """Encodes one default. `_left`: how many characters may still be read."""
 
     def __init__(self) -> None:
         self._left = MAX_DEFAULT_CHARACTERS
@@ -77,7 +77,7 @@ class _Encoder:
                 raise ValueError(f"{printable(json.dumps(value), 60)} is no {schema}")
 
     def _union(self, schema: AvroUnion, value: Any) -> bytes:
-        """By the first branch that the default fits."""
+        """Encode the default by the first branch that it fits."""
         for number, branch in enumerate(schema.branches):
             try:
                 return encode_varint(number) + self._encode(branch, value)

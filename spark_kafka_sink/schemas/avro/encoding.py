@@ -95,7 +95,7 @@ class Refusals:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Without dictionary and extension: the values that they stand for."""
+    """Return the values that a dictionary or an extension stands for."""
     while True:
         if isinstance(column, pa.DictionaryArray):
             column = _addressable_values(column.dictionary).take(column.indices)
@@ -106,7 +106,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def _addressable_values(dictionary: pa.Array) -> pa.Array:
-    """With 64-bit offsets: a column that repeats its values may have more than 2 GiB. Arrow cannot take from views."""
+    """Use 64-bit offsets: a column that repeats its values may have more than 2 GiB. Arrow cannot take from views."""
     if dictionary.type in (pa.string(), pa.string_view()):
         return dictionary.cast(pa.large_string())
     return dictionary.cast(pa.large_binary()) if dictionary.type in (pa.binary(), pa.binary_view()) else dictionary

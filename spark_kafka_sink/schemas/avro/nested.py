@@ -91,7 +91,7 @@ class ArrayEncoding(Encoding):
         return self.blocks(counts, column.flatten(), valid, refusals)
 
     def blocks(self, counts: Int64Column, items: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
-        """Of rows with so many items each. The items follow one another, those of null rows left out."""
+        """Return the blocks of rows with so many items each. The items follow one another, those of null rows left out."""
         if not len(items):
             return varints(counts, valid)
         ends = ends_of(counts)
@@ -103,7 +103,7 @@ class ArrayEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class MapEncoding(ArrayEncoding):
-    """As an array of entries."""
+    """Writes a map as an array of entries."""
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
@@ -111,6 +111,6 @@ class MapEncoding(ArrayEncoding):
 
 
 def _runs(encoded: EncodedRows, ends: Int64Column) -> Payload:
-    """For each row the bytes of its items, which follow one another."""
+    """Return for each row the bytes of its items, which follow one another."""
     offsets = pa.py_buffer(encoded.offsets[ends])
     return Payload.of(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, offsets, encoded.data]))

@@ -171,7 +171,7 @@ _SECOND_BYTES = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF
 
 
 def rows_that_are_not_utf8(column: pa.Array) -> Mask:
-    """By table 3-7 of the Unicode standard; null rows may be anything. Takes some ten times the memory of the bytes."""
+    """Find them by table 3-7 of the Unicode standard; null rows may be anything. Takes some ten times the memory of the bytes."""
     offsets = binary_offsets(column).astype(np.int64)
     octets = np.frombuffer(data_buffer(column), np.uint8)[offsets[0] : offsets[-1]]
     ends = offsets[1:] - offsets[0]

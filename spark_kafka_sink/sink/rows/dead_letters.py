@@ -30,10 +30,11 @@ LARGEST_ROW = 100_000_000  # bytes; the brokers' default limit for a request is 
 
 
 class DeadLetters:
-    """Args:
-    topic: the dead letter topic.
-    producer: the task's.
-    make_larger_producer: makes the second producer, see `larger_producer`; called at most once.
+    """
+    Args:
+        topic: the dead letter topic.
+        producer: the task's.
+        make_larger_producer: makes the second producer, see `larger_producer`; called at most once.
     """
 
     def __init__(self, topic: str, producer: KafkaProducer, make_larger_producer: Callable[[], KafkaProducer]) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
-from spark_kafka_sink.config.sink_options import FAIL, SKIP, SinkOptions
+from spark_kafka_sink.config.sink_options import FAIL_TASK, SKIP, SinkOptions
 from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.sink.rows.chunk import Chunk, PerRow
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters
@@ -40,7 +40,7 @@ class RowOutcomes:
         self.skipped_by_reason: Counter[str] = Counter()  # condition -> rows
 
     def fails_task(self, condition: str) -> bool:
-        return self._choice(condition) == FAIL
+        return self._choice(condition) == FAIL_TASK
 
     def _choice(self, condition: str) -> str:
         return self._options.on_record_too_large if condition in TOO_LARGE else self._options.on_invalid_record

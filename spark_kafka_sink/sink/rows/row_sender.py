@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_kafka_sink.config.format_options import SchemaUse
-from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL, SinkOptions
+from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL_TASK, SinkOptions
 from spark_kafka_sink.errors import (
     NOT_ENCODABLE,
     AbortableTransactionError,
@@ -54,12 +54,14 @@ class _SentChunk:
 
 
 class RowSender:
-    """Args:
-    producer: the task's; RowSender does not close it.
-    options: of the write.
-    make_larger_producer: DeadLetters' argument.
-    is_transactional: the producer's rows are one transaction, in which no rejected row can be replaced by others. So whatever a
-        broker rejects fails the task. The producer takes rows of any size, and `options` say which ones are too large.
+    """
+    Args:
+        producer: the task's; RowSender does not close it.
+        options: of the write.
+        make_larger_producer: DeadLetters' argument.
+        is_transactional: the producer's rows are one transaction, in which no rejected row can be replaced by others. So
+            whatever a broker rejects fails the task. The producer takes rows of any size, and `options` say which ones are too
+            large.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class RowSender:
         self._outcomes = RowOutcomes(options, self._dead_letters)
         takes_any_size = is_transactional and options.on_record_too_large == DEAD_LETTER
         self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_any_size)
-        self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL
+        self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL_TASK
         self._pending: deque[_SentChunk] = deque()
         self._kept: deque[_SentChunk] = deque()  # those of _pending that keep their chunk; the first ones may be settled already
         self._kept_bytes = 0

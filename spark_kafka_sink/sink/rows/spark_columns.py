@@ -30,8 +30,8 @@ from spark_kafka_sink.records.row_mapping import RowMapping, nearest_column
 NULL_TOPIC = (
     "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for setting a default topic."
 )
-NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
-NO_TIMESTAMP = "Required attribute 'timestamp' not found: includeTimestamp=true asks for it"
+TOPIC_REQUIRED = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+TIMESTAMP_REQUIRED = "Required attribute 'timestamp' not found: includeTimestamp=true asks for it"
 LISTED_COLUMNS = 20
 
 
@@ -120,9 +120,9 @@ def find_columns(schema: StructType, options: SinkOptions, problems: list[str], 
     mapping = RowMapping.find(schema.names, options.topic, with_timestamp=options.include_timestamp)
     missing = {"value": "Required attribute 'value' not found"}
     if not topic_is_refused:
-        missing["topic"] = NO_TOPIC
+        missing["topic"] = TOPIC_REQUIRED
     if options.include_timestamp:
-        missing["timestamp"] = NO_TIMESTAMP
+        missing["timestamp"] = TIMESTAMP_REQUIRED
 
     def is_encoded(attribute: Attribute) -> bool:  # then its type is compared with a schema
         return attribute in (KEY, VALUE) and getattr(options, f"{attribute.name}_format") == AVRO

@@ -19,7 +19,11 @@ RUN_MS = 250
 
 
 class Throttle:
-    """Args: rates per second, None for no limit; a clock, for tests."""
+    """
+    Args:
+        records_per_second, bytes_per_second: None for no limit.
+        clock: for tests.
+    """
 
     def __init__(self, records_per_second: int | None, bytes_per_second: int | None, clock: Clock | None = None) -> None:
         self._records_per_second = records_per_second

@@ -43,7 +43,7 @@ class Servers:
     nodes: dict[str, MetadataResponseBroker]
 
     def light_of_failure(self, server: str) -> Light:
-        """Of a server that cannot be used. Without one that is no broker's address, a write succeeds if another answers."""
+        """Judge a server that cannot be used. Without one that is no broker's address, a write succeeds if another answers."""
         is_needed = self.is_advertised or server in self.nodes
         return Light.YELLOW if self.is_another_reached and not is_needed else Light.RED
 
@@ -190,7 +190,7 @@ def judge_login(contact: Contact, servers: Servers, mechanism: str) -> CheckResu
 
 
 def judge_version(contact: Contact, servers: Servers, *, exactly_once: bool) -> CheckResult:
-    """Of a listener that has answered ApiVersions; then the first request that needs a login, if the listener demands one."""
+    """Judge a listener that has answered ApiVersions; then the first request that needs a login, if the listener demands one."""
     if contact.error is not None:
         return _failed(contact, servers, contact.error, COMPARE_PROTOCOL)
     assert contact.versions is not None
@@ -213,7 +213,7 @@ def judge_version(contact: Contact, servers: Servers, *, exactly_once: bool) -> 
 
 
 def judge_cluster(contacts: Iterable[Contact]) -> CheckResult | None:
-    """Of all bootstrap servers that have answered; None if none has."""
+    """Judge the answers of all bootstrap servers together; None if none has answered."""
     answers = {each.server: each.metadata for each in contacts if each.metadata is not None}
     if not answers:
         return None

@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from random import Random
 from typing import Any
 
 from spark_kafka_sink.clock import Clock
@@ -24,17 +23,18 @@ from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.dns import Resolver, look_up, resolve
 from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions, Session, handshake, login_demanded
+from spark_kafka_sink.network.network_client import transport_factory
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
 from spark_kafka_sink.network.tls.connector import TlsConnector, TlsTransport
 from spark_kafka_sink.network.tls.peer import TlsPeer
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport
+from spark_kafka_sink.network.transport import Address, Transport
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.schema import Request
 
 NODE = 0  # each Selector here has one connection
-GRACE_MS = 200  # in which threads whose time is over say what they have waited for
+THREAD_GRACE_MS = 200  # in which threads whose time is over say what they have waited for
 LOOK_MS = 1_000  # how long a second handshake may take, to see a certificate that was not accepted
 
 
@@ -105,7 +105,7 @@ class Contacts:
         """Side by side. Blocks until all have ended, and not beyond `until_ms`."""
         contacts = [Contact(host, port) for host, port in servers]
         began_ms = self._clock.now_ms()
-        steps = [_Steps(each, self._config, self._login, self._clock, until_ms - GRACE_MS) for each in contacts]
+        steps = [_Steps(each, self._config, self._login, self._clock, until_ms - THREAD_GRACE_MS) for each in contacts]
         works = [partial(each.take, self._resolve) for each in steps]
         outcomes = outcomes_within(works, until_ms - began_ms, self._clock)
         found = [replace(each, took_ms=dict(each.took_ms)) for each in contacts]
@@ -116,7 +116,7 @@ class Contacts:
 
 
 def _late(within_ms: int) -> KafkaError:
-    """Of a thread that waits for DNS, for a token, or for a Kerberos server, and cannot be interrupted."""
+    """Make the error of a thread that waits for DNS, for a token, or for a Kerberos server, and cannot be interrupted."""
     return NetworkError(f"no answer within {within_ms:,} ms")
 
 
@@ -130,7 +130,6 @@ class _Steps:
         self._clock = clock
         self._until_ms = until_ms
         self._began_ms = clock.now_ms()
-        self._uses_tls = config.security_protocol in ("SSL", "SASL_SSL")
         self._connection = Connection(config.client_id)
 
     def take(self, resolve_host: Resolver) -> None:
@@ -145,9 +144,8 @@ class _Steps:
         addresses = look_up(resolve_host, contact.host, contact.port)
         contact.addresses = tuple(str(each.socket_address[0]) for each in addresses)
         self._pass_to(Stage.REACH)
-        open_transport = self._opener()
         opened: list[Transport] = []
-        with closing(self._selector(open_transport, opened)) as selector:
+        with closing(self._selector(transport_factory(self._config), opened)) as selector:
             self._reach(selector, opened, addresses)
             session = self._shake_hands(selector)
             contact.versions, contact.mechanisms = session.api_versions, session.mechanisms
@@ -162,12 +160,6 @@ class _Steps:
         self._contact.stage, self._began_ms = stage, now_ms
 
     # TCP AND TLS
-
-    def _opener(self) -> Callable[[Address], Transport]:
-        if self._uses_tls:
-            return TlsConnector(self._config)
-        send_bytes, receive_bytes = self._config.send_buffer_bytes, self._config.receive_buffer_bytes
-        return partial(PlaintextTransport, send_buffer_bytes=send_bytes, receive_buffer_bytes=receive_bytes)
 
     def _selector(self, open_transport: Callable[[Address], Transport], opened: list[Transport]) -> Selector:
         """`opened` gets each transport that it opens."""
@@ -289,12 +281,3 @@ class _Steps:
 
 def _name(message: Request[Any]) -> str:
     return type(message).__name__.removesuffix("Request")
-
-
-def login_for(config: ProducerConfig, clock: Clock) -> Login | None:
-    """None without SASL. Raises ConfigError as `login_of` does."""
-    if not config.security_protocol.startswith("SASL_"):
-        return None
-    from spark_kafka_sink.network.sasl.factory import login_of
-
-    return login_of(config, clock, Random())

@@ -9,7 +9,7 @@ from spark_kafka_sink.admin.transaction_operations import ListedTransaction, Tra
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, denied, green, red, whole_number, yellow
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, denied, green, number_in_setting, red, yellow
 from spark_kafka_sink.tools.words import count
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
@@ -84,7 +84,7 @@ def judge_timeout(
         is_written: a transaction with our time-out has begun.
     """
     check = "transaction time"
-    told = whole_number(answer)
+    told = number_in_setting(answer)
     if told is None:
         ours = f"{OURS}={given_ms}" if given_ms is not None else f"{default_ms} ms, Kafka's default, are assumed"
         if is_written:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from random import Random
 
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.request_client import RequestClient
@@ -21,13 +22,14 @@ from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.network.background import Outcome, outcome_of, outcomes_within
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.dns import canonical_bootstrap_servers
+from spark_kafka_sink.network.network_client import login_for
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.tls.connector import TlsConnector
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check import questions
 from spark_kafka_sink.tools.check.connections import Servers, judge_cluster, judge_contacts
-from spark_kafka_sink.tools.check.contact import Contact, Contacts, Stage, login_for
+from spark_kafka_sink.tools.check.contact import Contact, Contacts, Stage
 from spark_kafka_sink.tools.check.exactly_once import (
     MAX_TIMEOUT,
     CheckedPrefix,
@@ -37,16 +39,16 @@ from spark_kafka_sink.tools.check.exactly_once import (
     judge_timeout,
 )
 from spark_kafka_sink.tools.check.questions import Answer
-from spark_kafka_sink.tools.check.results import CheckResult, Light, red, whole_number, yellow
+from spark_kafka_sink.tools.check.results import CheckResult, Light, number_in_setting, red, yellow
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, CheckedTopic, judge_topic
 from spark_kafka_sink.tools.words import count
 
 # Since the beginning.
 SERVERS_END_MS = 6_000
 BROKERS_END_MS = 11_000
-QUESTIONS_END_MS = 15_500
 REGISTRY_END_MS = 15_000
-GRACE_MS = 500  # in which a thread whose time is over says what it has waited for
+REGISTRY_GRACE_MS = 500  # in which the registry's thread, whose time is over, says what it has waited for
+QUESTIONS_END_MS = REGISTRY_END_MS + REGISTRY_GRACE_MS
 RECORD_END_MS = 19_000
 MOST_BROKERS = 100  # that are connected to; each takes a thread
 WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write` at most: an interrupted check leaves it open for so long
@@ -72,7 +74,7 @@ class Inspection:
     def __post_init__(self) -> None:
         self._config = self.options.producer
         self._began_ms = self.clock.now_ms()
-        self._login: Login | None = login_for(self._config, self.clock)
+        self._login: Login | None = login_for(self._config, self.clock, Random())
         if self._config.security_protocol in ("SSL", "SASL_SSL"):
             TlsConnector(self._config)  # raises what each connection would
 
@@ -85,7 +87,7 @@ class Inspection:
     def _start_with_registry(self) -> Callable[[], list[CheckResult]]:
         """The schema registry is asked meanwhile, if it is needed. Returns what waits for its results, until QUESTIONS_END_MS."""
         if not self.options.has_format:
-            return list
+            return lambda: []
         from spark_kafka_sink.tools.check.registry import registry_results  # what it needs is imported only here
 
         work = partial(registry_results, self.options, self.clock, self._left_ms(REGISTRY_END_MS))
@@ -95,7 +97,7 @@ class Inspection:
         return partial(self._registry_results, thread, done)
 
     def _registry_results(self, thread: threading.Thread, done: list[Outcome]) -> list[CheckResult]:
-        thread.join(wait_seconds(self._left_ms(REGISTRY_END_MS) + GRACE_MS))
+        thread.join(wait_seconds(self._left_ms(REGISTRY_END_MS) + REGISTRY_GRACE_MS))
         outcome = done[0] if done else Outcome(None, NetworkError("no answer in time"))
         return outcome.result if outcome.error is None else [_registry_failed(outcome.error)]
 
@@ -191,7 +193,7 @@ class Inspection:
         return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given else None
 
     def _judge_prefix(self, found: Mapping[Hashable, Answer], *, is_written: bool) -> Iterator[CheckResult]:
-        described, may_write, group = (found[each] for each in (questions.ID, questions.MAY_WRITE, questions.GROUP))
+        described, may_write, group = (found[each] for each in (questions.CHECKED_ID, questions.MAY_WRITE, questions.GROUP))
         is_described = described.value if isinstance(described.value, KafkaError) else True
         ms = (max(described.ms, may_write.ms), group.ms)
         prefix = CheckedPrefix(self._names, is_described, may_write.value, group.value, is_written, ms)
@@ -209,15 +211,15 @@ class Inspection:
 
         topic = self.options.topic or ""
         if found["topic", topic].value is None:
-            return yellow(writing.CHECK, printable(topic), "not tried: it might create the topic")
+            return yellow(writing.WRITE_CHECK, printable(topic), "not tried: it might create the topic")
         if self.options.has_format and not self.options.is_exactly_once:
-            return yellow(writing.CHECK, printable(topic), "not tried: readers would find a record without a schema")
+            return yellow(writing.WRITE_CHECK, printable(topic), "not tried: readers would find a record without a schema")
         transactional = None
         if self.options.is_exactly_once:
-            limit_ms = whole_number(found[MAX_TIMEOUT].value)
+            limit_ms = number_in_setting(found[MAX_TIMEOUT].value)
             times_ms = (self._write_timeout_ms(limit_ms), self._longest_ms(limit_ms))
             transactional = writing.Transactional(self._names.check_id, *times_ms)
-        return writing.write(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
+        return writing.write_record(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
 
     def _write_timeout_ms(self, limit_ms: int | None) -> int:
         """Short, whatever the user's is: readers wait so long for the transaction of a check that was interrupted."""

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.tools.check.exactly_once import MAX_TIMEOUT
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, TOPIC_SETTINGS
 
-ID, MAY_WRITE, GROUP = "id", "may write", "group"
+CHECKED_ID, MAY_WRITE, GROUP = "id", "may write", "group"
 
 
 class Answer(NamedTuple):
@@ -36,11 +36,15 @@ def questions_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any
 
 
 def questions_about_prefix(names: Names, nodes: Sequence[int]) -> dict[Hashable, Ask[Any, Any]]:
-    """Args: nodes, the ids of the brokers that can be reached: each lists the transactional ids that it coordinates."""
+    """Return the questions about the names that begin with a transactionalIdPrefix.
+
+    Args:
+        nodes: the ids of the brokers that can be reached: each lists the transactional ids that it coordinates.
+    """
     coordinator = CoordinatorKey(KeyType.TRANSACTION, names.check_id)
     listing = ListTransactions(tuple(sorted(map(str, UNFINISHED))))
     asks: dict[Hashable, Ask[Any, Any]] = {
-        ID: Ask(coordinator, DescribeTransactions(), names.check_id),
+        CHECKED_ID: Ask(coordinator, DescribeTransactions(), names.check_id),
         MAY_WRITE: Ask(coordinator, MayWriteToId(), names.check_id),
         GROUP: Ask(CoordinatorKey(KeyType.GROUP, names.aborted_group), GroupPermissions(), names.aborted_group),
         MAX_TIMEOUT: Ask(ANY_BROKER, DescribeBrokerConfig(), MAX_TIMEOUT),

@@ -12,21 +12,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.format_options import AVRO, ID, KEY, TEXT, VALUE, VERSION, PartOptions, part_options
+from spark_kafka_sink.config.format_options import AVRO, ID, KEY_PART, TEXT, VALUE_PART, VERSION, PartOptions, part_options
 from spark_kafka_sink.config.registry_config import RegistryAddress, RegistryConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, KafkaError, NetworkError, printable
 from spark_kafka_sink.network.background import outcome_of, outcomes_within
 from spark_kafka_sink.schemas import registry_errors
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD
-from spark_kafka_sink.schemas.registry import AVRO as AVRO_TYPE
+from spark_kafka_sink.schemas.registry import AVRO_TYPE as AVRO_TYPE
 from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.subjects import needs_record_name, subject_for
 from spark_kafka_sink.tools.check.questions import Answer
 from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red, yellow
 
-CHECK, SUBJECT = "registry", "subject"
-GRACE_MS = 300  # in which the last answer is looked at
+REGISTRY_CHECK, SUBJECT = "registry", "subject"
+LAST_ANSWER_MS = 300  # in which the last answer is looked at
 
 Work = Callable[[], Any]
 
@@ -42,14 +42,14 @@ class AskedPart(NamedTuple):
 
 def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[CheckResult]:
     """Blocks for `left_ms` at most. Empty if nothing is encoded or framed here."""
-    parts = [found for part in (KEY, VALUE) if (found := part_options(options, options.registry, part)) is not None]
+    parts = [found for part in (KEY_PART, VALUE_PART) if (found := part_options(options, options.registry, part)) is not None]
     config = options.registry
     if config is None or not parts:
         return []
     try:
         return list(_results(options, config, parts, _Asking(config, clock, left_ms)))
     except ConfigError as error:  # urllib3 or a certificate is missing
-        return [red(CHECK, "", str(error), explained(error))]
+        return [red(REGISTRY_CHECK, "", str(error), explained(error))]
 
 
 def _results(
@@ -88,7 +88,7 @@ class _Asking:
     """Each question on a thread of its own, without repetitions, within the time."""
 
     def __init__(self, config: RegistryConfig, clock: Clock, left_ms: int) -> None:
-        limit_ms = max(min(config.schema_registry_default_api_timeout_ms, left_ms - GRACE_MS), 1)
+        limit_ms = max(min(config.schema_registry_default_api_timeout_ms, left_ms - LAST_ANSWER_MS), 1)
         self._config = replace(config, schema_registry_max_retries=0, schema_registry_default_api_timeout_ms=limit_ms)
         self._clock = clock
         self._left_ms = left_ms
@@ -136,11 +136,11 @@ def judge_addresses(
     for address, answer in zip(addresses, answers, strict=True):
         url = printable(address.url)
         if is_reached(answer):
-            yield green(CHECK, url, f"answers {_who(address, config)}", answer.ms)
+            yield green(REGISTRY_CHECK, url, f"answers {_who(address, config)}", answer.ms)
         elif is_any_reached:
-            yield yellow(CHECK, url, f"{answer.value}", "others are asked in its place", answer.ms)
+            yield yellow(REGISTRY_CHECK, url, f"{answer.value}", "others are asked in its place", answer.ms)
         else:
-            yield red(CHECK, url, f"{answer.value}", _unreached(answer.value), answer.ms)
+            yield red(REGISTRY_CHECK, url, f"{answer.value}", _unreached(answer.value), answer.ms)
 
 
 def _unreached(error: object) -> str:

@@ -62,8 +62,8 @@ def merged(results: Iterable[CheckResult]) -> list[CheckResult]:
     ]
 
 
-def whole_number(answer: object) -> int | None:
-    """From the text of a setting; None for anything else that a broker may have told."""
+def number_in_setting(answer: object) -> int | None:
+    """Read a number from the text of a setting; None for anything else that a broker may have told."""
     is_number = isinstance(answer, str) and answer.isascii() and answer.isdecimal() and len(answer) <= MOST_DIGITS
     return int(str(answer)) if is_number else None
 

@@ -11,7 +11,7 @@ from spark_kafka_sink.config.producer_rules import ACKS_ALL
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, printable, printable_list
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, explained, green, red, whole_number, yellow
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, explained, green, number_in_setting, red, yellow
 from spark_kafka_sink.tools.words import count
 
 AUTO_CREATE = "auto.create.topics.enable"
@@ -133,7 +133,7 @@ def _nodes(partition: MetadataResponsePartition) -> tuple[tuple[int, ...], tuple
 
 
 def _number(settings: Mapping[str, str] | KafkaError, name: str) -> int | None:
-    return None if isinstance(settings, KafkaError) else whole_number(settings.get(name))
+    return None if isinstance(settings, KafkaError) else number_in_setting(settings.get(name))
 
 
 # SETTINGS

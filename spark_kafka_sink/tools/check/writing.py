@@ -19,9 +19,9 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import RecordMetadata
 from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red
 
-CHECK = "write"
-KEY = b"pykafka-sink-check"  # compacted topics take no record without one
-VALUE = b"One record of `pykafka-sink check --write`."
+WRITE_CHECK = "write"
+RECORD_KEY = b"pykafka-sink-check"  # compacted topics take no record without one
+RECORD_VALUE = b"One record of `pykafka-sink check --write`."
 LEAST_MS = 500  # of each wait
 # Code of users is for rows, and executors may have it where this host does not.
 _PLUG_INS = ("interceptor.classes", "partitioner.class")
@@ -40,7 +40,9 @@ class Transactional:
     longest_ms: int | None = None
 
 
-def write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int, clock: Clock) -> CheckResult:
+def write_record(
+    topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int, clock: Clock
+) -> CheckResult:
     """Green: the record is acknowledged. Blocks at most `timeout_ms`."""
     began_ms, subject = clock.now_ms(), printable(topic)
     outcome = outcome_within(partial(_write, topic, config, transactional, timeout_ms), timeout_ms)
@@ -48,13 +50,19 @@ def write(topic: str, config: ProducerConfig, transactional: Transactional | Non
     if outcome is None:
         left = f"; its transaction ends at its time-out, {transactional.timeout_ms} ms" if transactional else ""
         found = f"not acknowledged within {timeout_ms} ms; it may be written nevertheless{left}"
-        return red(CHECK, subject, found, "look at the partitions' leaders and in-sync replicas, and at the user's quotas", ms)
+        return red(
+            WRITE_CHECK, subject, found, "look at the partitions' leaders and in-sync replicas, and at the user's quotas", ms
+        )
     if outcome.error is not None:
         error = outcome.error
-        return red(CHECK, subject, str(error), explained(error) if isinstance(error, KafkaError) else "report this error", ms)
+        return red(
+            WRITE_CHECK, subject, str(error), explained(error) if isinstance(error, KafkaError) else "report this error", ms
+        )
     written: RecordMetadata = outcome.result
     how = ", in a transaction that was aborted" if transactional else ""
-    return green(CHECK, subject, f"one record is written to partition {written.partition} at offset {written.offset}{how}", ms)
+    return green(
+        WRITE_CHECK, subject, f"one record is written to partition {written.partition} at offset {written.offset}{how}", ms
+    )
 
 
 def _write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> RecordMetadata:
@@ -64,11 +72,11 @@ def _write(topic: str, config: ProducerConfig, transactional: Transactional | No
             producer.init_transactions()
     with KafkaProducer(_options(config, transactional, timeout_ms)) as producer:
         if transactional is None:
-            return producer.send(topic, VALUE, key=KEY).result(timeout_ms / 1000)
+            return producer.send(topic, RECORD_VALUE, key=RECORD_KEY).result(timeout_ms / 1000)
         producer.init_transactions()
         producer.begin_transaction()
         try:
-            found = producer.send(topic, VALUE, key=KEY).result(timeout_ms / 1000)
+            found = producer.send(topic, RECORD_VALUE, key=RECORD_KEY).result(timeout_ms / 1000)
         except KafkaError:
             with contextlib.suppress(KafkaError):  # the first error says why
                 producer.abort_transaction()

@@ -12,8 +12,8 @@ from spark_kafka_sink.tools.completion.words import (
     Command,
     OptionName,
     Value,
-    producer_options,
-    sink_options,
+    producer_option_names,
+    sink_option_names,
     values_of,
 )
 
@@ -141,10 +141,10 @@ def script(commands: Sequence[Command]) -> str:
     parts = {
         "COMMANDS": _commands(commands),
         "FLAGS": _flags(commands),
-        "SINK": " ".join(f"{each.name}=" for each in sink_options()),
-        "PRODUCER": " ".join(f"{each.name}=" for each in producer_options()),
-        "NAMES": " ".join(each.name for each in sink_options()),
-        "CHOICES": _choices([*sink_options(), *producer_options()]),
+        "SINK": " ".join(f"{each.name}=" for each in sink_option_names()),
+        "PRODUCER": " ".join(f"{each.name}=" for each in producer_option_names()),
+        "NAMES": " ".join(each.name for each in sink_option_names()),
+        "CHOICES": _choices([*sink_option_names(), *producer_option_names()]),
     }
     text = _SCRIPT
     for name, part in parts.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spark_kafka_sink.tools.completion.words import Argument, Command, Value, producer_options, sink_options
+from spark_kafka_sink.tools.completion.words import Argument, Command, Value, producer_option_names, sink_option_names
 
 _SCRIPT = r"""# Completes pykafka-sink in fish. For this shell: pykafka-sink completion fish | source. For all: write it to
 # ~/.config/fish/completions/pykafka-sink.fish.
@@ -64,9 +64,9 @@ def script(commands: Sequence[Command]) -> str:
     """The script, which completes these commands."""
     parts = {
         "PATHS": " ".join(_quoted(_words(each.path)) for each in commands if each.path),
-        "SINK": _arguments((each.name, " ".join(each.choices), each.summary) for each in sink_options()),
-        "PRODUCER": _arguments((each.name, " ".join(each.choices), each.summary) for each in producer_options()),
-        "NAMES": _arguments((each.name, each.summary) for each in sink_options()),
+        "SINK": _arguments((each.name, " ".join(each.choices), each.summary) for each in sink_option_names()),
+        "PRODUCER": _arguments((each.name, " ".join(each.choices), each.summary) for each in producer_option_names()),
+        "NAMES": _arguments((each.name, each.summary) for each in sink_option_names()),
         "COMPLETE": "\n".join(line for each in commands for line in _lines(each)),
     }
     text = _SCRIPT

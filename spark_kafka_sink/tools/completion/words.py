@@ -118,19 +118,19 @@ class OptionName:
     choices: tuple[str, ...]
 
 
-def sink_options() -> list[OptionName]:
+def sink_option_names() -> list[OptionName]:
     """Those that may stand on a command line: those of the sink and, with `kafka.`, those of the producer."""
     return [_option_name(row, row.key) for row in _rows("most used", "sink", "format", "producer", "security", "registry")]
 
 
-def producer_options() -> list[OptionName]:
+def producer_option_names() -> list[OptionName]:
     """Those of the producer, by Kafka's names."""
     rows = _rows("most used", "producer", "security")
     return [_option_name(row, row.key.removeprefix("kafka.")) for row in rows if row.key.startswith("kafka.")]
 
 
 def _rows(*sections: str) -> list[TableRow]:
-    """Without passwords: other users of the machine can read a command line."""
+    """Leave passwords out: other users of the machine can read a command line."""
     rows = (row for row in option_table() if row.section in sections and row.type != PASSWORD.name)
     return sorted(rows, key=lambda row: row.key)
 

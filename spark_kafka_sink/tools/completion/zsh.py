@@ -13,8 +13,8 @@ from spark_kafka_sink.tools.completion.words import (
     Command,
     OptionName,
     Value,
-    producer_options,
-    sink_options,
+    producer_option_names,
+    sink_option_names,
     values_of,
 )
 
@@ -109,9 +109,9 @@ def script(commands: Sequence[Command]) -> str:
     return _filled(
         _SCRIPT,
         FUNCTIONS="\n".join(map(_function, commands)),
-        SINK=_described(sink_options()),
-        PRODUCER=_described(producer_options()),
-        CHOICES=_choices([*sink_options(), *producer_options()]),
+        SINK=_described(sink_option_names()),
+        PRODUCER=_described(producer_option_names()),
+        CHOICES=_choices([*sink_option_names(), *producer_option_names()]),
     )
 
 
@@ -182,7 +182,7 @@ def _choices(options: Iterable[OptionName]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Of a spec, where these characters have a meaning."""
+    """Escape the characters that have a meaning in a spec."""
     return re.sub(r"([\[\]:\\])", r"\\\1", text)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.metrics import NS_PER_MS
 
 PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 LATENCIES = ("average", "p50", "p95", "p99", "p99.9", "highest")
-NS_PER_MS = 1_000_000
 BUCKET_NS = 100_000  # latencies are counted in tenths of a millisecond
 MB = 1024 * 1024
 

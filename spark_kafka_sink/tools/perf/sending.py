@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.metrics import NS_PER_MS
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
-from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements
+from spark_kafka_sink.tools.perf.measurements import Measurements
 from spark_kafka_sink.tools.perf.payloads import Payloads
 from spark_kafka_sink.tools.perf.transaction_pace import NoTransactions, TransactionPace
 

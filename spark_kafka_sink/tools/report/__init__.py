@@ -7,7 +7,7 @@
     findings.py     what stands out, and which option to turn: a table of rules
     pictures.py     statistics → SVG (needs matplotlib)
     page.py         the page (needs jinja2)
-    figures.py      statistics → JSON, for programs
+    json_output.py  statistics → JSON, for programs
     terminal.py     the table for a shell
     command.py      arguments, the order of the files, --follow, exit codes
 

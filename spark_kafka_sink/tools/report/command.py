@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.arguments import new_parser, tool_name
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.patience import AFTER_S, word_after
-from spark_kafka_sink.tools.report import figures, terminal
+from spark_kafka_sink.tools.report import json_output, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles
 from spark_kafka_sink.tools.report.statistics import Statistics
 from spark_kafka_sink.tools.words import count
@@ -95,7 +95,7 @@ def _show(reports: Reports, arguments: argparse.Namespace) -> None:
     for sentence in reports.troubles.sentences():
         print(sentence, file=sys.stderr)
     if arguments.json:
-        for line in figures.json_lines(reports.statistics):
+        for line in json_output.json_lines(reports.statistics):
             print(line, flush=True)
         return
     print(f"{count(reports.troubles.lines, 'commit')}: see {arguments.output.resolve().as_uri()}", flush=True)
@@ -187,7 +187,7 @@ def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) 
 
     names = [path.name for path in reports.paths]
     try:
-        page.write(output, page.html(reports.statistics, reports.troubles, names, refresh_s))
+        page.replace_file(output, page.html(reports.statistics, reports.troubles, names, refresh_s))
     except OSError as error:
         raise ToolError(
             f"The page cannot be written to {printable(output)} ({error.strerror or error}): choose another with -o."

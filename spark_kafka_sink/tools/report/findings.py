@@ -1,7 +1,7 @@
 """What stands out in a query's numbers, and which option to turn: a table of rules.
 
 A rule looks at the statistics and answers how bad it is, in words, or None. A weight of 1 or more is trouble, below that a hint.
-The page first says whether all rows arrived, and then shows the heaviest THREE, no two of which turn the same option of a query.
+The page first says whether all rows arrived, and then shows the SHOWN heaviest, no two of which turn the same option of a query.
 docs/report.md lists the rules, and docs/tuning.md explains the options.
 """
 
@@ -15,16 +15,32 @@ from spark_kafka_sink.tools.report.heat import SKEWED
 from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
 from spark_kafka_sink.tools.words import count, percent, rounded, seconds, several, size
 
-THREE = 3
+SHOWN = 3
 ENOUGH = 12  # micro-batches to speak of a trend
 FEW_ROWS = 1_000  # tell nothing of speed: a write begins slowly
-QUARTER = 4
-SLOW_TASK = 2.5  # times as long as the one in the middle
+QUARTERS = 4  # a trend compares the first and the last quarter of the time
+BUSY, WITHOUT_PAUSE = 0.85, 0.95  # the part of the time spent at work
+LONGER, FULLER = 1.4, 1.2  # how many times the time and the rows of the first quarter, when a stream falls behind
+WAITING = 0.1  # of the tasks' time
+THROTTLED, LONG_THROTTLE_S = 0.02, 1  # of the tasks' time; once
+SLOW_METADATA_S = 0.5
+SENT_AGAIN = 0.005  # of the records
+SLOW_ANSWER_S = 0.5
+SLOW_TASK, SLOW_TASK_S, ENOUGH_TASKS = 2.5, 0.5, 3  # SLOW_TASK: times as long as the one in the middle
+LARGEST_PART = 0.5  # of the time, or of the tasks' time
+LONG_COMMITS = 0.2  # of the time
+LONG_ENOUGH_S, SHORT_S = 1, 5  # of a micro-batch
+SMALL_BATCH, MANY_BYTES = 16_384, 1_000_000
+COMPRESSED = 0.99  # less than this part of the bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Args: weight; `stands_out`, what the numbers say; `advice`, what to do, with the option to turn; empty: nothing."""
+    """
+    Args:
+        stands_out: what the numbers say.
+        advice: what to do, with the option to turn; empty: nothing.
+    """
 
     weight: float
     stands_out: str
@@ -44,7 +60,12 @@ Judge = Callable[[Query], Finding | None]
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
-    """Args: a short name; the option that its advice is about; when it speaks, in words; the function; whether few rows tell."""
+    """
+    Args:
+        option: that its advice is about.
+        when: it speaks, in words.
+        takes_few_rows: whether few rows tell.
+    """
 
     name: str
     option: str
@@ -53,12 +74,12 @@ class FindingRule:
     takes_few_rows: bool
 
 
-RULES: list[FindingRule] = []
+FINDING_RULES: list[FindingRule] = []
 
 
-def rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> Callable[[Judge], Judge]:
+def finding_rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> Callable[[Judge], Judge]:
     def add(judge: Judge) -> Judge:
-        RULES.append(FindingRule(name, option, when, judge, takes_few_rows))
+        FINDING_RULES.append(FindingRule(name, option, when, judge, takes_few_rows))
         return judge
 
     return add
@@ -67,7 +88,7 @@ def rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> C
 def markdown_table() -> str:
     """For docs/report.md."""
     rows = []
-    for each in RULES:
+    for each in FINDING_RULES:
         name, option = each.name if each.takes_few_rows else f"{each.name} \\*", f"`{each.option}`" if each.option else ""
         rows.append(f"| {name} | {each.when} | {option} |")
     return "\n".join(["| What stands out | When | Option |", "|---|---|---|", *rows])
@@ -76,9 +97,9 @@ def markdown_table() -> str:
 def findings(query: Query) -> list[Finding]:
     """Heaviest first, each option once. Of a query that has written few rows, nothing is said about speed."""
     has_few_rows = query.totals.rows < FEW_ROWS
-    found = [(rule.judge(query), rule.option) for rule in RULES if rule.takes_few_rows or not has_few_rows]
+    found = [(each.judge(query), each.option) for each in FINDING_RULES if each.takes_few_rows or not has_few_rows]
     by_option: dict[str, Finding] = {}
-    for finding, option in sorted(((each, option) for each, option in found if each), key=lambda pair: -pair[0].weight):
+    for finding, option in sorted(((finding, option) for finding, option in found if finding), key=lambda pair: -pair[0].weight):
         by_option.setdefault(option, finding)
     return list(by_option.values())
 
@@ -93,7 +114,7 @@ def top(queries: Iterable[Query]) -> list[Finding]:
                 text = f"In {query.name}, {each.stands_out[0].lower()}{each.stands_out[1:]}"
                 each = replace(each, stands_out=text)
             found.append(each)
-    heaviest = sorted(found, key=lambda each: -each.weight)[:THREE]
+    heaviest = sorted(found, key=lambda each: -each.weight)[:SHOWN]
     return [*_arrived(several_queries), *heaviest]
 
 
@@ -117,26 +138,26 @@ def _arrived(queries: list[Query]) -> list[Finding]:
 def _quarters(query: Query, name: str) -> tuple[float, float]:
     """The medians of the first and the last quarter of the time."""
     buckets = len(query.series.buckets)
-    quarter = max(1, buckets // QUARTER)
+    quarter = max(1, buckets // QUARTERS)
     return query.series.median_of(name, slice(0, quarter)), query.series.median_of(name, slice(buckets - quarter, buckets))
 
 
 def _busy(query: Query) -> float:
     """The part of its time in which a micro-batch was at work, in the middle of the last quarter: an outage does not count."""
-    return query.series.median_of("busy", slice(-max(1, len(query.series.buckets) // QUARTER), None))
+    return query.series.median_of("busy", slice(-max(1, len(query.series.buckets) // QUARTERS), None))
 
 
-@rule(
+@finding_rule(
     "falls behind",
     "maxOffsetsPerTrigger",
-    "At least 12 micro-batches; 85 % of the time is spent at work. In the last quarter of the time one takes 1.4 times as long as"
-    " in the first, and has 1.2 times the rows.",
+    f"At least {ENOUGH} micro-batches; {percent(BUSY)} of the time is spent at work. In the last quarter of the time one takes"
+    f" {LONGER} times as long as in the first, and has {FULLER} times the rows.",
 )
 def falls_behind(query: Query) -> Finding | None:
-    if not query.is_stream or query.totals.commits < ENOUGH or not _busy(query) >= 0.85:
+    if not query.is_stream or query.totals.commits < ENOUGH or not _busy(query) >= BUSY:
         return None
     (early, late), (few, many) = _quarters(query, "wall"), _quarters(query, "rows")
-    if late < 1.4 * early or many < 1.2 * few:
+    if late < LONGER * early or many < FULLER * few:
         return None
     text = (
         f"The stream falls behind: a micro-batch took {seconds(early)} at first and {seconds(late)} lately, with"
@@ -166,19 +187,24 @@ def _largest(parts: dict[str, float]) -> str | None:
     return max(known, key=lambda name: known[name], default=None)
 
 
-@rule("without a pause", "trigger", "At least 12 micro-batches of a second or more, and 95 % of the time is spent at work.")
+@finding_rule(
+    "without a pause",
+    "trigger",
+    f"At least {ENOUGH} micro-batches of {seconds(LONG_ENOUGH_S)} or more, and {percent(WITHOUT_PAUSE)} of the time is spent at"
+    " work.",
+)
 def is_without_pause(query: Query) -> Finding | None:
     if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) is not None:
         return None
     busy = _busy(query)
     wall = query.series.median_of("wall")
-    if not busy >= 0.95 or wall < 1:
+    if not busy >= WITHOUT_PAUSE or wall < LONG_ENOUGH_S:
         return None
     text = f"The stream rests for {percent(1 - busy)} of the time only: it may be as fast as it gets"
     return Finding(0.9, text, f"look whether its input waits; {_remedy_by_part(query)}, or leave a longer trigger")
 
 
-@rule("commits are repeated", "deliveryGuarantee", "A micro-batch was committed more than once.")
+@finding_rule("commits are repeated", "deliveryGuarantee", "A micro-batch was committed more than once.")
 def is_repeated(query: Query) -> Finding | None:
     if not query.repeated:
         return None
@@ -194,7 +220,7 @@ def is_repeated(query: Query) -> Finding | None:
 # ROWS THAT WERE NOT WRITTEN
 
 
-@rule("rows are missing", "onInvalidRecord", "A row was skipped or dead-lettered.")
+@finding_rule("rows are missing", "onInvalidRecord", "A row was skipped or dead-lettered.")
 def lacks_rows(query: Query) -> Finding | None:
     skipped, dead = query.skipped.total(), query.dead_lettered.total()
     if not skipped + dead:
@@ -222,10 +248,14 @@ def _remedy_by_reason(reason: str, skipped: int) -> str:
 # WHAT HOLDS IT UP
 
 
-@rule("throttled", "maxBytesPerSecond", "Brokers throttled for 2 % of the tasks' time, or once for a second.")
+@finding_rule(
+    "throttled",
+    "maxBytesPerSecond",
+    f"Brokers throttled for {percent(THROTTLED)} of the tasks' time, or once for {seconds(LONG_THROTTLE_S)}.",
+)
 def is_throttled(query: Query) -> Finding | None:
     part, longest = query.part("throttle"), query.totals.longest_throttle
-    if not longest or (part < 0.02 and longest < 1):  # NaN: of no task
+    if not longest or (part < THROTTLED and longest < LONG_THROTTLE_S):  # NaN: of no task
         return None
     much = "" if isnan(part) or not part else f", in all {percent(part)} of the tasks' time"
     text = f"Brokers throttled the sink, once for {seconds(longest)}{much}"
@@ -233,40 +263,46 @@ def is_throttled(query: Query) -> Finding | None:
     return Finding(weight, text, "a quota is used up, so run fewer tasks at a time, raise the quota, or set maxBytesPerSecond")
 
 
-@rule("waits for memory", "kafka.buffer.memory", "Tasks waited 10 % of their time for memory.")
+@finding_rule("waits for memory", "kafka.buffer.memory", f"Tasks waited {percent(WAITING)} of their time for memory.")
 def waits_for_memory(query: Query) -> Finding | None:
     part = query.part("memory_wait")
-    if not part >= 0.1:
+    if not part >= WAITING:
         return None
     text = f"Tasks waited {percent(part)} of their time for memory, because brokers took rows more slowly than Spark gave them"
     advice = "send fewer bytes with kafka.compression.type=zstd; kafka.buffer.memory helps with peaks only"
     return Finding(1 + 2 * part, text, advice)
 
 
-@rule("waits for metadata", "kafka.max.block.ms", "Tasks waited 10 % of their time, and half a second, for metadata.")
+@finding_rule(
+    "waits for metadata",
+    "kafka.max.block.ms",
+    f"Tasks waited {percent(WAITING)} of their time, and {seconds(SLOW_METADATA_S)}, for metadata.",
+)
 def waits_for_metadata(query: Query) -> Finding | None:
     part = query.part("metadata_wait")
-    if not part >= 0.1 or query.series.median_of("metadata_wait") < 0.5:
+    if not part >= WAITING or query.series.median_of("metadata_wait") < SLOW_METADATA_S:
         return None
     text = f"Tasks waited {percent(part)} of their time for brokers to describe topics"
     advice = "look for topics that do not exist and for brokers that do not answer; kafka.max.block.ms limits each wait"
     return Finding(1 + part, text, advice)
 
 
-@rule("held back", "maxRecordsPerSecond", "The sink's own limits cost 10 % of the tasks' time.")
+@finding_rule("held back", "maxRecordsPerSecond", f"The sink's own limits cost {percent(WAITING)} of the tasks' time.")
 def is_held_back(query: Query) -> Finding | None:
     part = query.part("held_back")
-    if not part >= 0.1:
+    if not part >= WAITING:
         return None
     text = f"The sink's own limits held rows back for {percent(part)} of the tasks' time"
     return Finding(1 + part, text, "raise maxRecordsPerSecond or maxBytesPerSecond if the cluster can take more")
 
 
-@rule("records are sent again", "kafka.delivery.timeout.ms", "Of 200 records, one or more had to be sent again.")
+@finding_rule(
+    "records are sent again", "kafka.delivery.timeout.ms", f"{percent(SENT_AGAIN)} of the records had to be sent again."
+)
 def retries(query: Query) -> Finding | None:
     retried, sent = query.series.sum_of("retried"), query.totals.sent_records
     part = retried / sent if sent else 0.0
-    if part < 0.005:
+    if part < SENT_AGAIN:
         return None
     text = f"{several(retried, 'record')} ({percent(part)}) had to be sent again"
     advice = (
@@ -276,7 +312,7 @@ def retries(query: Query) -> Finding | None:
     return Finding(1 + min(1.0, 4 * part), text, advice)
 
 
-@rule("batches are split", "kafka.batch.size", "Brokers found a batch too large.")
+@finding_rule("batches are split", "kafka.batch.size", "Brokers found a batch too large.")
 def splits(query: Query) -> Finding | None:
     number = query.series.sum_of("splits")
     if not number:
@@ -286,10 +322,12 @@ def splits(query: Query) -> Finding | None:
     return Finding(0.9 + min(1.0, part), text, "set kafka.batch.size to at most the topic's max.message.bytes")
 
 
-@rule("brokers are slow", "kafka.linger.ms", "A request was answered in half a second.", takes_few_rows=False)
+@finding_rule(
+    "brokers are slow", "kafka.linger.ms", f"A request was answered in {seconds(SLOW_ANSWER_S)} or more.", takes_few_rows=False
+)
 def is_slow_to_answer(query: Query) -> Finding | None:
     latency = query.series.median_of("latency")
-    if not latency >= 0.5:
+    if not latency >= SLOW_ANSWER_S:
         return None
     text = f"Brokers took {seconds(latency)} to answer a request"
     advice = (
@@ -301,22 +339,27 @@ def is_slow_to_answer(query: Query) -> Finding | None:
 # WHERE THE TIME GOES
 
 
-@rule(
+@finding_rule(
     "a task is slow",
     "df.repartition",
-    "At least three tasks. The slowest takes 2.5 times as long as the one in the middle, and half a second.",
+    f"At least {ENOUGH_TASKS} tasks. The slowest takes {SLOW_TASK} times as long as the one in the middle, and"
+    f" {seconds(SLOW_TASK_S)}.",
     takes_few_rows=False,
 )
 def has_slow_tasks(query: Query) -> Finding | None:
     slowest, median = query.series.median_of("slowest_task"), query.series.median_of("median_task")
-    if query.totals.most_tasks < 3 or not median > 0 or slowest / median < SLOW_TASK or slowest < 0.5:
+    if query.totals.most_tasks < ENOUGH_TASKS or not median > 0 or slowest / median < SLOW_TASK or slowest < SLOW_TASK_S:
         return None
     text = f"The slowest task takes {slowest / median:.1f} times as long as the one in the middle ({seconds(slowest)})"
     advice = "spread the rows evenly with df.repartition"
     return Finding(1 + min(1.0, slowest / median / 10), text, advice)
 
 
-@rule("partitions are skewed", "kafka.partitioner.ignore.keys", "A partition has 2.5 times its share of 1,000 rows or more.")
+@finding_rule(
+    "partitions are skewed",
+    "kafka.partitioner.ignore.keys",
+    f"A partition has {SKEWED} times its share of {FEW_ROWS:,} rows or more.",
+)
 def has_skewed_partitions(query: Query) -> Finding | None:
     found = []
     for topic, heat in query.heat.items():
@@ -334,13 +377,14 @@ def has_skewed_partitions(query: Query) -> Finding | None:
     return max(found, key=lambda each: each.weight, default=None)
 
 
-HALF = "Half of the tasks' time or more is {}."
+def _largest_part_is(what: str) -> str:
+    return f"{percent(LARGEST_PART)} of the tasks' time or more is {what}."
 
 
-@rule("Spark computes", "spark.sql.files.maxPartitionBytes", HALF.format("Spark's"), takes_few_rows=False)
+@finding_rule("Spark computes", "spark.sql.files.maxPartitionBytes", _largest_part_is("Spark's"), takes_few_rows=False)
 def waits_for_spark(query: Query) -> Finding | None:
     part = query.part("spark")
-    if not part >= 0.5 or passes_outside(query):
+    if not part >= LARGEST_PART or passes_outside(query):
         return None
     text = f"{percent(part)} of the tasks' time goes into reading and computing rows, not into writing them"
     advice = (
@@ -350,33 +394,33 @@ def waits_for_spark(query: Query) -> Finding | None:
     return Finding(0.7, text, advice)
 
 
-@rule("encoding", "df.repartition", HALF.format("encoding and sending"), takes_few_rows=False)
+@finding_rule("encoding", "df.repartition", _largest_part_is("encoding and sending"), takes_few_rows=False)
 def encodes(query: Query) -> Finding | None:
     part = query.part("sink")
-    if not part >= 0.5 or passes_outside(query):
+    if not part >= LARGEST_PART or passes_outside(query):
         return None
     text = f"{percent(part)} of the tasks' time goes into encoding and sending rows"
     return Finding(0.4, text, "more cores, and as many tasks (df.repartition), make it faster")
 
 
-@rule("waiting for brokers", "kafka.compression.type", HALF.format("waiting for brokers"), takes_few_rows=False)
+@finding_rule("waiting for brokers", "kafka.compression.type", _largest_part_is("waiting for brokers"), takes_few_rows=False)
 def waits_for_brokers(query: Query) -> Finding | None:
     part = query.part("brokers")
-    if not part >= 0.5 or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
+    if not part >= LARGEST_PART or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
         return None
     text = f"{percent(part)} of the tasks' time is waiting for brokers"
     return Finding(0.4, text, "add partitions and brokers, or send fewer bytes with kafka.compression.type=zstd")
 
 
-@rule(
+@finding_rule(
     "time outside of tasks",
     "df.coalesce",
-    "Half of the time or more passes while no task runs.",
+    f"{percent(LARGEST_PART)} of the time or more passes while no task runs.",
     takes_few_rows=False,
 )
 def passes_outside(query: Query) -> Finding | None:
     part, wall = query.part_of_time("outside"), query.series.median_of("wall")
-    if not part >= 0.5:
+    if not part >= LARGEST_PART:
         return None
     text = f"{percent(part)} of the time of a {query.unit} ({seconds(wall)}) passes while no task runs"
     return Finding(
@@ -384,21 +428,21 @@ def passes_outside(query: Query) -> Finding | None:
     )
 
 
-@rule(
+@finding_rule(
     "commits take long",
     "transactionalIdPrefix",
-    "With exactly-once, commits take 20 % of the time.",
+    f"With exactly-once, commits take {percent(LONG_COMMITS)} of the time.",
     takes_few_rows=False,
 )
 def commits_take_long(query: Query) -> Finding | None:
     part = query.part_of_time("commit")
-    if not part >= 0.2 or not query.is_exactly_once:
+    if not part >= LONG_COMMITS or not query.is_exactly_once:
         return None
     text = f"Committing transactions takes {percent(part)} of the time, one for each task ({rounded(query.totals.most_tasks)})"
     return Finding(1 + part, text, "write with fewer Spark partitions (df.coalesce), which share a transactionalIdPrefix")
 
 
-@rule(
+@finding_rule(
     "versions were completed by another run",
     "kafka.transaction.timeout.ms",
     "With exactly-once, a version was found there already or rolled forward.",
@@ -415,7 +459,7 @@ def was_rolled_forward(query: Query) -> Finding | None:
     return Finding(0.8, text, advice)
 
 
-@rule("repetitions brought other rows", "txnVersion", "With onNonDeterministicReplay=keepFirst, rows were not written.")
+@finding_rule("repetitions brought other rows", "txnVersion", "With onNonDeterministicReplay=keepFirst, rows were not written.")
 def brought_other_rows(query: Query) -> Finding | None:
     if not query.other_rows:
         return None
@@ -423,10 +467,14 @@ def brought_other_rows(query: Query) -> Finding | None:
     return Finding(5, text, "if they are no repetition, give them a txnVersion or a checkpoint of their own")
 
 
-@rule("many small micro-batches", "trigger", "At least 12 micro-batches, of fewer than 1,000 rows and 5 seconds.")
+@finding_rule(
+    "many small micro-batches",
+    "trigger",
+    f"At least {ENOUGH} micro-batches, of fewer than {FEW_ROWS:,} rows and {seconds(SHORT_S)}.",
+)
 def is_small(query: Query) -> Finding | None:
     rows, wall = query.series.median_of("rows"), query.series.median_of("wall")
-    if not query.is_stream or query.totals.commits < ENOUGH or rows >= 1000 or not 0 < wall < 5:
+    if not query.is_stream or query.totals.commits < ENOUGH or rows >= FEW_ROWS or not 0 < wall < SHORT_S:
         return None
     text = f"A micro-batch writes {several(rows, 'row')} in {seconds(wall)}, most of which is the cost of a micro-batch itself"
     return Finding(0.75, text, "if readers can wait, have fewer of them with a longer trigger(processingTime=…)")
@@ -435,18 +483,26 @@ def is_small(query: Query) -> Finding | None:
 # BATCHES AND BYTES
 
 
-@rule("batches are small", "df.repartition", "Batches have less than 16 KiB, and a commit sends a megabyte.")
+@finding_rule(
+    "batches are small",
+    "df.repartition",
+    f"Batches have less than {SMALL_BATCH >> 10} KiB, and a commit sends {size(MANY_BYTES)}.",
+)
 def has_small_batches(query: Query) -> Finding | None:
     batch, bytes_per_commit = query.series.median_of("batch_size"), query.totals.sent_bytes / max(1, query.totals.commits)
-    if not batch < 16_384 or bytes_per_commit < 1_000_000:
+    if not batch < SMALL_BATCH or bytes_per_commit < MANY_BYTES:
         return None
     text = f"Batches have {size(batch)} only, as each task has few rows for each partition"
     return Finding(1.0, text, 'write more rows to fewer partitions in a task, with df.repartition("key") or fewer tasks')
 
 
-@rule("nothing is compressed", "kafka.compression.type", "What is sent has 99 % of the bytes.")
+@finding_rule(
+    "nothing is compressed",
+    "kafka.compression.type",
+    f"What is sent has {percent(COMPRESSED)} of the bytes or more, and {size(MANY_BYTES)} or more.",
+)
 def is_uncompressed(query: Query) -> Finding | None:
-    if not query.compression >= 0.99 or query.totals.sent_bytes < 1_000_000:
+    if not query.compression >= COMPRESSED or query.totals.sent_bytes < MANY_BYTES:
         return None
     text = f"{size(query.totals.sent_bytes)} went out uncompressed"
     return Finding(0.65, text, "kafka.compression.type=lz4 saves network and disks for little CPU, zstd saves more")
@@ -455,17 +511,21 @@ def is_uncompressed(query: Query) -> Finding | None:
 # WHAT IS WELL
 
 
-@rule("keeps up", "trigger", "At least 12 micro-batches, less than 95 % of the time at work, and not falling behind.")
+@finding_rule(
+    "keeps up",
+    "trigger",
+    f"At least {ENOUGH} micro-batches, less than {percent(WITHOUT_PAUSE)} of the time at work, and not falling behind.",
+)
 def keeps_up(query: Query) -> Finding | None:
     busy = _busy(query)
-    if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) or not busy < 0.95:
+    if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) or not busy < WITHOUT_PAUSE:
         return None
     wall = seconds(query.series.median_of("wall"))
     text = f"The stream keeps up: lately it was at work for {percent(busy)} of the time, {wall} a micro-batch"
     return Finding(0.5, text, "a shorter trigger would lower the delay")
 
 
-@rule("speed", "", "Always.", takes_few_rows=False)
+@finding_rule("speed", "", "Always.", takes_few_rows=False)
 def speed(query: Query) -> Finding | None:
     return None if isnan(query.rows_per_s) else Finding(0.45, speed_in_words(query))
 
@@ -477,14 +537,14 @@ def speed_in_words(query: Query) -> str:
     return f"{rounded(query.rows_per_s)} rows/s were written while {in_tasks} ({seconds(running)})"
 
 
-@rule(
+@finding_rule(
     "compresses",
     "kafka.compression.type",
-    "What is sent has less than 99 % of the bytes.",
+    f"What is sent has less than {percent(COMPRESSED)} of the bytes.",
     takes_few_rows=False,
 )
 def compresses(query: Query) -> Finding | None:
-    if not query.compression < 0.99:
+    if not query.compression < COMPRESSED:
         return None
     batch = size(query.series.median_of("batch_size"))
     text = f"Compression leaves {percent(query.compression)} of the bytes, in batches of {batch}"

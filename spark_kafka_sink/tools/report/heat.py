@@ -52,7 +52,7 @@ class _Column:
 
 
 class Heat:
-    """Of one topic. `rows`: all."""
+    """Counts the rows of one topic by partition and time. `rows`: all."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -74,7 +74,7 @@ class Heat:
 
     @property
     def commits(self) -> list[int]:
-        """Of each column."""
+        """Return how many commits each column has."""
         return [column.commits for column in self._columns]
 
     @property

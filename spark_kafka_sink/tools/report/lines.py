@@ -28,7 +28,7 @@ MOST_PARTITIONS = 1_000_000  # no topic has as many
 LATEST_MS = 32_503_680_000_000  # the year 3000
 MOST_SECONDS = 1e12  # of all tasks together
 MOST_OF_A_COUNTER = 1e24  # nanoseconds of all tasks
-MOST = 2**63 - 1
+MOST_OF_A_COUNT = 2**63 - 1
 LONGEST_NAME = 500  # Kafka's topics have 249 characters
 NUMBERS = (int, float)
 
@@ -122,7 +122,7 @@ def _name(value: object) -> str:
 
 
 def _number(value: object, most: float) -> float:
-    """With three digits after the point, as the sink writes them: what is divided by a smaller number is infinite."""
+    """Keep three digits after the point, as the sink writes them: what is divided by a smaller number is infinite."""
     if type(value) not in NUMBERS or not 0 <= value <= most:  # type: ignore[operator]
         raise ValueError(f"{value!r} is not a number from 0 to {most:g}")
     return round(float(value), 3)  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def _seconds(value: object) -> float:
     return nan if value is None else _number(value, MOST_SECONDS)
 
 
-def _count(value: object, most: int = MOST) -> int:
+def _count(value: object, most: int = MOST_OF_A_COUNT) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{value!r} is not a number from 0 to {most}")
     return value
@@ -186,7 +186,11 @@ class Troubles:
 
 
 class ReportFile:
-    """One file, read from where the last call ended. Args: path; troubles, which it adds to."""
+    """One file, read from where the last call ended.
+
+    Args:
+        troubles: it adds to them.
+    """
 
     def __init__(self, path: Path, troubles: Troubles) -> None:
         self.path = path

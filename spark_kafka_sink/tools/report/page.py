@@ -20,7 +20,7 @@ import spark_kafka_sink
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.report.findings import Finding, top
 from spark_kafka_sink.tools.report.lines import Troubles
-from spark_kafka_sink.tools.report.pictures import MOST_TOPICS, Picture, heat_maps, is_one_moment, pictures
+from spark_kafka_sink.tools.report.pictures import MOST_HEAT_MAPS, Picture, heat_maps, is_one_moment, pictures
 from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, Query, Statistics
 from spark_kafka_sink.tools.report.svg import HEAT
 from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, size
@@ -42,7 +42,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Of a query."""
+    """The part of the page about a query."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
     )
 
 
-def write(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Replace the file as a whole: a reader sees the old page or the new one. Raises OSError."""
     new = path.resolve().with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
@@ -86,7 +86,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _marked(text: str) -> Markup:
-    """With the names of options in code font."""
+    """Put the names of options into code font."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if OPTION.fullmatch(part) else part for part in OPTION.split(text)
     )
@@ -97,7 +97,7 @@ def _kind(finding: Finding) -> str:
 
 
 def _section(query: Query, name: str) -> Section:
-    more = len(query.heat) - MOST_TOPICS
+    more = len(query.heat) - MOST_HEAT_MAPS
     tables = [*_single(query), *_rejected(query), *_versions(query)]
     return Section(
         name=name,

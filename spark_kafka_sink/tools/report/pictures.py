@@ -28,7 +28,7 @@ from spark_kafka_sink.tools.report.svg import HEAT, HEIGHT, LINES, STYLE, new_fi
 from spark_kafka_sink.tools.words import moment, percent, rounded, seconds, several, size
 
 Part = tuple[str, str, Values]  # label, color, values
-MOST_TOPICS = 6  # heat maps of a query
+MOST_HEAT_MAPS = 6  # heat maps of a query
 MOST_ROWS = 32  # of a heat map; partitions next to each other share one if there are more
 PART_NAMES = {
     "running": "tasks run",
@@ -48,12 +48,10 @@ BAR_WIDTH = 0.008  # of the picture's: a stack at one moment
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Args: its heading; a sentence below it; the SVG; whether shades need a legend."""
-
     title: str
-    caption: str
+    caption: str  # a sentence below it
     svg: str
-    has_shades: bool = False
+    has_shades: bool = False  # which need a legend
 
 
 def pictures(query: Query, name: str) -> list[Picture]:
@@ -65,8 +63,8 @@ def pictures(query: Query, name: str) -> list[Picture]:
 
 
 def heat_maps(query: Query, name: str) -> list[Picture]:
-    """Of the topics with the most rows."""
-    topics = [topic for topic in query.topics_by_rows()[:MOST_TOPICS] if query.heat[topic].rows]
+    """Draw the topics with the most rows."""
+    topics = [topic for topic in query.topics_by_rows()[:MOST_HEAT_MAPS] if query.heat[topic].rows]
     with mpl.rc_context(STYLE):
         drawn = [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics)]
     return [picture for picture in drawn if picture is not None]
@@ -352,7 +350,7 @@ def _columns(query: Query, times: Sequence[tuple[float, float]]) -> list[list[tu
 
 
 def _joined(numbers: Sequence[int], table: Any) -> tuple[list[str], Any]:
-    """At most MOST_ROWS rows; of partitions that share one, the fullest counts, so that none hides."""
+    """Join partitions into at most MOST_ROWS rows; of those that share one, the fullest counts, so that none hides."""
     if len(numbers) <= MOST_ROWS:
         return [str(number) for number in numbers], table
     starts = np.unique(np.linspace(0, len(numbers), MOST_ROWS + 1).astype(int))[:-1]
@@ -396,6 +394,6 @@ def _partition_bars(axes: Axes, labels: Sequence[str], rows: Any) -> None:
 
 
 def _label_rows(axes: Axes, labels: Sequence[str], offset: float) -> None:
-    """At most 12 of them."""
+    """Label at most 12 of them."""
     step = 1 if len(labels) <= 12 else -(-len(labels) // 8)
     axes.set_yticks([place + offset for place in range(0, len(labels), step)], labels[::step])

@@ -1,7 +1,8 @@
 """Values over time, in a bounded number of buckets: each has the lowest and highest value, the sum, and a sample for the median.
 
-A bucket stands for as many consecutive rows of values as the others. When there are MOST of them, neighbours are joined, so each
-of half as many stands for twice as many rows. So 10,000 micro-batches take as much memory as 1,000, and a peak stays visible.
+A bucket stands for as many consecutive rows of values as the others. When there are MOST_BUCKETS, neighbours are joined,
+so each of half as many stands for twice as many rows. So 10,000 micro-batches take as much memory as 1,000, and a peak stays
+visible.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 Values = npt.NDArray[np.float64]
 
-MOST = 160  # buckets; a picture is some 400 points wide
+MOST_BUCKETS = 160  # a picture is some 400 points wide
 MOST_OPEN = 8192  # rows of values that are not in a bucket yet
 SAMPLE = 32  # rows of a bucket from which its medians are taken
 
@@ -52,16 +53,20 @@ class Bucket:
 
 
 def _thinned(rows: Values) -> Values:
-    """At most SAMPLE of them, evenly spread."""
+    """Take at most SAMPLE of them, evenly spread."""
     if len(rows) <= SAMPLE:
         return rows
     return np.take(rows, np.linspace(0, len(rows) - 1, SAMPLE).round().astype(int), axis=0)
 
 
 class Series:
-    """Args: names of the columns; most buckets, for tests."""
+    """
+    Args:
+        names: of the columns.
+        most: buckets; for tests.
+    """
 
-    def __init__(self, names: Sequence[str], most: int = MOST) -> None:
+    def __init__(self, names: Sequence[str], most: int = MOST_BUCKETS) -> None:
         self._column = {name: number for number, name in enumerate(names)}
         self._most = most
         self._width = 1  # rows of a bucket
@@ -120,7 +125,7 @@ class Series:
         return np.array([_median(bucket.sample[:, column]) for bucket in self.buckets])
 
     def median_of(self, name: str, part: slice = slice(None)) -> float:
-        """Of all rows, or of the rows of a part of the buckets; NaN if none has a value."""
+        """Return the median of all rows, or of those in a part of the buckets; NaN if none has a value."""
         column = self._column[name]
         return _median(np.concatenate([[], *(bucket.sample[:, column] for bucket in self.buckets[part])]))
 
@@ -135,7 +140,7 @@ class Series:
 
 
 def highest(values: Values) -> float:
-    """Of those that are known; NaN if none is."""
+    """Return the highest value that is known; NaN if none is."""
     return float(np.fmax.reduce(values, initial=np.nan))
 
 

@@ -26,14 +26,14 @@ MOST_TOPICS = 100  # of a query; further ones are not shown
 MOST_REASONS = 100
 
 MOST_PAUSES = 32  # the longest ones
-LONG = 10  # cycles: a stream that commits nothing for so long has paused
+LONG_PAUSE = 10  # cycles: a stream that commits nothing for so long has paused
 
 # The parts of a commit's time, in seconds; with `between`, Spark's time before it, they are its cycle.
 TIME_PARTS = ("running", "outside", "commit")
 # The parts of `task_seconds`, the time of all its tasks together.
 TASK_PARTS = ("spark", "held_back", "sink", "brokers")
 # Columns that are a counter of the line, and by what it is divided: times become seconds.
-COUNTERS = {
+COLUMNS_OF_COUNTERS = {
     "batch_size": ("batch-size-avg", 1),
     "requests": ("produce-request-total", 1),
     "records_per_request": ("records-per-request-avg", 1),
@@ -47,7 +47,7 @@ COUNTERS = {
 }
 COLUMNS = (
     *("rows_per_s", "bytes_per_s", "rows", "timed_rows", "wall", "cycle", "busy", "between", *TIME_PARTS, *TASK_PARTS),
-    *("slowest_task", "median_task", "timed_tasks", "task_seconds", "compression", *COUNTERS),
+    *("slowest_task", "median_task", "timed_tasks", "task_seconds", "compression", *COLUMNS_OF_COUNTERS),
 )
 
 
@@ -79,7 +79,7 @@ class Totals:
 
 
 class Pause(NamedTuple):
-    """Of a stream: nothing was committed between two commits, for `seconds` until the first task of the later one."""
+    """A stream's pause: nothing was committed between two commits, for `seconds` until the first task of the later one."""
 
     seconds: float
     after: float  # when the earlier one was committed, seconds since 1970
@@ -87,7 +87,10 @@ class Pause(NamedTuple):
 
 
 class Query:
-    """Args: its id; None stands for all batch writes."""
+    """
+    Args:
+        query: its id; None stands for all batch writes.
+    """
 
     def __init__(self, query: str | None) -> None:
         self.id = query
@@ -166,11 +169,11 @@ class Query:
 
     def pauses(self) -> list[Pause]:
         """Those that are long for this stream, such as an outage, a restart or a night without rows. In the order of time."""
-        long = LONG * self.series.median_of("cycle")
+        long = LONG_PAUSE * self.series.median_of("cycle")
         return sorted((each for each in self._pauses if each.seconds > long), key=lambda pause: pause.after)
 
     def _row(self, commit: Commit) -> tuple[float, ...]:
-        counted = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COUNTERS.items()}
+        counted = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COLUMNS_OF_COUNTERS.items()}
         running, own = commit.running, 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
         wall = commit.committed_at - commit.started_at
         if not isnan(running):
@@ -236,7 +239,7 @@ def _task_parts(commit: Commit, waited_for_brokers: float) -> dict[str, float]:
 
 @dataclass
 class Statistics:
-    """Of all queries, in the order in which they appeared. `commits_left_out`: of queries beyond MOST_QUERIES."""
+    """Holds all queries, in the order in which they appeared. `commits_left_out`: of queries beyond MOST_QUERIES."""
 
     queries: dict[str | None, Query] = field(default_factory=dict)
     commits_left_out: int = 0

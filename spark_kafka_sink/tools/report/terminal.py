@@ -15,9 +15,9 @@ from spark_kafka_sink.tools.report.statistics import Query, Statistics
 from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, several, size
 
 TICKS = "▁▂▃▄▅▆▇█"
-WIDTH = 32  # characters of a sparkline
-MOST_QUERIES = 20
-MOST_TOPICS = 5
+SPARKLINE_WIDTH = 32  # characters of a sparkline
+SHOWN_QUERIES = 20
+SHOWN_TOPICS = 5
 
 Row = tuple[str, str, Callable[[float], str]]
 ROWS: Sequence[Row] = (
@@ -55,11 +55,11 @@ def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
             yield "No line is a commit's: is this the file that reportPath names?"
         else:
             yield "No commit has been reported yet: set reportPath, let a write commit, and look again."
-    for query in queries[:MOST_QUERIES]:
+    for query in queries[:SHOWN_QUERIES]:
         yield ""
         yield from _block(query)
-    if len(queries) > MOST_QUERIES:
-        yield f"and {count(len(queries) - MOST_QUERIES, 'more query', 'more queries')} with fewer rows"
+    if len(queries) > SHOWN_QUERIES:
+        yield f"and {count(len(queries) - SHOWN_QUERIES, 'more query', 'more queries')} with fewer rows"
     yield from (["", *map(printable, troubles.sentences())] if any(troubles.sentences()) else [])
 
 
@@ -75,10 +75,10 @@ def _block(query: Query) -> Iterator[str]:
         picture = sparkline(query.series.mean(column))
         yield f"{label:<13} {unit(low):>9} {unit(middle):>9} {unit(high):>9}  {picture}".rstrip()
     topics = query.topics_by_rows()
-    for topic in topics[:MOST_TOPICS]:
+    for topic in topics[:SHOWN_TOPICS]:
         yield f"{printable(topic)}: {query.heat[topic].in_words()}"
-    if len(topics) > MOST_TOPICS:
-        yield f"and {count(len(topics) - MOST_TOPICS, 'more topic')}"
+    if len(topics) > SHOWN_TOPICS:
+        yield f"and {count(len(topics) - SHOWN_TOPICS, 'more topic')}"
     for name, reasons in (("skipped", query.skipped), ("dead-lettered", query.dead_lettered)):
         for reason, rows in reasons.most_common():
             yield f"{name}: {count(rows, 'row')}, {printable(reason) or 'reason not told'}"
@@ -86,7 +86,7 @@ def _block(query: Query) -> Iterator[str]:
         yield f"exactly once: {count(number, 'version')} {printable(how)}"
 
 
-def sparkline(values: Values, width: int = WIDTH) -> str:
+def sparkline(values: Values, width: int = SPARKLINE_WIDTH) -> str:
     """From 0 to the highest value; a blank where nothing is known. Nothing at all for a single value."""
     if len(values) < 2:
         return ""

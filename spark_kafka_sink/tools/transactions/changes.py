@@ -53,7 +53,7 @@ class _Change(ABC):
         self._console.say(*output.shown(concerned), "")
         after = self._look_again(before) if self._arguments.watch_seconds else before
         verdicts = self._judge(before, after)
-        self._console.say(*output.findings(verdicts, self.DONE))
+        self._console.say(*output.verdict_lines(verdicts, self.DONE))
         if not verdicts:
             self._console.say(f"Nothing to {self.VERB} any more: all of them have ended by themselves.")
         return self._ask_and_end(verdicts, after) if _chosen(verdicts) else int(bool(verdicts))
@@ -91,7 +91,7 @@ class _Change(ABC):
         """The question may have waited for hours."""
         asked = {each.transaction.task for each in _chosen(verdicts)}
         again = [each for each in self._judge(seen, self._look(seen)) if each.transaction.task in asked]
-        self._console.say(*output.findings(again, self.DONE))
+        self._console.say(*output.verdict_lines(again, self.DONE))
         return [each for each in verdicts if each.is_left_alone] + again
 
     @abstractmethod
@@ -152,7 +152,7 @@ def _is_left(now: Transaction, before: Transaction) -> bool:
 
 
 class CommitDecided(_Change):
-    """Of decided versions, with all of their transactions: some may have been committed before."""
+    """Commits decided versions, with all of their transactions: some may have been committed before."""
 
     VERB, DONE = "commit", "committed"
     OF_WHAT = " of a version that is decided"

@@ -20,7 +20,7 @@ from spark_kafka_sink.tools.words import count
 TABLE_ROWS = 100  # of those that `abort` shows; `list` shows all
 PARTITIONS_SHOWN = 40  # characters
 PREFIXES_SHOWN = 10
-UNKNOWN = "?"
+NOT_KNOWN = "?"
 NONE = "-"
 
 
@@ -60,43 +60,46 @@ def table(transactions: Iterable[Transaction]) -> list[str]:
     forms: dict[str, list[tuple[str, ...]]] = {}
     for each in transactions:
         forms.setdefault(_form(each), []).append(tuple(map(printable, _cells(each))))
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *(row for rows in forms.values() for row in rows), strict=True)]
+    widths = [
+        max(map(len, column)) for column in zip(TABLE_HEADINGS, *(row for rows in forms.values() for row in rows), strict=True)
+    ]
 
     def line(row: Iterable[str]) -> str:
         return "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
-    return [line(COLUMNS), *(text for form, rows in forms.items() for text in (printable(form), *map(line, rows)))]
+    return [line(TABLE_HEADINGS), *(text for form, rows in forms.items() for text in (printable(form), *map(line, rows)))]
 
 
-def _form(each: Transaction) -> str:
-    begin = each.transactional_id.removesuffix(f"-{each.task.partition}-{each.task.attempt}")
+def _form(transaction: Transaction) -> str:
+    begin = transaction.transactional_id.removesuffix(f"-{transaction.task.partition}-{transaction.task.attempt}")
     return f"{begin}-TASK-ATTEMPT"
 
 
-COLUMNS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
+TABLE_HEADINGS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
 
 
-def _cells(each: Transaction) -> tuple[str, ...]:
+def _cells(transaction: Transaction) -> tuple[str, ...]:
+    left_ms = transaction.time_left_ms
     return (
-        str(each.task.partition),
-        str(each.task.attempt),
-        each.state,
-        NONE if each.age_ms is None else duration(each.age_ms),
-        NONE if each.time_left_ms is None else duration(each.time_left_ms) if each.time_left_ms > 0 else "due",
-        NONE if each.is_complete else str(each.decided_version) if each.is_decided else UNKNOWN,
-        _decision(each),
-        partitions_text(each.written or each.known.partitions),
+        str(transaction.task.partition),
+        str(transaction.task.attempt),
+        transaction.state,
+        NONE if transaction.age_ms is None else duration(transaction.age_ms),
+        NONE if left_ms is None else duration(left_ms) if left_ms > 0 else "due",
+        NONE if transaction.is_complete else str(transaction.decided_version) if transaction.is_decided else NOT_KNOWN,
+        _decision(transaction),
+        partitions_text(transaction.written or transaction.known.partitions),
     )
 
 
-def _decision(each: Transaction) -> str:
-    if isinstance(each.decision, Decision):
-        return f"{each.decision.version} {each.decision.state.value}"
-    return UNKNOWN if isinstance(each.decision, KafkaError) else NONE
+def _decision(transaction: Transaction) -> str:
+    if isinstance(transaction.decision, Decision):
+        return f"{transaction.decision.version} {transaction.decision.state.value}"
+    return NOT_KNOWN if isinstance(transaction.decision, KafkaError) else NONE
 
 
 def duration(ms: int) -> str:
-    """In its two largest units: 12s, 3m 05s, 2h 10m, 6d 01h."""
+    """Write a duration in its two largest units: 12s, 3m 05s, 2h 10m, 6d 01h."""
     seconds = ms // 1000
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
     if days:
@@ -126,27 +129,27 @@ def _ranges(numbers: Sequence[int]) -> str:
 # JSON
 
 
-def json_line(each: Transaction) -> str:
+def json_line(transaction: Transaction) -> str:
     """One object. Times are milliseconds; `version` is null unless a decision names this transaction."""
-    decision = each.decision
-    started_ms = each.known.start_time_ms
+    decision = transaction.decision
+    started_ms = transaction.known.start_time_ms
     return json.dumps(
         {
-            "transactional_id": each.transactional_id,
-            "state": each.state,
-            "age_ms": each.age_ms,
-            "time_left_ms": each.time_left_ms,
-            "timeout_ms": each.known.timeout_ms,
+            "transactional_id": transaction.transactional_id,
+            "state": transaction.state,
+            "age_ms": transaction.age_ms,
+            "time_left_ms": transaction.time_left_ms,
+            "timeout_ms": transaction.known.timeout_ms,
             "started": None
             if started_ms is None
             else datetime.fromtimestamp(started_ms / 1000, UTC).isoformat("T", "milliseconds"),
-            "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(each.known.partitions)],
-            "owner": each.owner,
-            "version": each.decided_version if each.is_decided else None,
-            "task": each.task.partition,
-            "attempt": each.task.attempt,
-            "producer_id": each.known.producer_id,
-            "producer_epoch": each.known.producer_epoch,
+            "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(transaction.known.partitions)],
+            "owner": transaction.owner,
+            "version": transaction.decided_version if transaction.is_decided else None,
+            "task": transaction.task.partition,
+            "attempt": transaction.task.attempt,
+            "producer_id": transaction.known.producer_id,
+            "producer_epoch": transaction.known.producer_epoch,
             "last_decision": {"version": decision.version, "state": decision.state.value}
             if isinstance(decision, Decision)
             else None,
@@ -198,7 +201,7 @@ def shown(transactions: Sequence[Transaction]) -> list[str]:
     return table(transactions[:TABLE_ROWS]) + ([f"and {more:,} more, which `list` shows"] if more > 0 else [])
 
 
-def findings(verdicts: Sequence[Verdict], done: str) -> list[str]:
+def verdict_lines(verdicts: Sequence[Verdict], done: str) -> list[str]:
     """What is left alone and why, and what is gone over: two lines for each owner and reason, of all its transactions."""
     groups: dict[tuple[str, bool, Obstacle, str], list[Transaction]] = {}
     for each in verdicts:

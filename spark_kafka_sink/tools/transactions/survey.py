@@ -142,7 +142,7 @@ def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()
 
 
 def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] | None:
-    """Of other writes, sorted, if there is no id of this prefix in any state. None: there is one, or there are too many ids."""
+    """Find the prefixes of other writes if there is no id of this prefix in any state. None: there is one, or too many ids."""
     try:
         if any(names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix)):
             return None
@@ -153,8 +153,8 @@ def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] |
     return tuple(sorted({begin for begin, each in begins if Names(begin).parse(each) is not None}))
 
 
-def _order(each: Transaction) -> tuple[bool, bool, int, TaskId]:
-    return each.is_complete, each.is_empty, -(each.age_ms or 0), each.task
+def _order(transaction: Transaction) -> tuple[bool, bool, int, TaskId]:
+    return transaction.is_complete, transaction.is_empty, -(transaction.age_ms or 0), transaction.task
 
 
 def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool) -> str:
@@ -169,7 +169,7 @@ def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool)
 
 
 def _decisions(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, KnownDecision]:
-    """By owner."""
+    """Return the decisions by owner."""
     owners = list(owners)
     try:
         found = decisions_of(client, names, owners)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.config.jaas import NO_OPTIONS, JaasEntry
+from spark_kafka_sink.config.jaas import NO_JAAS_ENTRY, JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sasl import ALLOWED_FILES
 from spark_kafka_sink.config.secret import Secret
@@ -60,7 +60,7 @@ def config_for(server: TokenServer | str, **options: str) -> ProducerConfig:
     return ProducerConfig.from_mapping(mapping | {name.replace("__", "."): text for name, text in options.items()})
 
 
-def fetch(config: ProducerConfig, clock: ManualClock, jaas: JaasEntry = NO_OPTIONS) -> OAuthBearerToken:
+def fetch(config: ProducerConfig, clock: ManualClock, jaas: JaasEntry = NO_JAAS_ENTRY) -> OAuthBearerToken:
     make_post = partial(token_endpoint.client_credentials_post, config, jaas)
     return token_endpoint.TokenEndpoint(config, jaas, make_post, clock).token()
 
@@ -461,8 +461,8 @@ def test_an_assertion_is_exchanged_for_a_token(server: TokenServer, clock: Manua
         sasl__oauthbearer__assertion__file=str(tmp_path / "assertion"),
         sasl__oauthbearer__scope="s",
     )
-    make_post = partial(token_endpoint.jwt_bearer_post, config, NO_OPTIONS, clock)
-    assert token_endpoint.TokenEndpoint(config, NO_OPTIONS, make_post, clock).token().value.reveal() == "abc"
+    make_post = partial(token_endpoint.jwt_bearer_post, config, NO_JAAS_ENTRY, clock)
+    assert token_endpoint.TokenEndpoint(config, NO_JAAS_ENTRY, make_post, clock).token().value.reveal() == "abc"
     ((headers, form),) = server.requests
     assert form == {"grant_type": ["urn:ietf:params:oauth:grant-type:jwt-bearer"], "assertion": ["a.b.c"], "scope": ["s"]}
     assert "Authorization" not in headers

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.jaas import NO_OPTIONS
+from spark_kafka_sink.config.jaas import NO_JAAS_ENTRY
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
@@ -272,14 +272,14 @@ def test_unsecured_options_that_make_no_sense_are_an_error(options: str, message
     ],
 )
 def test_a_callback_returns_a_token_in_one_of_three_forms(returned: object, expected: tuple[str, int | None, str | None]) -> None:
-    token = token_of_callback(lambda _: returned, NO_OPTIONS)
+    token = token_of_callback(lambda _: returned, NO_JAAS_ENTRY)
     assert (token.value.reveal(), token.lifetime_ms, token.principal_name) == expected
 
 
 @pytest.mark.parametrize("returned", [None, b"abc", ("abc",), ("abc", "soon"), ("abc", -1), (1, 2), {CANARY: 1}])
 def test_what_else_a_callback_returns_is_in_the_error_by_its_type_only(returned: object) -> None:
     with pytest.raises(AuthenticationError, match=f"returned a {type(returned).__name__}; it must return") as raised:
-        token_of_callback(lambda _: returned, NO_OPTIONS)
+        token_of_callback(lambda _: returned, NO_JAAS_ENTRY)
     assert CANARY not in str(raised.value)
 
 

@@ -155,7 +155,7 @@ def test_a_queued_batch_expires_in_time_behind_a_younger_one() -> None:
 
 def test_a_queued_batch_expires_without_ever_having_been_sent_and_says_why() -> None:
     stage = Stage(request_timeout_ms=1000, delivery_timeout_ms=1000)
-    stage.metadata.connection_failed("127.0.0.1:9092", "[Errno 111] Connection refused")
+    stage.metadata.report_unreachable("127.0.0.1:9092", "[Errno 111] Connection refused")
     stage.client.delay_ready(0, 100_000)
     delivery = stage.send(b"a")
     stage.clock.advance(1000)

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.record_bundle import RecordFuture
-from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS, MIN_ROUND_MS
+from spark_kafka_sink.producer.sender.sender import MAX_SLEEP_MS, MIN_ROUND_MS
 from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -31,7 +31,7 @@ from tests.producer.sender.stages import asks_for_id, idempotent, known, values
 def test_with_nothing_to_do_the_sender_sleeps() -> None:
     stage = Stage()
     stage.run()
-    assert stage.client.poll_timeouts_ms[-1] == MAX_POLL_MS
+    assert stage.client.poll_timeouts_ms[-1] == MAX_SLEEP_MS
 
 
 def test_the_sender_sleeps_no_longer_than_a_batch_lingers() -> None:
@@ -319,7 +319,7 @@ def test_a_batch_that_waits_for_the_answer_to_another_does_not_wake_the_sender(l
     stage.clock.advance(linger_ms)
     stage.run()
     assert len(stage.in_flight) == 1
-    assert stage.client.poll_timeouts_ms[-1] >= MAX_POLL_MS - 1000
+    assert stage.client.poll_timeouts_ms[-1] >= MAX_SLEEP_MS - 1000
     stage.append(b"3", partition=1)  # another partition is not held up
     stage.clock.advance(linger_ms)
     stage.run()

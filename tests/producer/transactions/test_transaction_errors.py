@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.producer.transactions.transaction_errors import RULES, Effect, effect_of
+from spark_kafka_sink.producer.transactions.transaction_errors import TXN_ERROR_RULES, Effect, effect_of
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 
@@ -64,5 +64,5 @@ def test_an_error_means_what_it_means_to_the_java_client(api: ApiKey, error: Err
 
 def test_every_rule_is_among_them() -> None:
     listed = {(api, error.number) for api, error, _ in ROWS}
-    rules = {(api, error.number) for api, rules in RULES.items() for error in rules}
+    rules = {(api, error.number) for api, rules in TXN_ERROR_RULES.items() for error in rules}
     assert rules - listed == set()

@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT, IdempotentManager, TxnState
+from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT_TXN_STATES, IdempotentManager, TxnState
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.mock_client import MockClient
@@ -92,7 +92,7 @@ def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(sou
 
 
 def test_every_state_is_in_the_table() -> None:
-    assert set(NEXT) == set(TxnState)
+    assert set(NEXT_TXN_STATES) == set(TxnState)
 
 
 def test_it_has_an_id_when_one_was_received() -> None:

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 from spark_kafka_sink.schemas.avro_schema import parse_schema
-from spark_kafka_sink.schemas.resolution import resolve
+from spark_kafka_sink.schemas.resolution import resolve_column
 
 
 def encoder_for(type: pa.DataType, schema: Any, truncates_timestamps: bool = False) -> AvroEncoder:
     problems: list[str] = []
-    encoder = resolve(
+    encoder = resolve_column(
         type, parse_schema(json.dumps(schema)), at="value", truncates_timestamps=truncates_timestamps, problems=problems
     )
     assert problems == []
@@ -25,7 +25,7 @@ def encoder_for(type: pa.DataType, schema: Any, truncates_timestamps: bool = Fal
 
 def problems_of(type: pa.DataType, schema: Any, at: str = "value") -> list[str]:
     problems: list[str] = []
-    resolve(type, parse_schema(json.dumps(schema)), at=at, truncates_timestamps=False, problems=problems)
+    resolve_column(type, parse_schema(json.dumps(schema)), at=at, truncates_timestamps=False, problems=problems)
     return problems
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_sink.config.format_options import AVRO, FRAMED, LATEST, PartOptions, SchemaReference, SchemaUse
 from spark_kafka_sink.config.registry_config import RegistryConfig
-from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL, SKIP
+from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL_TASK, SKIP
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.exactly_once.writes import WriteId
 from spark_kafka_sink.records.row_mapping import RowMapping
@@ -267,7 +267,7 @@ def read(registry: FakeRegistry, known: KnownSchemas, rules: dict[str, Any]) -> 
 
 def test_a_row_that_cannot_be_encoded_fails_its_task_by_name(registry: FakeRegistry, known: KnownSchemas) -> None:
     with pytest.raises(InvalidRecordError) as raised:
-        read(registry, known, {"on_invalid_record": FAIL})
+        read(registry, known, {"on_invalid_record": FAIL_TASK})
     assert raised.value.condition == "KAFKA_ROW_NOT_ENCODABLE"
     assert raised.value.message.startswith("row 2 of this task: topic t, no key, value of 12 bytes: value.id: it is null")
 

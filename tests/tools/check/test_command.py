@@ -446,14 +446,14 @@ def test_the_transaction_of_a_check_is_short(
     broker: FakeBroker, run: Any, limit_ms: str, given: dict[str, str], times_ms: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever interrupts the check leaves it open. Where the limit is not told, the write's own time is tried first."""
-    monkeypatch.setattr(inspection, "whole_number", lambda _answer: int(limit_ms) if limit_ms else None)
+    monkeypatch.setattr(inspection, "number_in_setting", lambda _answer: int(limit_ms) if limit_ms else None)
     found = run(broker.bootstrap_servers, "--write", "--exactly-once", "P", *options(**given))
     assert found.one("write")["result"] == "green"
     assert transaction_times(broker) == times_ms
 
 
 def test_a_time_that_brokers_do_not_accept_is_red(broker: FakeBroker, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "whole_number", lambda _answer: None)
+    monkeypatch.setattr(inspection, "number_in_setting", lambda _answer: None)
     given = options(transaction_timeout_ms="1000000")
     assert run(broker.bootstrap_servers, "--write", "--exactly-once", "P", *given).one("write")["result"] == "red"
     assert broker.requests_of(ApiKey.PRODUCE) == []

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from spark_kafka_sink.tools.check.output import Origin, Screen, line, summary
-from spark_kafka_sink.tools.check.results import Light, green, merged, red, whole_number, worst, yellow
+from spark_kafka_sink.tools.check.results import Light, green, merged, number_in_setting, red, worst, yellow
 
 ORIGIN = Origin("driver-1", ("10.0.0.5",), "1.2.3")
 RED = red("topic", "orders", "does not exist", "create it", 12)
@@ -77,7 +77,7 @@ def test_texts_of_others_stay_on_one_line_and_have_an_end() -> None:
     ("answer", "number"), [("0", 0), ("9" * 19, 10**19 - 1), ("9" * 20, None), ("-1", None), ("²", None), (None, None), (7, None)]
 )
 def test_settings_that_are_no_numbers_are_not_known(answer: object, number: int | None) -> None:
-    assert whole_number(answer) == number
+    assert number_in_setting(answer) == number
 
 
 def test_the_worst_of_all_results_counts() -> None:

@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.tools.arguments import pair
 from spark_kafka_sink.tools.catalog import TOOLS
 from spark_kafka_sink.tools.completion.command import SCRIPTS, all_commands, main
-from spark_kafka_sink.tools.completion.words import Value, commands_of, producer_options, sink_options
+from spark_kafka_sink.tools.completion.words import Value, commands_of, producer_option_names, sink_option_names
 from tests.tools.completion.shells import SHELLS
 
 Complete = Callable[[str], list[str]]
@@ -87,7 +87,7 @@ def test_a_script_has_every_word_of_every_parser(shell: str, capsys: pytest.Capt
     for command in all_commands():
         for word in (*command.path, *(name for flag in command.flags for name in flag.names)):
             assert word.lstrip("-") in text, word
-    for option in (*sink_options(), *producer_options()):
+    for option in (*sink_option_names(), *producer_option_names()):
         assert option.name in text
     assert "@" not in text.replace('"$@"', "").replace("[@]", "")
 

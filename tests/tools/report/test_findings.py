@@ -12,7 +12,7 @@ from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.sink.commit import VersionSummary
 from spark_kafka_sink.tools.report import findings
-from spark_kafka_sink.tools.report.findings import RULES, top
+from spark_kafka_sink.tools.report.findings import FINDING_RULES, top
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.statistics import Query, Statistics
 from tests.tools.report.samples import STORIES, line
@@ -103,12 +103,12 @@ CASES["partitions are skewed"] = (
 
 
 def rule(name: str) -> findings.FindingRule:
-    (found,) = [each for each in RULES if each.name == name]
+    (found,) = [each for each in FINDING_RULES if each.name == name]
     return found
 
 
 def test_every_rule_has_a_case() -> None:
-    assert [each.name for each in RULES] == list(CASES)
+    assert [each.name for each in FINDING_RULES] == list(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -217,6 +217,6 @@ def test_every_option_that_a_sentence_names_exists() -> None:
         assert finding is not None
         for option in re.findall(r"\bkafka\.([\w.]*\w)", finding.sentence):
             assert option in PRODUCER_KEYS, option
-    for each in filter(lambda rule: rule.option, RULES):
+    for each in filter(lambda rule: rule.option, FINDING_RULES):
         kafka = each.option.removeprefix("kafka.")
         assert each.option in own | OPTIONS_OF_SPARK or (kafka != each.option and kafka in PRODUCER_KEYS), each.option

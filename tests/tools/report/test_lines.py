@@ -112,7 +112,7 @@ def test_a_page_can_be_made_of_all_lines_that_others_have_made_up(tmp_path: Path
     statistics.add(commits)
     text = page.html(statistics, troubles, ["a\x1b.jsonl", "b\udcff.jsonl"])
     assert "\x1b" not in text
-    page.write(tmp_path / "page.html", text)
+    page.replace_file(tmp_path / "page.html", text)
 
 
 def test_unreadable_lines_are_counted_named_and_left_out(tmp_path: Path) -> None:

@@ -210,9 +210,9 @@ def test_a_single_bar_is_a_number_in_the_table(tmp_path: Path) -> None:
 
 def test_a_page_is_replaced_as_a_whole(tmp_path: Path) -> None:
     output = tmp_path / "report.html"
-    page.write(output, "old")
+    page.replace_file(output, "old")
     inode = output.stat().st_ino
-    page.write(output, "new")
+    page.replace_file(output, "new")
     assert output.read_text() == "new"
     assert output.stat().st_ino != inode
     assert stat.S_IMODE(output.stat().st_mode) == 0o644
@@ -223,7 +223,7 @@ def test_a_page_can_be_read_by_those_only_whom_the_umask_allows(tmp_path: Path) 
     """It became 0644 whatever the umask was: topics, queries and volumes were shown to everybody on the machine."""
     before = os.umask(0o077)
     try:
-        page.write(tmp_path / "report.html", "page")
+        page.replace_file(tmp_path / "report.html", "page")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o600
@@ -243,4 +243,4 @@ def test_the_table_for_a_shell_has_the_sentences_the_numbers_and_a_sparkline(tmp
 def test_a_sparkline_is_from_nothing_to_the_highest() -> None:
     assert terminal.sparkline(np.array([0.0, 1, 2, 4, 8, np.nan])) == "▁▂▃▅█ "
     assert terminal.sparkline(np.array([3.0])) == ""
-    assert len(terminal.sparkline(np.arange(1000.0))) == terminal.WIDTH
+    assert len(terminal.sparkline(np.arange(1000.0))) == terminal.SPARKLINE_WIDTH
