@@ -11,7 +11,13 @@ from functools import partial
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.config.sink_options import DEAD_LETTER
-from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, KafkaTimeoutError
+from spark_kafka_sink.errors import (
+    AbortableTransactionError,
+    FatalProducerError,
+    KafkaError,
+    KafkaTimeoutError,
+    TransactionAbortedError,
+)
 from spark_kafka_sink.exactly_once.fingerprint import content_of
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
@@ -97,8 +103,12 @@ def content_to_compare(chunk: Chunk, write: WriteId) -> Content:
 def _add_hint(error: KafkaError) -> None:
     """Name what can be done in Spark, in place of what callers of a producer can do."""
     cause = error.__cause__
-    if isinstance(error, AbortableTransactionError | FatalProducerError) and isinstance(cause, KafkaError):
+    if isinstance(error, AbortableTransactionError | FatalProducerError | TransactionAbortedError) and isinstance(
+        cause, KafkaError
+    ):
         error.message = cause.message
+        if isinstance(error, TransactionAbortedError):  # a row that was not sent, because of another failure
+            error.condition = cause.condition
     error.message += _HINTS.get(error.condition, "")
 
 

@@ -128,7 +128,8 @@ class _KafkaWriter:
                     if attempt.takes(content_to_compare(chunk, attempt.write)):
                         sender.send(chunk)
                     del chunk
-            attempt.mark()
+            with contextlib.suppress(KafkaError):  # finish() of one of the two raises it again: a row's error says more
+                attempt.mark()
             sender.finish()
             message = sender.report(task, rows.waited_s, rows.schemas())
             report = attempt.finish()

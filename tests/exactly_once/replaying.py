@@ -7,7 +7,8 @@ before each of its steps until it is told to take it.
 A step of a schedule is taken by its process, and before it those that this one has not taken yet; a process that is past it, or
 at its end, does nothing. So the built code decides for itself what it does, and only the order is the model's. What cannot be
 held back or asked for is done otherwise: brokers complete a transaction by themselves, which is waited for, and a time-out is an
-abort by somebody else, which leaves the same state and epoch (transaction version 2).
+abort by somebody else, which leaves the same state and epoch (transaction version 2). A task's rows are acknowledged before its
+marker is sent, which is one of the orders of the model; test_waits.py has the other one.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from jobs.java import find_java
 from jobs.kafka_jars import Dependency, fetch
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, free_port
+from spark_kafka_sink.tools.errors import ToolError
 from tests.fakes.fault_proxy import FaultProxy
 
 VERSION = "2.8.2"
@@ -66,13 +67,23 @@ class ZooKeeperKafka:
             self._start("org.apache.zookeeper.server.quorum.QuorumPeerMain", "zookeeper.properties")
             self._start("kafka.Kafka", "broker.properties")  # waits for ZooKeeper
             deadline = time.monotonic() + START_S
-            while not answers((HOST, self._port), timeout_s=5):
+            while not self._is_ready():
                 assert time.monotonic() < deadline, (self._dir / "broker.properties.log").read_text()[-3000:]
                 time.sleep(0.1)
         except BaseException:
             self._stop()
             raise
         return self
+
+    def _is_ready(self) -> bool:
+        """A broker answers before the controller knows it, and no topic can be created until then."""
+        try:
+            if answers((HOST, self._port), timeout_s=5):
+                self.create_topic("ready")
+                return True
+        except ToolError:
+            pass
+        return False
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop()

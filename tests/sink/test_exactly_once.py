@@ -19,6 +19,8 @@ from spark_kafka_sink.admin.producers import FindLeaders
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import heartbeat as heartbeat_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, ReplayError, WriteAbortedError
+from spark_kafka_sink.producer.transactions.transactions import Transactions
+from spark_kafka_sink.producer.transactions.txn_request_handlers import FindCoordinatorHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
@@ -529,3 +531,61 @@ def test_errors_of_the_producer_name_their_reasons_in_spark(
         run_task(monkeypatch, batch_writer(broker, kafka__transaction__timeout__ms="60000"), ["a"])
     for_callers_of_a_producer = ("close it", "abort_transaction")
     assert not [each for each in for_callers_of_a_producer if each in str(raised.value)]
+
+
+# FAILURES WHILE THE MARKER IS ON ITS WAY
+
+LIMIT_S = 30
+SMALL_BATCHES = {"kafka__batch__size": "50000", "kafka__linger__ms": "0"}
+ROWS_OF_MANY_BATCHES = 40_000
+
+
+def write_until_failed(monkeypatch: pytest.MonkeyPatch, writer: Any, values: list[str]) -> None:
+    """Run a task whose input ends after the transaction has failed."""
+    failed, become_abortable = threading.Event(), Transactions.become_abortable
+
+    def note(transactions: Transactions, error: KafkaError) -> None:
+        become_abortable(transactions, error)
+        failed.set()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_arrays([pa.array(values, pa.string())], names=["value"])
+        assert failed.wait(LIMIT_S)
+
+    monkeypatch.setattr(Transactions, "become_abortable", note)
+    monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: Task(partition=0)))
+    writer.write(batches())
+
+
+def test_a_row_that_was_rejected_before_the_input_ends_is_named(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The marker was refused first, with an error that named no row."""
+    broker.add_topic("small", 1, max_message_bytes=4000)
+    values = ["a" * 40] * ROWS_OF_MANY_BATCHES + ["b" * 5000]
+    with pytest.raises(KafkaError, match=rf"^\[KAFKA_MESSAGE_TOO_LARGE\].*row {ROWS_OF_MANY_BATCHES} of this task"):
+        write_until_failed(monkeypatch, batch_writer(broker, topic="small", **SMALL_BATCHES), values)
+
+
+def test_a_task_whose_marker_times_out_leaves_nothing_open(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its producer was closed while it prepared the transaction, and left it to the driver: readers waited until then."""
+    broker.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.COORDINATOR_LOAD_IN_PROGRESS, times=100_000)
+    writer = batch_writer(broker, kafka__max__block__ms="1500")
+    with pytest.raises(KafkaError, match="KAFKA_TRANSACTION_TIMEOUT"):
+        run_task(monkeypatch, writer, ["a"])
+    assert open_ids(broker) == []
+
+
+def test_rows_that_wait_fail_with_the_reason_of_the_transaction(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator of the marker's group is looked up while rows are queued; their error said that others had failed."""
+    errors = FindCoordinatorHandler.errors
+
+    def denied(self: FindCoordinatorHandler, answer: Any) -> Iterator[Any]:
+        if self.group is None:
+            yield from errors(self, answer)
+        else:
+            yield from self._problem(Errors.GROUP_AUTHORIZATION_FAILED.number, f"the coordinator of {self.key}", group=self.group)
+
+    monkeypatch.setattr(FindCoordinatorHandler, "errors", denied)
+    writer = batch_writer(broker, **SMALL_BATCHES)
+    with pytest.raises(KafkaError) as raised:
+        run_task(monkeypatch, writer, ["a" * 40] * ROWS_OF_MANY_BATCHES)
+    assert raised.value.condition == "KAFKA_GROUP_AUTHORIZATION_FAILED"

@@ -41,6 +41,7 @@ class TransactionalCall:
     transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
     is_taken: bool = False  # by the Sender: posted once more, it is not taken again
     is_reported: bool = False  # its caller has received the outcome
+    is_given_up: bool = False  # its caller waits no longer, and may call again
     is_done: bool = False
     error: KafkaError | None = None
 

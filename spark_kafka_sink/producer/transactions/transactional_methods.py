@@ -320,7 +320,8 @@ class TransactionCalls:
         call = self._posted(new)
         self.wake_sender()
         try:
-            if not call.wait(max(0, deadline_ms - self.clock.now_ms())):
+            call.is_given_up = not call.wait(max(0, deadline_ms - self.clock.now_ms()))
+            if call.is_given_up:
                 raise self._timed_out(call.method, self.transactions.waiting_for())
         finally:
             self.took(call.method, self.clock.now_ns() - started_ns)
@@ -342,6 +343,7 @@ class TransactionCalls:
                     f"{new.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
                     " progress; call it with that one again to wait for its end"
                 )
+            call.is_given_up = False
             self.transactions.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 

@@ -206,16 +206,13 @@ class Transactions(IdempotentManager):
         return {"transactional_id": self.transactional_id, "identity": self.producer, "transaction": self._open}
 
     def _send_offsets(self, call: TransactionalCall) -> None:
-        begins = not self._open.has_begun
-        request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
+        """All offsets go behind AddPartitions, which rows wait for, and in the order of the calls, as the last ones count."""
+        how = {"call": call, "begins_transaction": not self._open.has_begun, "is_behind_rows": call.is_behind_rows, "priority": 3}
         if self._version.is_v2:
             self._open.has_begun = True
-            request = TxnOffsetCommitHandler(**self._who, call=call, begins_transaction=begins)
+            self.requests.enqueue(TxnOffsetCommitHandler(**self._who, **how))
         else:
-            request = AddOffsetsToTxnHandler(**self._who, call=call, begins_transaction=begins, added=self._offsets_added)
-        if call.is_behind_rows:
-            request.is_behind_rows, request.priority = True, 3  # behind AddPartitions, which rows wait for
-        self.requests.enqueue(request)
+            self.requests.enqueue(AddOffsetsToTxnHandler(**self._who, **how, added=self._offsets_added))
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
@@ -242,8 +239,10 @@ class Transactions(IdempotentManager):
         if not self.has_open_transaction:
             return False
         self.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
-        if self.state not in (TxnState.COMMITTING, TxnState.ABORTING) and self.calls.preparing is None:
+        preparing = self.calls.preparing  # what nobody has heard to be prepared, nobody can commit
+        if self.state not in (TxnState.COMMITTING, TxnState.ABORTING) and (preparing is None or preparing.is_given_up):
             logger.info("! closing within a transaction, which is aborted")
+            self.calls.fail_preparing(TransactionAbortedError("The producer was closed before the transaction was prepared"))
             self._abort(None)
         return True
 
@@ -402,7 +401,7 @@ class Transactions(IdempotentManager):
 
     @property
     def wants_rows_at_once(self) -> bool:
-        return self.state is TxnState.COMMITTING or self.calls.preparing is not None
+        return self.state is TxnState.COMMITTING or self.calls.preparing is not None or self.requests.waits_for_rows
 
     def rows_are_lost(self) -> TransactionAbortedError | None:
         if self.state not in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING):

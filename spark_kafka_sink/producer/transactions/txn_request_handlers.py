@@ -80,6 +80,7 @@ class TxnRequestHandler(ABC):
     begins_transaction: bool = False
     is_behind_rows: bool = False
     max_version: int | None = None
+    number: int = -1  # its place among those of its priority, which the queue gives it once
     attempts: int = 0
     not_before_ms: int = 0
     node_id: int = -1  # that is asked

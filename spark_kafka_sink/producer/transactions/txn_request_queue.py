@@ -2,8 +2,8 @@
 
 Finds coordinators, and finds them again when they are lost or say that they are none. Sender thread only. It never waits: `step`
 says when it wants to be called again, and answers wake the Sender by themselves.
-Laws: one request is in flight at most, as each may depend on the one before; the end of a transaction is not sent before every
-batch is settled.
+Laws: one request is in flight at most, as each may depend on the one before. Requests of one priority go in the order in which
+they were queued, whatever has to be sent again. The end of a transaction is not sent before every batch is settled.
 """
 
 from __future__ import annotations
@@ -70,11 +70,18 @@ class TxnRequestQueue:
         self._trouble = ""  # why the last retry was needed
 
     def enqueue(self, request: TxnRequestHandler) -> None:
-        heapq.heappush(self._queue, (request.priority, next(self._numbers), request))
+        if request.number < 0:  # a retry keeps its place
+            request.number = next(self._numbers)
+        heapq.heappush(self._queue, (request.priority, request.number, request))
 
     @property
     def has_work(self) -> bool:
         return self._in_flight is not None or bool(self._queue)
+
+    @property
+    def waits_for_rows(self) -> bool:
+        """Whether the first request goes behind rows, and others wait for it."""
+        return len(self._queue) > 1 and self._queue[0][2].is_behind_rows
 
     def waiting_for(self) -> str:
         """The request that is under way, in words; empty when there is none. Any thread."""

@@ -114,6 +114,7 @@ LEFT_OUT: Final = (
         "overflow, foreachBatch, commit() hangs",
         Violation.STALLED,
     ),
+    _left_out("5", "a task reports before its rows are there", "waits_for_rows", "batch, a task dies", Violation.LOST),
     _left_out(
         "6a",
         "a driver fails although its tasks have written what was lost",

@@ -144,7 +144,7 @@ def step_5_write_rows(setting: Setting, world: World, task: Task) -> Iterator[Mo
     """
     yield from _write_rows(setting, world, task, WRITE_MARKER)
     if setting.plan.marker_beside_rows and setting.plan.marker_is_in_transaction:
-        yield from _write_marker(setting, world, task, WRITE_ROWS_LAST)
+        yield from _write_marker(setting, world, task, WRITE_ROWS_LAST if setting.plan.waits_for_rows else None)
 
 
 def step_5_write_rows_last(setting: Setting, world: World, task: Task) -> Iterator[Move]:

@@ -47,6 +47,7 @@ class Plan:
     skips_by_marker: bool = True  # 4
     marker_is_in_transaction: bool = True  # 5
     marker_beside_rows: bool = True  # 5: or behind them, when they are acknowledged
+    waits_for_rows: bool = True  # 5: reports when rows and marker are there, not as soon as the marker is
     encodes_as_recorded: bool = True  # 2, 4: with the schema of the version's first run, whatever the own plan has
     marker_has_schema: bool = True  # 5
     # The driver's commit()

@@ -252,6 +252,53 @@ def test_offsets_that_are_not_waited_for_fail_the_commit(broker: FakeBroker, pro
     assert broker.committed_values("single") == []
 
 
+def offsets(broker: FakeBroker) -> dict[TopicPartition, int]:
+    return {where: each.offset for where, each in broker.offsets.committed("readers").items()}
+
+
+def test_the_commit_goes_behind_offsets_that_are_sent_again(broker: FakeBroker, producer: KafkaProducer) -> None:
+    """Offsets that nobody waits for had the commit's priority, and lost their place with each retry: rows came without them."""
+    broker.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.COORDINATOR_LOAD_IN_PROGRESS)
+    with producer.transaction():
+        write(producer, b"a")
+        producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(7)}, GROUP, wait=False)
+    settle_markers(broker)
+    assert offsets(broker) == {tp(0): 7}
+
+
+def test_the_commit_goes_behind_offsets_whose_connection_was_lost(broker: FakeBroker, producer: KafkaProducer) -> None:
+    for api in (ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT):
+        broker.drop_next(api)
+    with producer.transaction():
+        write(producer, b"a")
+        producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(7)}, GROUP, wait=False)
+    settle_markers(broker)
+    assert (broker.committed_values("single"), offsets(broker)) == ([b"a"], {tp(0): 7})
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_the_last_offsets_of_a_transaction_count(broker: FakeBroker, producer: KafkaProducer, wait: bool) -> None:
+    """Those of a call that waits overtook earlier ones that nobody waited for, and so did later ones while these were retried."""
+    broker.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.COORDINATOR_LOAD_IN_PROGRESS)
+    with producer.transaction():
+        write(producer, b"a")
+        producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(7)}, GROUP, wait=False)
+        producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(9)}, GROUP, wait=wait)
+    settle_markers(broker)
+    assert offsets(broker) == {tp(0): 9}
+
+
+def test_who_waits_for_offsets_waits_for_no_lingering_rows_before_them(broker: FakeBroker) -> None:
+    with producer_of(broker, linger_ms=10 * WAIT_MS) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            write(producer, b"a")
+            producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(7)}, GROUP, wait=False)
+            producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(9)}, GROUP)
+    settle_markers(broker)
+    assert offsets(broker) == {tp(0): 9}
+
+
 def test_offsets_of_an_aborted_transaction_never_take_effect(broker: FakeBroker, producer: KafkaProducer) -> None:
     producer.begin_transaction()
     producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(7)}, GROUP)

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from spark_kafka_sink.errors import AbortableTransactionError, KafkaError
+from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, TransactionAbortedError
 from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -134,6 +134,17 @@ def test_close_ends_no_transaction_whose_end_was_asked_for_before(
     Closing(stage).ends()
     assert (operation.is_done, operation.error) == (True, None)
     assert stage.ended == (["committed"] if kind is Method.COMMIT else [])
+
+
+def test_close_aborts_a_transaction_whose_prepare_has_timed_out(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody had heard that it was prepared, so nobody could commit it: it stayed open until it timed out on the broker."""
+    prepare = TransactionalCall(Method.PREPARE, stage.clock, is_given_up=True)
+    stage.manager.calls.post(prepare)
+    stage.sender.initiate_close()
+    play_brokers(stage, monkeypatch)
+    Closing(stage).ends()
+    assert isinstance(prepare.error, TransactionAbortedError)
+    assert stage.ended == ["aborted"]
 
 
 def test_a_forced_close_aborts_nothing_and_tells_who_waits(stage: TransactionStage) -> None:

@@ -308,7 +308,8 @@ class Application:
         offsets = dict.fromkeys([*(tp(each, "source") for each in partitions), transaction.own_partition], transaction.number)
         transaction.offsets |= offsets
         given = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
-        self._call(self.producer.send_offsets_to_transaction, given, GROUP)
+        waits = transaction.number % 2 == 0
+        self._call(partial(self.producer.send_offsets_to_transaction, wait=waits), given, GROUP)
 
     def _flush(self) -> None:
         started_ms = self.clock.now_ms()
