@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError, printable, printable_list
-from spark_kafka_sink.schemas.avro.defaults import encode_default, unwritable
+from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable
 from spark_kafka_sink.schemas.avro_schema import (
     NULL,
     AvroArray,
@@ -58,7 +58,7 @@ class PythonRows(NamedTuple):
 
 def python_rows(schema: AvroSchema, at: str) -> PythonRows:
     """Raises SchemaError if the schema has a union of several types. `at`: for the error."""
-    return _rows(schema, at)
+    return _rows(schema, at, DefaultEncoder())
 
 
 class _Fixed(NamedTuple):
@@ -69,14 +69,14 @@ class _Fixed(NamedTuple):
     check: Check | None = None
 
 
-def _rows(schema: AvroSchema, at: str) -> PythonRows:
+def _rows(schema: AvroSchema, at: str, encoder: DefaultEncoder) -> PythonRows:
     match schema:
         case AvroRecord():
-            return _record(schema, at)
+            return _record(schema, at, encoder)
         case AvroArray():
-            return _array(_rows(schema.items, f"{at}[*]"))
+            return _array(_rows(schema.items, f"{at}[*]", encoder))
         case AvroMap():
-            return _map(_rows(schema.values, f"{at}[*]"))
+            return _map(_rows(schema.values, f"{at}[*]", encoder))
         case AvroUnion():
             branches = [branch for branch in schema.branches if branch != NULL]
             if len(branches) != 1:
@@ -84,7 +84,7 @@ def _rows(schema: AvroSchema, at: str) -> PythonRows:
                     f"{printable(at)} is a {schema} in the schema, and of an object it cannot be told which of them it is: send"
                     " it by send_columns or send_table, whose columns have a type"
                 )
-            return _nullable(_rows(branches[0], at))
+            return _nullable(_rows(branches[0], at, encoder))
     fixed = _fixed(schema)
     if fixed is not None:
         return PythonRows(fixed.type, partial(_take_fixed, fixed))
@@ -221,10 +221,10 @@ def _map(values: PythonRows) -> PythonRows:
     return PythonRows(pa.map_(pa.string(), values.type), take)
 
 
-def _record(schema: AvroRecord, at: str) -> PythonRows:
-    fields = {field.name: _rows(field.schema, f"{at}.{field.name}") for field in schema.fields}
+def _record(schema: AvroRecord, at: str, encoder: DefaultEncoder) -> PythonRows:
+    fields = {field.name: _rows(field.schema, f"{at}.{field.name}", encoder) for field in schema.fields}
     defaults = {
-        field.name: _checked_default(field, fields[field.name], f"{at}.{field.name}")
+        field.name: _checked_default(field, fields[field.name], f"{at}.{field.name}", encoder)
         for field in schema.fields
         if field.default is not None
     }
@@ -286,10 +286,10 @@ def _unknown(schema: AvroRecord, row: Mapping[object, object], names: frozenset[
 # DEFAULTS
 
 
-def _checked_default(field: AvroField, rows: PythonRows, at: str) -> Any:
+def _checked_default(field: AvroField, rows: PythonRows, at: str, encoder: DefaultEncoder) -> Any:
     """As an object that could be sent. Raises SchemaError if it cannot be written, for which rows need not lack the field."""
     try:
-        encode_default(field)
+        encoder.encode(field)
         default = _default(field)
         pa.array([rows.take(default)[0]], rows.type)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:

@@ -2,7 +2,8 @@
 
 KnownSchemas has the methods of SchemaRegistry that planning and tasks use, and connects when something has to be asked.
 Laws: what a version, an id or a text stands for is kept for good. `latest` is asked again after `latest.cache.ttl.sec`; if the
-registry cannot be reached then, or the server of its tokens, the version that is known goes on. Nothing stays open after `close`.
+registry cannot be reached then, or the server of its tokens, the version that is known goes on. A refusal by either is
+raised. Nothing stays open after `close`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.registry_config import RegistryConfig
-from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.sasl.tokens import TOKEN_UNAVAILABLE
+from spark_kafka_sink.network.sasl.tokens import RetriableTokenError
 from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import UNREACHABLE, RegistryError
 
 logger = logging.getLogger(__name__)
 
 MAX_ANSWERS = 10_000
-_NOBODY_ANSWERS = (UNREACHABLE, TOKEN_UNAVAILABLE)
 
 _Question = tuple[str, str, int | str]  # what is asked, the subject, and its version, id or text
 
@@ -88,8 +87,9 @@ class KnownSchemas:
             return known.schema
         try:
             found = self._registry.latest(subject)
-        except (RegistryError, AuthenticationError) as error:
-            if known is None or error.condition not in _NOBODY_ANSWERS:
+        except (RegistryError, RetriableTokenError) as error:
+            is_refusal = isinstance(error, RegistryError) and error.condition != UNREACHABLE
+            if known is None or is_refusal:
                 raise
             logger.warning("! %s is still written with, as newer ones cannot be asked for: %s", known.schema.label, error)
             found = known.schema

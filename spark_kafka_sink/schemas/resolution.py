@@ -6,14 +6,14 @@ float to double, times and decimals keep their scale, and every other difference
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.records.varint import encode_varint
 from spark_kafka_sink.schemas.avro.decimals import DecimalEncoding, FixedDecimalEncoding
-from spark_kafka_sink.schemas.avro.defaults import encode_default, unwritable
+from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable
 from spark_kafka_sink.schemas.avro.encoding import Encoding
 from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, MapEncoding, NullableEncoding, RecordEncoding
 from spark_kafka_sink.schemas.avro.values import (
@@ -58,7 +58,7 @@ def resolve_column(
         truncates_timestamps: a time that is finer than the schema's unit is cut off; otherwise its row is refused.
         problems: gets a sentence for each difference that no row can get over. With one, the encoder is not to be used.
     """
-    resolution = _Resolution(at, truncates_timestamps, problems)
+    resolution = _Resolution(at, truncates_timestamps, DefaultEncoder(), problems)
     return AvroEncoder(type, resolution.encoding("", type, schema))
 
 
@@ -66,6 +66,7 @@ def resolve_column(
 class _Resolution:
     at: str
     truncates_timestamps: bool
+    defaults: DefaultEncoder
     problems: list[str]
 
     def encoding(self, path: str, type: pa.DataType, schema: AvroSchema) -> Encoding:
@@ -125,7 +126,7 @@ class _Resolution:
             )
         else:
             try:
-                octets = encode_default(field)
+                octets = self.defaults.encode(field)
             except ValueError as error:
                 self._problem(unwritable(path, error))
         return ConstantEncoding(path, octets)
@@ -153,7 +154,7 @@ class _Resolution:
             return candidates[0], self.encoding(path, type, schema.branches[candidates[0]])
         fitting: list[tuple[int, Encoding]] = []
         for number in candidates:
-            attempt = _Resolution(self.at, self.truncates_timestamps, [])
+            attempt = replace(self, problems=[])
             encoding = attempt.encoding(path, type, schema.branches[number])
             if not attempt.problems:
                 fitting.append((number, encoding))

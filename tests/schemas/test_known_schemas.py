@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.sasl.tokens import token_error
 from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.registry_errors import SUBJECT_NOT_FOUND, UNREACHABLE, RegistryError
-from spark_kafka_sink.schemas.registry_login import RegistryLogin
 from tests.fakes.clock import ManualClock
+from tests.network.sasl.test_token_endpoint import TokenServer
 from tests.schemas.fake_registry import FakeRegistry
 
 LATEST_TTL_MS = 60_000
@@ -115,22 +115,53 @@ def test_while_the_registry_is_gone_the_known_version_goes_on(
     assert raised.value.condition == UNREACHABLE
 
 
+@pytest.fixture
+def tokens() -> Iterator[TokenServer]:
+    """Grants one token, and then answers as the test says."""
+    with TokenServer() as server:
+        server.answers = [(200, b'{"access_token": "abc"}', {})]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(30)
+
+
+def oauth(tokens: TokenServer) -> dict[str, str]:
+    return {
+        "bearer__auth__issuer__endpoint__url": tokens.url,
+        "bearer__auth__client__id": "me",
+        "bearer__auth__client__secret": "x",
+        "schema__registry__retries__max__wait__ms": "1",
+    }
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["busy", "gone"])
 def test_while_the_server_of_tokens_is_gone_the_known_version_goes_on(
-    registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    registry: FakeRegistry, clock: ManualClock, tokens: TokenServer, is_there: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A stream ended with KAFKA_OAUTH_TOKEN_UNAVAILABLE, though it would have gone on without its registry."""
-    with known(registry, clock) as each:
+    with known(registry, clock, **oauth(tokens)) as each:
         each.latest("s")
-        clock.advance(LATEST_TTL_MS)
-
-        def no_token(*_: object) -> None:
-            raise token_error("no token from http://localhost:1")
-
-        monkeypatch.setattr(RegistryLogin, "headers", no_token)
+    tokens.answers = [(503, b"", {}) if is_there else lambda handler: handler.connection.close()] * 100
+    clock.advance(LATEST_TTL_MS)
+    with known(registry, clock, **oauth(tokens)) as each:
         assert each.latest("s").version == 1
         with pytest.raises(AuthenticationError):
             each.latest("t")
     assert "s version 1 (id 1) is still written with" in caplog.text
+
+
+def test_a_client_that_the_server_of_tokens_refuses_is_an_error(
+    registry: FakeRegistry, clock: ManualClock, tokens: TokenServer
+) -> None:
+    """Revoked credentials were a warning, and the stream went on, though it ended when the registry itself refused them."""
+    with known(registry, clock, **oauth(tokens)) as each:
+        each.latest("s")
+    tokens.answers = [(401, b'{"error": "invalid_client", "error_description": "revoked"}', {})]
+    clock.advance(LATEST_TTL_MS)
+    with known(registry, clock, **oauth(tokens)) as each, pytest.raises(AuthenticationError, match="invalid_client: revoked"):
+        each.latest("s")
 
 
 def test_a_subject_that_is_gone_is_an_error_even_if_it_was_known(clock: ManualClock) -> None:

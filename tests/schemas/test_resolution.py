@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.producer.avro_rows import python_rows
+from spark_kafka_sink.schemas.avro import defaults
 from spark_kafka_sink.schemas.avro_schema import parse_schema
 from spark_kafka_sink.schemas.resolution import resolve_column
 from tests.schemas.avro.rows import encoded, encoder_for, problems_of
@@ -191,15 +195,76 @@ def test_a_default_that_does_not_fit_is_a_problem(type: Any, default: Any, reaso
     assert reason in problem
 
 
+def record_of(fields: int) -> dict[str, Any]:
+    return record(*(field(f"a{number}", "int", default=1) for number in range(fields)), name="S")
+
+
+TOO_MUCH_WORK = "cannot be written: the defaults of the schema take more than 1,000,000 steps to encode"
+
+
 @pytest.mark.parametrize("kind", ["array", "union"])
 def test_a_default_that_asks_for_hours_of_work_is_a_problem(kind: str) -> None:
     """A schema of 100 KB, with an array of 1,000 records of which each has 9,000 defaults, was encoded for a minute; one of
     4 MB would have been for a day."""
-    many = record(*(field(f"a{number}", "int", default=1) for number in range(9_000)), name="S")
-    items = {"type": "array", "items": many}
+    items = {"type": "array", "items": record_of(9_000)}
     schema = record(field("b", items if kind == "array" else [items, "null"], default=[{}] * 1_000))
     [problem] = problems_of(pa.struct([]), schema)
-    assert problem.endswith("with the defaults of fields below, it has more than 1,000,000 characters")
+    assert problem.endswith(TOO_MUCH_WORK)
+
+
+def test_many_defaults_that_each_ask_for_seconds_of_work_are_a_problem() -> None:
+    """The limit was for each default: 87 KB with 15 of them were planned for 24 s."""
+    first = field("b0", {"type": "array", "items": record_of(1_000)}, default=[{}] * 300)
+    others = [field(f"b{number}", {"type": "array", "items": "S"}, default=[{}] * 300) for number in range(1, 15)]
+    schema = record(first, *others)
+    problems = problems_of(pa.struct([]), schema)
+    assert problems[0] == f"the default of the schema's field b1 {TOO_MUCH_WORK}"
+    with pytest.raises(SchemaError, match=TOO_MUCH_WORK):
+        python_rows(parse_schema(json.dumps(schema)), "value")
+
+
+def test_branches_that_a_default_does_not_fit_are_work_too() -> None:
+    """Each union in a branch is tried again for each branch around it: 2 to the power of their depth, for each item."""
+    schema: Any = "string"
+    default: Any = ""
+    for depth in range(11):
+        named = [branch["name"] for branch in schema] if isinstance(schema, list) else schema
+        first = record(field("f", schema), field("z", "int"), name=f"A{depth}")
+        schema = [first, record(field("f", named), name=f"B{depth}")]
+        default = {"f": default}
+    items = field("b", {"type": "array", "items": schema}, default=[default] * 300)
+    [problem] = problems_of(pa.struct([]), record(items))
+    assert problem.endswith(TOO_MUCH_WORK)
+
+
+def test_a_long_default_that_many_branches_refuse_is_not_shown_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON of a megabyte was made 2,000 times, for an error that nobody sees."""
+    branches = [{"type": "fixed", "name": f"F{number}", "size": number} for number in range(2_000)]
+    schema = record(field("b", [*branches, {"type": "array", "items": "int"}], default=[1] * 300_000))
+    shown: list[object] = []
+    monkeypatch.setattr(defaults, "printable", lambda text, *_: shown.append(text) or str(text))
+    assert problems_of(pa.struct([]), schema) == [f"the default of the schema's field b {TOO_MUCH_WORK}"]
+    assert shown == ["b"]
+
+
+def test_a_symbol_far_behind_in_an_enum_is_work_too() -> None:
+    symbols = [f"S{number}" for number in range(100_000)]
+    enum = {"type": "enum", "name": "E", "symbols": symbols}
+    schema = record(field("b", {"type": "array", "items": enum}, default=symbols[-1:] * 10_000))
+    [problem] = problems_of(pa.struct([]), schema)
+    assert problem.endswith(TOO_MUCH_WORK)
+
+
+def test_the_defaults_of_a_large_schema_are_no_problem() -> None:
+    """6,000 fields, 20 deep: each record's default uses those of all below, and each is checked on its way to the top."""
+    schema: Any = "int"
+    default: Any = 1
+    for depth in range(20):
+        fields = [field(f"a{number}", ["null", "string"], default=None) for number in range(300)]
+        schema = record(*fields, field("below", schema, default=default), name=f"R{depth}")
+        default = {}
+    assert problems_of(pa.struct([]), schema) == []
+    assert python_rows(parse_schema(json.dumps(schema)), "value").take({})[0]["a0"] is None
 
 
 def test_a_default_beyond_all_numbers_is_a_problem() -> None:

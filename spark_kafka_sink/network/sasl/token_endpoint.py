@@ -35,7 +35,7 @@ from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.https import proxy_for, tls_context
 from spark_kafka_sink.network.sasl.jwt_assertion import assertion_of
 from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES
-from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RetriableTokenError, token_error, token_from_jwt
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,8 @@ class TokenEndpoint:
     def token(self) -> OAuthBearerToken:
         """Retry until there is a token, or the answer is final, or sasl.login.retry.backoff.max.ms have passed.
 
-        The last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's error.
+        The last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's error; it is a
+        RetriableTokenError if the answer is not final.
         """
         first_ms, max_ms = max(self._config.sasl_login_retry_backoff_ms, 1), self._config.sasl_login_retry_backoff_max_ms
         backoff = ExponentialBackoff(first_ms, max(max_ms, first_ms), Random())
@@ -118,7 +119,8 @@ class TokenEndpoint:
             wait_ms = min(backoff.backoff_ms(attempts), end_ms - self._clock.now_ms())
             attempts += 1
             if not outcome.may_retry or wait_ms <= 0:
-                raise token_error(f"no token from {self._url} after {attempts} attempt(s): {outcome.text}")
+                text = f"no token from {self._url} after {attempts} attempt(s): {outcome.text}"
+                raise RetriableTokenError(text) if outcome.may_retry else token_error(text)
             logger.warning(
                 "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempts, self._url, outcome.text, wait_ms
             )

@@ -48,11 +48,18 @@ class OAuthBearerToken:
             raise TypeError(f"a token is a str, not {type(self.value).__name__}")
 
 
-TOKEN_UNAVAILABLE = "KAFKA_OAUTH_TOKEN_UNAVAILABLE"
+_TOKEN_UNAVAILABLE = "KAFKA_OAUTH_TOKEN_UNAVAILABLE"
 
 
 def token_error(text: str) -> AuthenticationError:
-    return AuthenticationError(text, condition=TOKEN_UNAVAILABLE)
+    """There is no token, and another attempt would get none."""
+    return AuthenticationError(text, condition=_TOKEN_UNAVAILABLE)
+
+
+class RetriableTokenError(AuthenticationError):
+    """There is no token yet: the server does not answer, or is busy. A later attempt may get one."""
+
+    condition = _TOKEN_UNAVAILABLE
 
 
 def token_from_jwt(value: Secret, *, sub_claim: str = "sub", extensions: Mapping[str, str] | None = None) -> OAuthBearerToken:
@@ -182,7 +189,7 @@ class TokenCache:
             if now_ms - self._began_ms >= _HANGS_AFTER_WAITS * self._wait_ms and self._running <= _MAX_HANGING:
                 return None
             if now_ms >= deadline_ms:
-                raise token_error(f"another connection has been fetching a token for more than {self._wait_ms} ms")
+                raise RetriableTokenError(f"another connection has been fetching a token for more than {self._wait_ms} ms")
             self._clock.wait(self._changed, deadline_ms - now_ms)
 
     def _fetch_token(self) -> OAuthBearerToken:

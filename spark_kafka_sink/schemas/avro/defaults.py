@@ -1,6 +1,7 @@
 """The bytes of a field's default: JSON by the rules of Avro's specification, one value at a time.
 
-A default may use the defaults of the fields below it, once for each item of an array: a short schema can ask for a lot of work.
+A default may use the defaults of the fields below it, once for each item of an array, and a union tries its branches: a short
+schema can ask for a lot of work.
 """
 
 from __future__ import annotations
@@ -23,41 +24,55 @@ from spark_kafka_sink.schemas.avro_schema import (
     AvroUnion,
 )
 
-MAX_DEFAULT_CHARACTERS = 1_000_000  # of JSON, with the defaults of the fields below counted as often as they are used
+MAX_STEPS = 1_000_000  # seconds of work; a schema of 20,000 types with a default each takes a tenth
 
 _END_OF_BLOCKS = b"\0"
 _LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
 _FORMATS = {"float": "<f", "double": "<d"}
-
-
-def encode_default(field: AvroField) -> bytes:
-    """The default of a field that has one. Raises ValueError if it does not fit the field's type, or is too large."""
-    return _Encoder().field(field)
+_STRING = AvroPrimitive("string")
+_SHARE = 100  # as many characters or symbols take as long as a value
 
 
 def unwritable(path: str, error: Exception) -> str:
-    """The sentence about a default that `encode_default` refused. `path`: of the field."""
+    """The sentence about a default that DefaultEncoder refused. `path`: of the field."""
     return f"the default of the schema's field {printable(path)} cannot be written: {error}"
 
 
-class _TooLargeError(ValueError):
+class _TooMuchWorkError(ValueError):
     """No other branch of a union would help."""
 
 
-class _Encoder:
-    """Encodes one default. `_left`: how many characters may still be read."""
+class _MisfitError(ValueError):
+    """`value` is not shown before it has to be: each branch of a union may refuse a value of a million characters."""
+
+    def __init__(self, value: Any, why: str) -> None:
+        super().__init__(value, why)
+        self._value = value
+        self._why = why
+
+    def __str__(self) -> str:
+        return f"{printable(json.dumps(self._value), 60)} {self._why}"
+
+
+class DefaultEncoder:
+    """Encodes all defaults of one schema. A step is a character of JSON, each time it is read, a value, or a branch that is tried."""
 
     def __init__(self) -> None:
-        self._left = MAX_DEFAULT_CHARACTERS
+        self._steps_left = MAX_STEPS
 
-    def field(self, field: AvroField) -> bytes:
+    def encode(self, field: AvroField) -> bytes:
+        """The default of a field that has one. Raises ValueError if it does not fit the field's type, or is too much work."""
         assert field.default is not None
-        self._left -= len(field.default)
-        if self._left < 0:
-            raise _TooLargeError(f"with the defaults of fields below, it has more than {MAX_DEFAULT_CHARACTERS:,} characters")
+        self._spend(len(field.default))
         return self._encode(field.schema, json.loads(field.default))
 
+    def _spend(self, steps: int) -> None:
+        self._steps_left -= steps
+        if self._steps_left < 0:
+            raise _TooMuchWorkError(f"the defaults of the schema take more than {MAX_STEPS:,} steps to encode")
+
     def _encode(self, schema: AvroSchema, value: Any) -> bytes:
+        self._spend(1 + len(value) // _SHARE if isinstance(value, str) else 1)
         match schema:
             case AvroPrimitive():
                 return _primitive(schema.type, value)
@@ -65,34 +80,40 @@ class _Encoder:
                 return self._union(schema, value)
             case AvroRecord() if isinstance(value, dict):
                 return b"".join(self._member(field, value) for field in schema.fields)
-            case AvroEnum() if isinstance(value, str) and value in schema.symbols:
-                return encode_varint(schema.symbols.index(value))
+            case AvroEnum() if isinstance(value, str):
+                return self._enum(schema, value)
             case AvroFixed() if isinstance(value, str) and len(value) == schema.size:
                 return _octets(value)
             case AvroArray() if isinstance(value, list):
                 return _block([self._encode(schema.items, item) for item in value])
             case AvroMap() if isinstance(value, dict):
-                return _block([_primitive("string", key) + self._encode(schema.values, item) for key, item in value.items()])
+                return _block([self._encode(_STRING, key) + self._encode(schema.values, item) for key, item in value.items()])
             case _:
-                raise ValueError(f"{printable(json.dumps(value), 60)} is no {schema}")
+                raise _MisfitError(value, f"is no {schema}")
 
     def _union(self, schema: AvroUnion, value: Any) -> bytes:
         """Encode the default by the first branch that it fits."""
         for number, branch in enumerate(schema.branches):
             try:
                 return encode_varint(number) + self._encode(branch, value)
-            except _TooLargeError:
+            except _TooMuchWorkError:
                 raise
             except ValueError:
                 continue
-        raise ValueError(f"{printable(json.dumps(value), 60)} fits no branch of the {schema}")
+        raise _MisfitError(value, f"fits no branch of the {schema}")
+
+    def _enum(self, schema: AvroEnum, value: str) -> bytes:
+        self._spend(len(schema.symbols) // _SHARE)
+        if value not in schema.symbols:
+            raise _MisfitError(value, f"is no {schema}")
+        return encode_varint(schema.symbols.index(value))
 
     def _member(self, field: AvroField, record: dict[str, Any]) -> bytes:
         if field.name in record:
             return self._encode(field.schema, record[field.name])
         if field.default is None:
             raise ValueError(f"it lacks field {printable(field.name)}")
-        return self.field(field)
+        return self.encode(field)
 
 
 def _primitive(kind: str, value: Any) -> bytes:
@@ -111,14 +132,14 @@ def _primitive(kind: str, value: Any) -> bytes:
         case "bytes" if isinstance(value, str):
             return _with_length(_octets(value))
         case _:
-            raise ValueError(f"{printable(json.dumps(value), 60)} is no {kind}")
+            raise _MisfitError(value, f"is no {kind}")
 
 
 def _floating(kind: str, value: float) -> bytes:
     try:
         return struct.pack(_FORMATS[kind], value)
     except (OverflowError, struct.error):
-        raise ValueError(f"{printable(value, 60)} is no {kind}") from None
+        raise _MisfitError(value, f"is no {kind}") from None
 
 
 def _octets(text: str) -> bytes:
@@ -126,7 +147,7 @@ def _octets(text: str) -> bytes:
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:
-        raise ValueError(f"{printable(json.dumps(text), 60)} has characters beyond 255, which are no bytes") from None
+        raise _MisfitError(text, "has characters beyond 255, which are no bytes") from None
 
 
 def _with_length(octets: bytes) -> bytes:
