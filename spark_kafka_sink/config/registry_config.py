@@ -269,10 +269,10 @@ class RegistryConfig:
         short one; names that are unknown but belong to the registry's families are taken too. `check` reports both.
         """
         named: dict[str, object] = {}
-        for key, value in mapping.items():
-            if is_registry_key(key):
-                own = _own_name(key)
-                named[key if mapping.get(own, value) != value else own] = value
+        given = {key: value for key, value in mapping.items() if value is not None and is_registry_key(key)}
+        for key, value in given.items():
+            own = _own_name(key)
+            named[own if _bare(given.get(own, value)) == _bare(value) else key] = value
         if isinstance(named.get(URL_KEY), list | tuple):
             named[URL_KEY] = as_text(named[URL_KEY])
         return conceal(named, REGISTRY_KEYS)
@@ -365,6 +365,11 @@ def is_registry_key(key: str) -> bool:
 def _own_name(key: str) -> str:
     short = key.removeprefix(_PREFIX)
     return short if short.startswith(_FAMILIES[1:]) else key
+
+
+def _bare(value: object) -> str:
+    """As it is read, without the blanks around it."""
+    return (value.reveal() if isinstance(value, Secret) else as_text(value)).strip()
 
 
 def _unknown(given: Mapping[str, object]) -> Iterator[str]:

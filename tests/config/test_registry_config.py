@@ -147,6 +147,22 @@ def test_two_names_of_one_option_must_not_have_different_values() -> None:
 
 
 @pytest.mark.parametrize(
+    ("short", "longer"),
+    [
+        (f"me:{CANARY}", None),
+        (None, f"me:{CANARY}"),
+        (Secret(f"me:{CANARY}"), f"me:{CANARY}"),
+        (f"me:{CANARY}", Secret(f"me:{CANARY}")),
+        (f" me:{CANARY}", f"me:{CANARY} "),
+    ],
+)
+def test_what_is_not_set_wrapped_or_among_blanks_is_no_different_value(short: object, longer: object) -> None:
+    """It was an error of two different values."""
+    for options in ({"basic.auth.user.info": short, LONGER: longer}, {LONGER: longer, "basic.auth.user.info": short}):
+        assert accepted(URL | options).basic_auth_user_info == Secret(f"me:{CANARY}")
+
+
+@pytest.mark.parametrize(
     ("name", "remedy"),
     [
         ("use.schema.id", "write valueSchema=id:<id>"),
