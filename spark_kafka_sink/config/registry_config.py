@@ -70,12 +70,12 @@ URLS = Kind("list", _parse_urls, hides=True)
 
 
 def _addresses(texts: tuple[str, ...]) -> tuple[RegistryAddress, ...]:
-    return tuple(dict.fromkeys(map(_address, texts)))
+    return tuple(dict.fromkeys(_address(text, f"address {n}: " * (len(texts) > 1)) for n, text in enumerate(texts, 1)))
 
 
-def _address(text: str) -> RegistryAddress:
-    """The login is taken out before anything is shown."""
-    shown = printable(without_login(text))
+def _address(text: str, place: str) -> RegistryAddress:
+    """The login is taken out before anything is shown. `place`: in the list, for errors."""
+    shown = place + printable(without_login(text))
     parts = _split(text)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidValueError(f"{shown} is not a URL like https://host:8081{_IN_LOGIN if '@' in text else ''}")
@@ -132,17 +132,23 @@ def _token(secret: Secret) -> Secret:
     return Secret(_header(secret.reveal()))
 
 
-_LOGIN_ALONE = re.compile(
-    r"(?!\w+://|.*@)[^/]*:(?![0-9]*([/?#]|$))", re.DOTALL
-)  # user:password where a URL should be, and not host:port
+_PLACE = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")  # host, host:port or [address]:port
+_SCHEME = re.compile(r"[\w+.-]*")
 
 
 def without_login(text: str) -> str:
-    """What may be shown of a text that was meant to be a URL: no login, which may hold any character, and no query."""
-    if looks_like_a_secret(text) or _LOGIN_ALONE.match(text):
-        return HIDDEN
+    """What may be shown of a text that was meant to be a URL: no login, which may hold any character, and no query.
+
+    Nothing is shown if there is no host where it should be, as the text may be user:password. Without :// it must be a host, or
+    host:port, and no more.
+    """
     scheme, slashes, rest = text.partition("://") if "://" in text else ("", "", text)
-    return scheme + slashes + re.split("[?#]", rest.rpartition("@")[2])[0]
+    shown = re.split("[?#]", rest.rpartition("@")[2])[0] if slashes else rest
+    place = _PLACE.fullmatch(shown.partition("/")[0] if slashes else shown)
+    is_place = place is not None and 1 <= int(place[1] or 1) <= 65_535
+    if looks_like_a_secret(text) or not is_place or not _SCHEME.fullmatch(scheme):
+        return HIDDEN
+    return scheme + slashes + shown
 
 
 def _strategy(name: str) -> str:
@@ -262,10 +268,10 @@ class RegistryConfig:
         short one; names that are unknown but belong to the registry's families are taken too. `check` reports both.
         """
         named: dict[str, object] = {}
-        for key, value in mapping.items():
-            if is_registry_key(key):
-                own = _own_name(key)
-                named[key if mapping.get(own, value) != value else own] = value
+        given = {key: value for key, value in mapping.items() if value is not None and is_registry_key(key)}
+        for key, value in given.items():
+            own = _own_name(key)
+            named[own if _bare(given.get(own, value)) == _bare(value) else key] = value
         if isinstance(named.get(URL_KEY), list | tuple):
             named[URL_KEY] = as_text(named[URL_KEY])
         return conceal(named, REGISTRY_KEYS)
@@ -358,6 +364,11 @@ def is_registry_key(key: str) -> bool:
 def _own_name(key: str) -> str:
     short = key.removeprefix(_PREFIX)
     return short if short.startswith(_FAMILIES[1:]) else key
+
+
+def _bare(value: object) -> str:
+    """As it is read, without the blanks around it."""
+    return (value.reveal() if isinstance(value, Secret) else as_text(value)).strip()
 
 
 def _unknown(given: Mapping[str, object]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from functools import partial
 from random import Random
@@ -193,7 +194,7 @@ def _read(
     if 300 <= status < 400:
         location = sent.conceal(response.headers.get("Location", ""))
         raise RegistryError(
-            f"cannot {request.what} at {url}: it redirects to {_shown_url(location)}, which is not"
+            f"cannot {request.what} at {url}: it redirects to {_shown_location(location)}, which is not"
             " followed, as the login would be sent there; if that is the registry, write it into schema.registry.url",
             condition=NOT_A_REGISTRY,
         )
@@ -278,6 +279,9 @@ def _unreachable(request: RegistryRequest, failures: list[_NoAnswer], attempts: 
     )
 
 
-def _shown_url(url: str) -> str:
+def _shown_location(location: str) -> str:
     """Leave out a login, and a query, which may hold one."""
-    return printable(without_login(url.partition("?")[0])) or "an address that it does not name"
+    if not location:
+        return "an address that it does not name"
+    is_path = location.startswith("/") and not location.startswith("//")
+    return printable(re.split("[?#]", location)[0] if is_path else without_login(location))

@@ -81,12 +81,29 @@ def test_a_list_of_addresses_is_read_too() -> None:
         (f"https://me:{CANARY}/x@host", "https://host is not a URL.*write / as %2F"),
         (f"https://me:{CANARY}#x@host", "https://host is not a URL"),
         (f"https://{CANARY}@host", "https://host needs user and password"),
-        (f"me:{CANARY}@host", "host is not a URL"),
-        (f"me:{CANARY}", r"\[hidden\] is not a URL"),  # the value of basic.auth.user.info
+        ("registry", "registry is not a URL"),
+        ("[::1]:8081", r"\[::1\]:8081 is not a URL"),
+        (f"https://a, https://me:{CANARY}", r"address 2: \[hidden\] is not a URL"),
     ],
 )
 def test_a_wrong_address_is_shown_without_its_login(url: str, expected: str) -> None:
     assert re.search(expected, problem_of({"schema.registry.url": url}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"me:{CANARY}", f"me:/{CANARY}", f"me:12/{CANARY}", f"a/b:{CANARY}", f"me:{CANARY}/x", f"me:{CANARY},b"),
+        *(f"me:{CANARY}@host", f"me:a@{CANARY}", f"/{CANARY}", f":{CANARY}", f"me:{CANARY}://x"),
+        *("me:123456789", "me:65536", "me:0", "https://me:65536"),
+        *(f"https://me:{CANARY}", f"https://me:{CANARY}/x", f"https://me:{CANARY}?x"),
+    ],
+)
+def test_a_login_where_the_address_should_be_is_not_shown(text: str) -> None:
+    """With the values of schema.registry.url and basic.auth.user.info exchanged, a password with a slash or of digits showed."""
+    assert problem_of({"schema.registry.url": text}).startswith(
+        "Invalid value [hidden] for configuration schema.registry.url: [hidden] is not a URL like"
+    )
 
 
 # NAMES
@@ -127,6 +144,22 @@ def test_two_names_of_one_option_must_not_have_different_values() -> None:
         expected = f"{LONGER} and basic.auth.user.info are one option, and have different values: remove one of the two"
         assert problem_of(URL | options) == expected
         assert problem_of(URL | RegistryConfig.pick(options)) == expected
+
+
+@pytest.mark.parametrize(
+    ("short", "longer"),
+    [
+        (f"me:{CANARY}", None),
+        (None, f"me:{CANARY}"),
+        (Secret(f"me:{CANARY}"), f"me:{CANARY}"),
+        (f"me:{CANARY}", Secret(f"me:{CANARY}")),
+        (f" me:{CANARY}", f"me:{CANARY} "),
+    ],
+)
+def test_what_is_not_set_wrapped_or_among_blanks_is_no_different_value(short: object, longer: object) -> None:
+    """It was an error of two different values."""
+    for options in ({"basic.auth.user.info": short, LONGER: longer}, {LONGER: longer, "basic.auth.user.info": short}):
+        assert accepted(URL | options).basic_auth_user_info == Secret(f"me:{CANARY}")
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,8 @@ def refusal(registry: SchemaRegistry) -> KafkaError:
             answers(302, b"", Location=f"https://me:{CANARY}@else/x?t={CANARY}"),
             "redirects to https://else/x, which is not followed",
         ),
+        (answers(302, b"", Location=f"/login?t={CANARY}"), "redirects to /login, which is not followed"),
+        (answers(302, b"", Location=f"//me:{CANARY}"), "redirects to [hidden], which is not followed"),
         (answers(307, b""), "redirects to an address that it does not name"),
     ],
 )

@@ -207,12 +207,15 @@ class Transactions(IdempotentManager):
 
     def _send_offsets(self, call: TransactionalCall) -> None:
         """All offsets go behind AddPartitions, which rows wait for, and in the order of the calls, as the last ones count."""
-        how = {"call": call, "begins_transaction": not self._open.has_begun, "is_behind_rows": call.is_behind_rows, "priority": 3}
+        begins = not self._open.has_begun
+        request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
         if self._version.is_v2:
             self._open.has_begun = True
-            self.requests.enqueue(TxnOffsetCommitHandler(**self._who, **how))
+            request = TxnOffsetCommitHandler(**self._who, call=call, begins_transaction=begins)
         else:
-            self.requests.enqueue(AddOffsetsToTxnHandler(**self._who, **how, added=self._offsets_added))
+            request = AddOffsetsToTxnHandler(**self._who, call=call, begins_transaction=begins, added=self._offsets_added)
+        request.is_behind_rows, request.priority = call.is_behind_rows, 3
+        self.requests.enqueue(request)
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
