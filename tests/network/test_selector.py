@@ -486,7 +486,7 @@ def test_idle_connections_can_be_kept_for_ever(server: Server, clock: ManualCloc
 
 def test_sockets_are_set_up_as_configured(server: Server) -> None:
     config = network_config(send_buffer_bytes=20_000, receive_buffer_bytes=30_000)
-    transport = network_client._transport_factory(config)(server.address)
+    transport = network_client.transport_factory(config)(server.address)
     with socket.socket(fileno=socket.dup(transport.fileno())) as view:
         assert view.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert view.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

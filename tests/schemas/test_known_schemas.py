@@ -14,7 +14,7 @@ from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.registry_errors import SUBJECT_NOT_FOUND, UNREACHABLE, RegistryError
 from tests.fakes.clock import ManualClock
-from tests.network.sasl.test_token_endpoint import TokenServer
+from tests.network.sasl.token_server import TokenServer
 from tests.schemas.fake_registry import FakeRegistry
 
 LATEST_TTL_MS = 60_000
