@@ -55,7 +55,7 @@ class _MisfitError(ValueError):
 
 
 class DefaultEncoder:
-    """Encodes all defaults of a schema. A step is a character of JSON, each time it is read, a value, or a branch that is tried."""
+    """Encodes all defaults of a schema. A step is a value, a branch that is tried, or a character of JSON that is read."""
 
     def __init__(self) -> None:
         self._steps_left = MAX_STEPS
