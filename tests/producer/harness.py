@@ -171,44 +171,6 @@ class DecodingClient(MockClient):
         super().send(request, now_ms)
 
 
-def may_be_interrupted(event: str, called: object) -> bool:
-    """Whether Python looks for signals at this event of a profiler: where a function begins, or a C function has returned.
-
-    Where `__enter__` of a C class returns to its `with` is a point in Python 3.14 only (python/cpython#148874). Nothing can be
-    promised there, and it is left out.
-    """
-    return event == "call" or (event == "c_return" and getattr(called, "__name__", "") != "__enter__")
-
-
-class Interrupted:
-    """Runs a function and raises KeyboardInterrupt in it once, where Python looks for signals: at its n-th call or return."""
-
-    def __init__(self, at: int) -> None:
-        self._left = at
-        self.happened = False
-        self.where = ""
-
-    def _look(self, frame: FrameType, event: str, called: object) -> None:
-        if not may_be_interrupted(event, called) or "spark_kafka_sink" not in frame.f_code.co_filename:
-            return
-        self._left -= 1
-        if self._left < 0:
-            sys.setprofile(None)
-            self.happened = True
-            self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} {event}"
-            raise KeyboardInterrupt
-
-    def run(self, function: Callable[[], object]) -> None:
-        before = sys.getprofile()
-        sys.setprofile(self._look)
-        try:
-            function()
-        except KeyboardInterrupt:
-            assert self.happened
-        finally:
-            sys.setprofile(before)
-
-
 def count_steps(function: Callable[[], object]) -> int:
     """How many bytecode instructions of the package a call takes: work that can be compared, unlike time."""
     steps = 0
