@@ -106,7 +106,7 @@ class Topic:
 
 
 class FakeBroker:
-    """A cluster of `nodes` brokers with ids 0, 1, …
+    """A whole cluster, not one broker: `nodes` brokers with ids 0, 1, …
 
     Args:
         topics: name -> number of partitions; the nodes lead them in turn.
