@@ -130,6 +130,10 @@ def test_the_script_of_the_wheel_is_this_command() -> None:
 
 # HOW IT ENDS
 
+CTRL_C = (
+    "signal.signal(signal.SIGINT, signal.default_int_handler); signal.raise_signal(signal.SIGINT)"  # background jobs ignore it
+)
+
 
 def fake_tool(body: str) -> str:
     """A program that runs `pykafka-sink report` with another `main`."""
@@ -142,14 +146,15 @@ def fake_tool(body: str) -> str:
 
 
 def test_ctrl_c_is_one_line_and_130() -> None:
-    done = run(code=fake_tool("import signal; signal.raise_signal(signal.SIGINT)"))
+    done = run(code=fake_tool(f"import signal; {CTRL_C}"))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "pykafka-sink: interrupted\n")
 
 
 def test_ctrl_c_while_a_tool_is_imported_is_one_line_and_130() -> None:
     code = (
         "import sys, signal; from spark_kafka_sink.tools import catalog, command\n"
-        "catalog.import_module = lambda name: signal.raise_signal(signal.SIGINT)\n"
+        f"def import_module(name):\n    {CTRL_C}\n"
+        "catalog.import_module = import_module\n"
         "sys.exit(command.main(['report']))"
     )
     done = run(code=code)
