@@ -112,7 +112,7 @@ class KafkaProducer(TransactionalMethods):
         self._metadata = parts.metadata
         self._gatherer = parts.gatherer
         self._sender = parts.sender
-        self._transaction_calls = parts.transaction_calls
+        self._caller_side = parts.caller_side
         # At hand for `send`, which is called once per record.
         self._bundles, self._bundle_bytes = self._gatherer.bundles, self._gatherer.bundle_bytes
         self._interceptors = self._parts.plugins.interceptors
