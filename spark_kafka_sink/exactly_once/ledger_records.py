@@ -212,9 +212,9 @@ def read_decision(record: CommittedOffset, group: str) -> tuple[Decision, Mappin
 
 def _unreadable(metadata: str, group: str) -> LedgerError:
     return LedgerError(
-        f"the offset of group {printable(group)} has metadata that cannot be read: {printable(metadata)!r}. Another program"
-        " uses the"
-        " group, or a later version of pykafka-sink has written it: choose another transactionalIdPrefix, or use that version"
+        f"the offset of group {printable(group)} has metadata that cannot be read: {printable(metadata)!r}."
+        " Another program uses the group, or a later version of pykafka-sink has written it:"
+        " choose another transactionalIdPrefix, or use that version"
     )
 
 
@@ -262,7 +262,7 @@ _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress b
 def pack_entries(entries: Sequence[TaskTransaction]) -> str:
     rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
     columns = zip(*rows, strict=True)
-    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
+    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]  # no columns without entries
     return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
 
 

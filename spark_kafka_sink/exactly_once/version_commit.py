@@ -353,8 +353,8 @@ class VersionCommit:
     def _rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
         if decision.version != self._write.version:
             return (
-                f"An earlier write has left them so. Nothing of this one, version {self._write.version}, was committed: run it"
-                " again"
+                "An earlier write has left them so."
+                f" Nothing of this one, version {self._write.version}, was committed: run it again"
             )
         return of_named if self._has_name else of_unnamed + _NOT_NAMED
 

@@ -197,10 +197,10 @@ class _PartEncoder:
             if self._only_compares:
                 return column
             raise ReplayError(
-                f"an earlier run has begun this version with {self.name} schema {decided}, and only a part of it is in Kafka; the"
-                f" repetition cannot complete it, as its columns do not fit that schema: {error.message}. Repeat it with the"
-                " columns that it had, or begin anew with another transactionalIdPrefix and accept that rows of this version are"
-                " there twice"
+                f"an earlier run has begun this version with {self.name} schema {decided}, and only a part of it is in Kafka;"
+                f" the repetition cannot complete it, as its columns do not fit that schema: {error.message}."
+                " Repeat it with the columns that it had,"
+                " or begin anew with another transactionalIdPrefix and accept that rows of this version are there twice"
             ) from error
 
 

@@ -274,8 +274,8 @@ class _Steps:
             return self._connection.error
         protocol = self._config.security_protocol
         return NetworkError(
-            f"{disconnect.reason} instead of an answer to {_name(message)}; is security.protocol={protocol} right for this"
-            " listener?"
+            f"{disconnect.reason} instead of an answer to {_name(message)};"
+            f" is security.protocol={protocol} right for this listener?"
         )
 
 
