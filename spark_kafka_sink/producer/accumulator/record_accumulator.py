@@ -120,7 +120,7 @@ class RecordAccumulator:
                         self._writer.write(sorted_slice, layout.reservations)
                 if not layout.reservations:
                     hand_over.wait_begins()
-                    self.wait_for_memory(*layout.memory_wanted, hand_over.begin)
+                    self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
         except ORDINARY_ERRORS as error:
             left = rows.rows
             if layout is not None:
