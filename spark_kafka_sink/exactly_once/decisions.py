@@ -53,7 +53,7 @@ def decisions_of(client: TransactionClient, names: Names, owners: Iterable[str])
     for owner, group in groups.items():
         places = sorted(offsets[group], key=lambda place: offsets[group][place].offset)
         ledgers = [Ledger(client, names, owner, place.topic) for place in places]
-        found[owner] = [OwnersDecision(ledger, _decision_in(ledger, offsets[group][ledger.place])) for ledger in ledgers]
+        found[owner] = [OwnersDecision(ledger, _decision_in(ledger, offsets[group][ledger.marker_partition])) for ledger in ledgers]
     return found
 
 

@@ -58,7 +58,7 @@ class Ledger:
         self.client = client
         self.names = names
         self.owner = owner
-        self.place = TopicPartition(marker_topic, 0)
+        self.marker_partition = TopicPartition(marker_topic, 0)
 
     # WHAT A TASK READS AND WRITES
 
@@ -142,7 +142,7 @@ class Ledger:
         if not fits_one_offset(text, packed):
             return Question((), lambda _: self.write_decision(decision))
         record = (decision.version, f"{text} entries={packed}")
-        return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.place: record})
+        return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.marker_partition: record})
 
     def all_markers_question(self, partitions: int) -> Question[tuple[dict[int, Marker], int]]:
         """The answer is the markers of at least so many partitions, and how many partitions are on record.
@@ -175,11 +175,11 @@ class Ledger:
         return self.client.ask(self._read_question(groups)) if groups else {}
 
     def _read_question(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
-        found = self.client.fetch_offsets_question({group: [self.place] for group in groups}, require_stable=False)
-        return found.then(lambda answers: {group: each[self.place] for group, each in answers.items() if self.place in each})
+        found = self.client.fetch_offsets_question({group: [self.marker_partition] for group in groups}, require_stable=False)
+        return found.then(lambda answers: {group: each[self.marker_partition] for group, each in answers.items() if self.marker_partition in each})
 
     def _write(self, group: str, version: int, metadata: str) -> None:
-        self.client.commit_offsets(group, {self.place: (version, metadata)})
+        self.client.commit_offsets(group, {self.marker_partition: (version, metadata)})
 
     def _overflow_groups(self, decision: Decision, count: int) -> list[str]:
         turn = decision.version % OVERFLOW_TURNS

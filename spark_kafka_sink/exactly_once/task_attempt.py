@@ -175,7 +175,7 @@ class TaskAttempt:
         if self._content.rows:
             marker = OffsetAndMetadata(self.write.version, marker_text(self._content))
             group = ConsumerGroupMetadata(self._ledger.marker_group(self._task.partition))
-            self.producer.send_offsets_to_transaction({self._ledger.place: marker}, group, wait=False)
+            self.producer.send_offsets_to_transaction({self._ledger.marker_partition: marker}, group, wait=False)
         self._is_marked = True
 
     def finish(self) -> TaskReport:
