@@ -226,7 +226,7 @@ class _OfTransaction(TxnRequestHandler):
         self.transaction.may_have_begun = True
 
     @property
-    def _who(self) -> dict[str, Any]:
+    def _common_fields(self) -> dict[str, Any]:
         """The fields that all of these requests have."""
         return {
             "transactional_id": self.transactional_id,
@@ -249,7 +249,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
             AddPartitionsToTxnTopic(name=topic, partitions=tuple(each.partition for each in of_topic))
             for topic, of_topic in groupby(sorted(self.partitions), attrgetter("topic"))
         )
-        return AddPartitionsToTxnRequest(**self._who, topics=topics)
+        return AddPartitionsToTxnRequest(**self._common_fields, topics=topics)
 
     def errors(self, answer: Any) -> Iterator[Problem]:
         problems: list[Problem] = []
@@ -277,7 +277,7 @@ class AddOffsetsToTxnHandler(_OfTransaction):
     added: Callable[[TransactionalCall], None]
 
     def message(self) -> AddOffsetsToTxnRequest:
-        return AddOffsetsToTxnRequest(**self._who, group_id=self.call.group.group_id)
+        return AddOffsetsToTxnRequest(**self._common_fields, group_id=self.call.group.group_id)
 
     def errors(self, answer: Any) -> Iterator[Problem]:
         group_id = self.call.group.group_id
@@ -309,7 +309,7 @@ class TxnOffsetCommitHandler(_OfTransaction):
 
     def message(self) -> TxnOffsetCommitRequest:
         return TxnOffsetCommitRequest(
-            **self._who,
+            **self._common_fields,
             group_id=self.member.group_id,
             generation_id=self.member.generation_id,
             member_id=self.member.member_id,
@@ -357,7 +357,7 @@ class EndTxnHandler(_OfTransaction):
     priority: int = 3
 
     def message(self) -> EndTxnRequest:
-        return EndTxnRequest(**self._who, committed=self.commits)
+        return EndTxnRequest(**self._common_fields, committed=self.commits)
 
     def errors(self, answer: Any) -> Iterator[Problem]:
         where = f"EndTransaction for transactional id {self.transactional_id!r}"
