@@ -51,9 +51,10 @@ def decisions_of(client: TransactionClient, names: Names, owners: Iterable[str])
     offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False) if groups else {}
     found: dict[str, list[OwnersDecision]] = {}
     for owner, group in groups.items():
-        places = sorted(offsets[group], key=lambda place: offsets[group][place].offset)
+        committed = offsets[group]
+        places = sorted(committed, key=lambda place: committed[place].offset)
         ledgers = [Ledger(client, names, owner, place.topic) for place in places]
-        found[owner] = [OwnersDecision(ledger, _decision_in(ledger, offsets[group][ledger.marker_partition])) for ledger in ledgers]
+        found[owner] = [OwnersDecision(ledger, _decision_in(ledger, committed[ledger.marker_partition])) for ledger in ledgers]
     return found
 
 

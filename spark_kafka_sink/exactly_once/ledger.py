@@ -175,8 +175,11 @@ class Ledger:
         return self.client.ask(self._read_question(groups)) if groups else {}
 
     def _read_question(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
-        found = self.client.fetch_offsets_question({group: [self.marker_partition] for group in groups}, require_stable=False)
-        return found.then(lambda answers: {group: each[self.marker_partition] for group, each in answers.items() if self.marker_partition in each})
+        marker_partition = self.marker_partition
+        found = self.client.fetch_offsets_question({group: [marker_partition] for group in groups}, require_stable=False)
+        return found.then(
+            lambda answers: {group: each[marker_partition] for group, each in answers.items() if marker_partition in each}
+        )
 
     def _write(self, group: str, version: int, metadata: str) -> None:
         self.client.commit_offsets(group, {self.marker_partition: (version, metadata)})

@@ -261,8 +261,8 @@ _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress b
 
 def pack_entries(entries: Sequence[TaskTransaction]) -> str:
     rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
-    columns = zip(*rows, strict=True)
-    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]  # no columns without entries
+    columns = zip(*rows, strict=True)  # none without entries
+    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
     return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
 
 

@@ -128,7 +128,8 @@ class WorkerCache(Generic[KeepableT]):
     def close_expired(self) -> None:
         """Close producers that have been idle for their timeout, and those that an interrupted task has left behind."""
         now_ms = self._clock.now_ms()
-        self._close_idle(lambda idle: [each for each in idle if each.expires_ms <= now_ms], "it was idle for producerCacheTimeoutMs")
+        why = "it was idle for producerCacheTimeoutMs"
+        self._close_idle(lambda idle: [each for each in idle if each.expires_ms <= now_ms], why)
         with self._lock:
             left_behind = [each for each in self._entries if each.is_left_behind]
         for each in left_behind:

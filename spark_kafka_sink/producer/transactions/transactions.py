@@ -213,7 +213,9 @@ class Transactions(IdempotentManager):
             self._open.has_begun = True
             request = TxnOffsetCommitHandler(**self._common_fields, call=call, begins_transaction=begins)
         else:
-            request = AddOffsetsToTxnHandler(**self._common_fields, call=call, begins_transaction=begins, added=self._offsets_added)
+            request = AddOffsetsToTxnHandler(
+                **self._common_fields, call=call, begins_transaction=begins, added=self._offsets_added
+            )
         request.is_behind_rows, request.priority = call.is_behind_rows, 3
         self.requests.enqueue(request)
 
