@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.sink.commit import CommitSummary
+    from spark_kafka_sink.sink.commit_summary import CommitSummary
 
 PREFIX = "pykafka_sink_"
 Labels = tuple[str, ...]

@@ -24,7 +24,7 @@ if sys.platform != "win32":
     import fcntl
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.sink.commit import CommitSummary
+    from spark_kafka_sink.sink.commit_summary import CommitSummary
 
 FILE = "PYKAFKA_SINK_PROMETHEUS_FILE"
 PORT = "PYKAFKA_SINK_PROMETHEUS_PORT"
