@@ -78,7 +78,8 @@ class WholeListQuestions(NamedTuple, Generic[T]):
 
 
 class TransactionClient:
-    """
+    """Ends, fences and lists transactions of any producer, and reads and writes committed offsets.
+
     Args:
         config: a configuration of Kafka's producer, by Kafka's keys. Options about brokers, security, time-outs and back-off have
             an effect.

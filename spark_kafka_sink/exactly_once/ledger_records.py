@@ -75,7 +75,8 @@ class Earlier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """
+    """Which transactions of a version are committed, and what has become of that.
+
     Args:
         version: of the write.
         state: what has become of it.

@@ -52,7 +52,8 @@ logger = logging.getLogger(__name__)
 
 
 class TaskAttempt:
-    """
+    """One attempt of a Spark task: finds out whether its rows are to be written, and keeps them in one open transaction.
+
     Args:
         client: for what is not the producer's.
         producer: which takes the transactional id of this attempt; the caller closes it after finish().

@@ -95,7 +95,8 @@ class HowCommitted(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """
+    """How a commit() ended, and what it found on its way.
+
     Args:
         how: by this run, or by another before.
         skipped: Spark partitions whose rows an earlier run had written; for COMMITTED only.

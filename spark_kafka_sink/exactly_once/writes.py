@@ -56,7 +56,8 @@ def total(contents: Iterable[Content]) -> Content:
 
 
 class WriteId(NamedTuple):
-    """
+    """One version of one owner: a repetition of a named write has the same.
+
     Args:
         owner: escaped, see names.py.
         version: of the write, at least 0.

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 class ProducerParts:
-    """
+    """The parts of one producer, connected. No thread runs yet.
+
     Args:
         config: of the producer.
         clock: for every part that waits or expires.

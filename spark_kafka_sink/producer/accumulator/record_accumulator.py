@@ -40,7 +40,8 @@ from spark_kafka_sink.producer.topic_rows import TopicRows
 
 
 class RecordAccumulator:
-    """
+    """The queues of all partitions, and the memory of their batches.
+
     Args:
         config: of the producer.
         clock: for linger, back-off and expiry.

@@ -62,7 +62,8 @@ class Problem(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TxnRequestHandler(ABC):
-    """
+    """Base of the requests to coordinators: makes the message, and handles its answer.
+
     Args:
         call: who waits for this request; gets its outcome.
         priority: a smaller one goes first (Kafka's TxnRequestHandler.priority).

@@ -24,7 +24,8 @@ Read = Callable[["CommitSummary"], Iterable[tuple[Labels, float]]]
 
 @dataclass(frozen=True, slots=True)
 class SinkMetric:
-    """
+    """One metric of the sink.
+
     Args:
         labels: after `query`, which each has.
         read: the values of a commit, each with its labels after `query`. A total grows by them, a gauge becomes them.

@@ -54,7 +54,8 @@ class _SentChunk:
 
 
 class RowSender:
-    """
+    """Sends one task's chunks, and counts what becomes of their rows.
+
     Args:
         producer: the task's; RowSender does not close it.
         options: of the write.

@@ -88,7 +88,8 @@ class Contact:
 
 
 class Contacts:
-    """
+    """Makes contacts with one configuration.
+
     Args:
         config: options of the network.
         login: None without SASL. Its threads share it.

@@ -76,7 +76,8 @@ def judge_groups(prefix: CheckedPrefix) -> CheckResult:
 def judge_timeout(
     given_ms: int | None, answer: str | KafkaError | None, default_ms: int, ms: int, *, is_written: bool
 ) -> CheckResult:
-    """
+    """Judge whether brokers accept the time-out of a write.
+
     Args:
         given_ms: kafka.transaction.timeout.ms, if it is set; otherwise a write takes what brokers allow at most.
         answer: the brokers' transaction.max.timeout.ms.
@@ -103,7 +104,8 @@ def judge_timeout(
 def judge_leftovers(
     names: Names, listed: Sequence[ListedTransaction] | KafkaError, ms: int, *, may_describe: bool
 ) -> CheckResult:
-    """
+    """Judge what earlier writes have left unfinished.
+
     Args:
         listed: the unfinished transactional ids that begin as those of the prefix do.
         may_describe: brokers list nothing that the user may not describe.

@@ -37,7 +37,8 @@ COMPRESSED = 0.99  # less than this part of the bytes
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """
+    """One sentence of a report, and how much it matters.
+
     Args:
         stands_out: what the numbers say.
         advice: what to do, with the option to turn; empty: nothing.
@@ -61,7 +62,8 @@ Judge = Callable[[Query], Finding | None]
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
-    """
+    """One row of the table: when to speak, and the function that judges.
+
     Args:
         option: that its advice is about.
         when: it speaks, in words.

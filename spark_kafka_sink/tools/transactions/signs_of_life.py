@@ -33,7 +33,8 @@ LastHeartbeat = Mapping[TopicPartition, CommittedOffset] | KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """
+    """What brokers know of a prefix at one moment.
+
     Args:
         survey: of the prefix.
         producers: what the partitions of ongoing transactions know of their producers, or why that cannot be known.

@@ -88,7 +88,8 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """
+    """The transactional ids of a prefix, and their transactions.
+
     Args:
         states: of every id that was looked at.
         transactions: all that are not complete, and the complete ones that began lately; oldest first, open ones before.

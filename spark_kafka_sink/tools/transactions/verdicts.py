@@ -32,7 +32,8 @@ EVEN_DECIDED = {Obstacle.DECIDED, Obstacle.UNREADABLE}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """
+    """What becomes of one transaction, and why.
+
     Args:
         obstacles: what stands in the way, or what is gone over; and what more is known of it, or "".
         is_left_alone: whether an obstacle stands in the way.
