@@ -40,6 +40,8 @@ _HAS_MEMBERS = frozenset({Errors.ILLEGAL_GENERATION, Errors.UNKNOWN_MEMBER_ID, E
 
 
 class CommittedOffset(NamedTuple):
+    """What a consumer group has committed for a partition: the next record to read, and a text."""
+
     offset: int
     metadata: str = ""  # at most offset.metadata.max.bytes of the broker, 4096 by default
 

@@ -95,6 +95,8 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
 
 
 class ProducerIdentity(NamedTuple):
+    """The producer id and epoch under which a coordinator knows a producer."""
+
     producer_id: int
     producer_epoch: int
 
@@ -174,6 +176,8 @@ class TransactionState(StrEnum):
 
 
 class ListedTransaction(NamedTuple):
+    """A transactional id that a coordinator lists: the producer that has it, and the state of its transaction."""
+
     transactional_id: str
     producer_id: int
     state: str  # a TransactionState, if it is one that this client knows
