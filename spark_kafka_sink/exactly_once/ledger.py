@@ -69,12 +69,12 @@ class Ledger:
             self.names.aborted_group,
             self.marker_group(partition),
         )
-        found = self._read([decision, aborted, marker])
-        record = found.get(aborted)
+        records = self._read([decision, aborted, marker])
+        record = records.get(aborted)
         return Seen(
-            decision=self.decision_in(found[decision]) if decision in found else None,
+            decision=self.decision_in(records[decision]) if decision in records else None,
             is_aborted=record is not None and record.metadata == planned.host and planned.time_ms < record.offset,
-            marker=read_marker(found[marker], marker) if marker in found else None,
+            marker=read_marker(records[marker], marker) if marker in records else None,
         )
 
     def marker(self, partition: int) -> Marker | None:
@@ -152,9 +152,9 @@ class Ledger:
         groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
         markers = {self.marker_group(partition): partition for partition in range(partitions)}
 
-        def read(found: dict[str, CommittedOffset]) -> tuple[dict[int, Marker], int]:
-            recorded = max((width for group, width in groups.items() if group in found), default=0)
-            first = {markers[group]: read_marker(each, group) for group, each in found.items() if group in markers}
+        def read(records: dict[str, CommittedOffset]) -> tuple[dict[int, Marker], int]:
+            recorded = max((width for group, width in groups.items() if group in records), default=0)
+            first = {markers[group]: read_marker(each, group) for group, each in records.items() if group in markers}
             return first | self.markers(range(partitions, recorded)), recorded
 
         return self._read_question([*groups, *markers]).then(read)

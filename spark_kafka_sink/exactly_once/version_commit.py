@@ -273,18 +273,18 @@ class VersionCommit:
         """
         others = () if list_is_whole is None else (list_is_whole,)
         ids = map(self._names.transactional_id, self._open | self._empty)
-        markers, described, *is_whole = self._client.ask_together(
+        markers_reply, described, *is_whole = self._client.ask_together(
             self._ledger.all_markers_question(self._partitions(before)),
             self._client.describe_transactions_question(ids),
             *others,
         )
         if not all(_is_confirmed(reply) for reply in is_whole):
             raise _NotWholeError("coordinators have moved")
-        answer: tuple[dict[int, Marker], int] = markers.answer()
-        found, recorded = answer
-        self._check_schemas(before, [each for each in found.values() if each.version == self._write.version])
+        answer: tuple[dict[int, Marker], int] = markers_reply.answer()
+        markers, recorded = answer
+        self._check_schemas(before, [each for each in markers.values() if each.version == self._write.version])
         group = self._names.decision_group(self._write.owner)
-        check_markers(self._reports, found, group, keeps_first=self._keeps_first)
+        check_markers(self._reports, markers, group, keeps_first=self._keeps_first)
         self._check_untouched(described)
         return recorded
 
@@ -311,26 +311,26 @@ class VersionCommit:
 
     def _check_schemas(self, before: Decision | None, markers: Sequence[Marker]) -> None:
         """Fail if tasks have encoded with different schemas. `markers`: of this version."""
-        found = schemas_of(self._reports)
-        if len(found) == 1:
+        schemas = schemas_of(self._reports)
+        if len(schemas) == 1:
             return
         if markers:
             content = self._content._replace(schemas=markers[0].content.schemas)
             self._ledger.write_decision(self._new_decision(before, content).now(State.INCOMPLETE))
         raise CommitFailedError(
             f"the tasks of version {self._write.version} have encoded their rows with different schemas"
-            f" ({'; '.join(found)}). {OTHER_SCHEMAS}"
+            f" ({'; '.join(schemas)}). {OTHER_SCHEMAS}"
         )
 
     def _check_untouched(self, described: Reply[dict[str, TransactionDescription | None]]) -> None:
         """Raises AuthorizationError where DESCRIBE is missing: without it nobody finds the coordinator that ends transactions."""
         try:
-            found = described.answer()
+            transactions = described.answer()
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
         entries = {self._names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
-        check_untouched(found, entries, map(self._names.transactional_id, self._empty))
+        check_untouched(transactions, entries, map(self._names.transactional_id, self._empty))
 
     # f-g: CARRY OUT
 

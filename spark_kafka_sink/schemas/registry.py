@@ -163,11 +163,11 @@ class SchemaRegistry:
         Raises:
             RegistryError: it is not compatible, or not registered; the text says how it differs from the latest version.
         """
-        found = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
-        if found is None:
+        registered = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
+        if registered is None:
             raise self._not_registered(subject, text)
-        found.require_writable()
-        return found
+        registered.require_writable()
+        return registered
 
     def register(self, subject: str, text: str) -> RegisteredSchema:
         """Register `text`, if it is not. Asks first whether it is compatible, as that answer has the registry's reasons.
@@ -175,9 +175,9 @@ class SchemaRegistry:
         Raises:
             RegistryError: it is not compatible with what is registered, or may not be registered.
         """
-        found = self.lookup(subject, text)
-        if found is not None:
-            return found
+        registered = self.lookup(subject, text)
+        if registered is not None:
+            return registered
         reasons = self._compatibility_of(subject, text).reasons
         if not reasons:  # also if it is refused: this error may have the reasons
             try:
@@ -307,11 +307,11 @@ def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
     if len(references) > MAX_REFERENCES:
         raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
     try:
-        found = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
+        listed = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
     except (TypeError, KeyError, ValueError, OverflowError):
-        found = None
-    if found is not None and all(_is_unicode(name + subject) for name, subject, _ in found):
-        return found
+        listed = None
+    if listed is not None and all(_is_unicode(name + subject) for name, subject, _ in listed):
+        return listed
     raise _malformed(what, "its references cannot be read")
 
 

@@ -150,15 +150,15 @@ class WorkerCache(Generic[KeepableT]):
     def _take(self, key: Hashable, task: threading.Lock) -> _Entry[KeepableT] | None:
         while key is not None:
             with self._lock:
-                found = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
-                if found is None:
+                entry = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
+                if entry is None:
                     return None
-                found.user = task
-            if found.kept.is_at_rest():
-                found.kept.resume()
-                return found
-            _close_entry(found, "it failed while it was idle")
-            self._remove(found)
+                entry.user = task
+            if entry.kept.is_at_rest():
+                entry.kept.resume()
+                return entry
+            _close_entry(entry, "it failed while it was idle")
+            self._remove(entry)
         return None
 
     def _add(self, key: Hashable, task: threading.Lock, options: Mapping[str, object]) -> _Entry[KeepableT]:

@@ -334,12 +334,12 @@ class TxnOffsetCommitHandler(_OfTransaction):
         problems: list[Problem] = []
         names = {"transactional_id": self.transactional_id, "group": self.member.group_id, "on_topic": READ}
         for topic in answer.topics:
-            for each in topic.partitions:
-                where = TopicPartition(topic.name, each.partition_index)
-                if not each.error_code:
+            for partition in topic.partitions:
+                where = TopicPartition(topic.name, partition.partition_index)
+                if not partition.error_code:
                     self.pending.pop(where, None)
                 what = f"offset of {where} for group {self.member.group_id!r}"
-                problems += self._problem(each.error_code, what, topic=topic.name, **names)
+                problems += self._problem(partition.error_code, what, topic=topic.name, **names)
         retried = (Effect.RETRY, Effect.FIND_COORDINATOR)
         yield from sorted(problems, key=lambda problem: problem.effect in retried)  # what cannot be retried decides
         if self.pending and not problems:
