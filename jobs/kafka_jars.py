@@ -84,7 +84,8 @@ def fetch_kafka(version: str | None = None, progress: Progress = be_quiet) -> Pa
     version = version or kafka_version()
     if not re.fullmatch(r"\d+\.\d+\.\d+([-.]\w+)*", version):
         raise ToolError(f"{version!r} is not a version of Apache Kafka; they look like {DEFAULT_KAFKA_VERSION}.")
-    if int(version.split(".")[0]) < 3:
+    major, minor, _ = version.split(".", 2)
+    if (int(major), int(minor)) < (3, 3):
         raise ToolError(f"Kafka {version} needs ZooKeeper, which these jobs do not start: use 3.3.0 or newer.")
     return fetch(f"kafka-{version}", kafka_dependencies(version), progress)
 

@@ -111,6 +111,7 @@ class LocalKafka:
         except FileNotFoundError:
             return None
         cluster = cls(work_dir, version=state["version"], brokers=len(state["nodes"]), heap=state["heap"])
+        cluster._properties = state.get("properties", {})
         cluster.nodes = {node["node_id"]: LocalNode(**node) for node in state["nodes"]}
         return cluster
 
@@ -341,8 +342,14 @@ class LocalKafka:
         return wait_until(lambda: not self._is_alive(node), deadline)
 
     def _save(self) -> None:
-        state = {"version": self.version, "heap": self._heap, "nodes": [asdict(node) for node in self.nodes.values()]}
+        state = {
+            "version": self.version,
+            "heap": self._heap,
+            "properties": self._properties,
+            "nodes": [asdict(node) for node in self.nodes.values()],
+        }
         staging = self.work_dir / "state.json.new"
+        staging.touch(mode=0o600)  # properties may contain passwords
         staging.write_text(json.dumps(state, indent=1), encoding="utf-8")
         staging.replace(self.work_dir / "state.json")
 
@@ -390,7 +397,7 @@ def _parser() -> argparse.ArgumentParser:
     topic_form = "NAME:PARTITIONS[:KEY=VALUE,...]"
     add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="topic to create; repeatable")
     add("--set", type=parse_pair, action="append", default=[], metavar="KEY=VALUE", help="broker property; repeatable")
-    add("--heap", default=DEFAULT_HEAP, help="Java heap of each broker (default: %(default)s)")
+    add("--heap", default=None, help=f"Java heap of each broker (default: {DEFAULT_HEAP})")
     add("--timeout", type=float, default=START_TIMEOUT_S, help="seconds to wait for the broker (default: %(default)s)")
     stop = commands.add_parser("stop", help="stop the brokers that were started")
     stop.add_argument("--delete", action="store_true", help="delete their data too")
@@ -421,7 +428,7 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
             port=DEFAULT_PORT if arguments.port is None else arguments.port,
             brokers=brokers,
             version=arguments.kafka_version,
-            heap=arguments.heap,
+            heap=arguments.heap or DEFAULT_HEAP,
             properties=dict(arguments.set),
             start_timeout_s=arguments.timeout,
             progress=lambda line: print(line, file=sys.stderr, flush=True),
@@ -444,6 +451,10 @@ def _differing(running: LocalKafka, arguments: argparse.Namespace) -> Iterator[s
         yield "--brokers"
     if arguments.kafka_version is not None and arguments.kafka_version != running.version:
         yield "--kafka-version"
+    if arguments.heap is not None and arguments.heap != running._heap:
+        yield "--heap"
+    if not dict(arguments.set).items() <= running._properties.items():
+        yield "--set"
 
 
 def _stop(work_dir: Path, arguments: argparse.Namespace) -> int:

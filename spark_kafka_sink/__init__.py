@@ -70,9 +70,9 @@ if TYPE_CHECKING:
     from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction as PreparedTransaction
     from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
     from spark_kafka_sink.records.murmur2 import partition_for_keys as partition_for_keys
-    from spark_kafka_sink.sink.commit import CommitSummary as CommitSummary
-    from spark_kafka_sink.sink.commit import VersionSummary as VersionSummary
     from spark_kafka_sink.sink.commit_message import WrittenRange as WrittenRange
+    from spark_kafka_sink.sink.commit_summary import CommitSummary as CommitSummary
+    from spark_kafka_sink.sink.commit_summary import VersionSummary as VersionSummary
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 
 __version__ = "0.1.0"  # pyproject.toml reads it from here
@@ -147,7 +147,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "ArrowTable": "spark_kafka_sink.producer.table_batches",
     "BatchMetadata": "spark_kafka_sink.producer.producer_record",
     "Cluster": "spark_kafka_sink.network.cluster",
-    "CommitSummary": "spark_kafka_sink.sink.commit",
+    "CommitSummary": "spark_kafka_sink.sink.commit_summary",
     "CommittedOffset": "spark_kafka_sink.admin.offsets",
     "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.group_offsets",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
@@ -179,7 +179,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "TransactionDescription": "spark_kafka_sink.admin.transaction_operations",
     "TransactionEnd": "spark_kafka_sink.admin.transaction_operations",
     "TransactionState": "spark_kafka_sink.admin.transaction_operations",
-    "VersionSummary": "spark_kafka_sink.sink.commit",
+    "VersionSummary": "spark_kafka_sink.sink.commit_summary",
     "WrittenRange": "spark_kafka_sink.sink.commit_message",
     "exactly_once_options": "spark_kafka_sink.config.sink_options",
     "partition_for_keys": "spark_kafka_sink.records.murmur2",

@@ -105,10 +105,14 @@ def for_keeping(error: _Error) -> _Error:
 
 
 class ConfigError(KafkaError):
+    """An option is missing, malformed, or contradicts another."""
+
     condition = "KAFKA_INVALID_CONFIG"
 
 
 class SchemaError(KafkaError):
+    """A column is missing, or has a type that cannot be written."""
+
     condition = "KAFKA_INVALID_SCHEMA"
 
 
@@ -126,14 +130,20 @@ class InvalidRecordError(KafkaError):
 
 
 class RecordTooLargeError(InvalidRecordError):
+    """A row is larger than a limit of the client or of the broker; the message names the limit."""
+
     condition = "KAFKA_RECORD_TOO_LARGE"
 
 
 class KafkaTimeoutError(KafkaError):
+    """A wait has reached its limit; what was asked for may still happen."""
+
     condition = "KAFKA_TIMEOUT"
 
 
 class ProducerClosedError(KafkaError):
+    """The producer was used after close(), or was closed while rows were waiting to be sent."""
+
     condition = "KAFKA_PRODUCER_CLOSED"
 
 
@@ -179,14 +189,20 @@ class TransactionTimeoutError(KafkaTimeoutError):
 
 
 class NetworkError(KafkaError):
+    """No broker answered, or a connection was lost. A later call may succeed."""
+
     condition = "KAFKA_NETWORK"
 
 
 class AuthenticationError(NetworkError):
+    """Client and broker do not accept each other: credentials, certificates, or only one of them uses TLS."""
+
     condition = "KAFKA_AUTHENTICATION_FAILED"
 
 
 class ProtocolError(KafkaError):
+    """The bytes of a response are malformed, as when the server is no Kafka broker."""
+
     condition = "KAFKA_PROTOCOL"
 
 
@@ -197,6 +213,8 @@ class ResponseTooLargeError(ProtocolError):
 
 
 class UnsupportedVersionError(ProtocolError):
+    """Client and broker have no version of a request in common, or that version lacks a field that is needed."""
+
     condition = "KAFKA_UNSUPPORTED_VERSION"
 
 
@@ -215,4 +233,6 @@ class AuthorizationError(BrokerError):
 
 
 class DeliveryError(KafkaError):
+    """Rows of a write were not acknowledged; the message contains the first failure."""
+
     condition = "KAFKA_DELIVERY_FAILED"

@@ -33,6 +33,12 @@ def test_arguments_are_listed_in_one_form() -> None:
     assert other == []
 
 
+def test_docstrings_begin_with_a_sentence() -> None:
+    """Those of 45 classes began with their arguments, and did not say what the object is or does."""
+    begins = r'^ *(?:class|def) [^"]*?:\n\s*"""\s*(Args|Raises|Returns|Yields):$'
+    assert found(begins, iter(sorted(PACKAGE.rglob("*.py")))) == []
+
+
 def test_names_of_tests_are_short() -> None:
     names = found(r"^ *def (test_\w+)", sources())
     assert len(names) > 3_000

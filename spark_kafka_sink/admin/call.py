@@ -55,7 +55,8 @@ _Place = AnyBroker | Broker | int  # where asks queue; a number is a coordinator
 
 
 class Call:
-    """
+    """Asks that are in progress, each on its way to a broker or to its outcome.
+
     Args:
         on_outcome: called with the position of each ask when it has its outcome.
     """

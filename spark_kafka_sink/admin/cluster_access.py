@@ -21,7 +21,8 @@ LEAST_BACKOFF_MS = 10  # also if retry.backoff.ms is less
 
 
 class ClusterAccess:
-    """
+    """One client's connections and its knowledge of the cluster, kept from call to call.
+
     Args:
         config: the network's options; retry.backoff.ms, retry.backoff.max.ms, request.timeout.ms.
         clock, metadata, network, random: only tests pass them; by default they are made from the config.

@@ -40,6 +40,8 @@ _HAS_MEMBERS = frozenset({Errors.ILLEGAL_GENERATION, Errors.UNKNOWN_MEMBER_ID, E
 
 
 class CommittedOffset(NamedTuple):
+    """What a consumer group has committed for a partition: the next record to read, and a text."""
+
     offset: int
     metadata: str = ""  # at most offset.metadata.max.bytes of the broker, 4096 by default
 
@@ -80,19 +82,19 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
         error = Errors.for_code(group.error_code)
         if error and not error.retriable:
             raise failure(error, where, item.group_id)
-        found = {TopicPartition(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
-        for partition, each in found.items():
-            error = error or _error_of(each, where, partition)
+        offsets = {TopicPartition(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
+        for partition, offset in offsets.items():
+            error = error or _error_of(offset, where, partition)
         if error:
             return Retry(error)
         for partition in item.partitions or ():
-            if partition not in found:  # it may have an offset, so the result must not say that it has none
+            if partition not in offsets:  # it may have an offset, so the result must not say that it has none
                 raise left_out(f"{where}, partition {partition}")
         return Done(
             {
-                partition: CommittedOffset(each.committed_offset, each.metadata or "")
-                for partition, each in found.items()
-                if each.committed_offset != NO_OFFSET
+                partition: CommittedOffset(offset.committed_offset, offset.metadata or "")
+                for partition, offset in offsets.items()
+                if offset.committed_offset != NO_OFFSET
             }
         )
 
@@ -132,11 +134,11 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
                 name=topic,
                 partitions=tuple(
                     OffsetCommitRequestPartition(
-                        partition_index=each.partition,
-                        committed_offset=item.offsets[each].offset,
-                        committed_metadata=item.offsets[each].metadata,
+                        partition_index=partition.partition,
+                        committed_offset=item.offsets[partition].offset,
+                        committed_metadata=item.offsets[partition].metadata,
                     )
-                    for each in parts
+                    for partition in parts
                 ),
             )
             for topic, parts in groupby(sorted(item.offsets), _BY_TOPIC)
@@ -145,9 +147,9 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
 
     def judge(self, item: OffsetsToCommit, answer: OffsetCommitResponse, version: int) -> Done[None] | Retry:  # noqa: ARG002
         errors = {
-            TopicPartition(topic.name, each.partition_index): Errors.for_code(each.error_code)
+            TopicPartition(topic.name, partition.partition_index): Errors.for_code(partition.error_code)
             for topic in answer.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
         for partition in item.offsets:
             if partition not in errors:
@@ -161,15 +163,15 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
     def _failure(self, item: OffsetsToCommit, partition: TopicPartition, error: ErrorCode) -> KafkaError:
         where = f"{self.describe(item)}, partition {partition}"
         is_of_group = error == Errors.GROUP_AUTHORIZATION_FAILED
-        found = failure(error, where, item.group_id if is_of_group else partition.topic)
+        exception = failure(error, where, item.group_id if is_of_group else partition.topic)
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
-            found.message += " An offset can be committed only for a partition that exists."
+            exception.message += " An offset can be committed only for a partition that exists."
         elif error == Errors.OFFSET_METADATA_TOO_LARGE:
             size = len(item.offsets[partition].metadata) if partition in item.offsets else 0
-            found.message += f" It has {size:,} characters; the broker's limit is offset.metadata.max.bytes."
+            exception.message += f" It has {size:,} characters; the broker's limit is offset.metadata.max.bytes."
         elif error in _HAS_MEMBERS:
-            found.message += " The group has members: consumers use this group id; choose one that no consumer uses."
-        return found
+            exception.message += " The group has members: consumers use this group id; choose one that no consumer uses."
+        return exception
 
     def describe(self, item: OffsetsToCommit) -> str:
         return f"OffsetCommit of group {printable(item.group_id)}"

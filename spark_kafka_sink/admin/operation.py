@@ -122,11 +122,11 @@ def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
         where: the item as Operation.describe returns it.
         resource: the name of the transactional id, group or topic.
     """
-    found = error.error(where)
-    found.message += to_grant(error, transactional_id=resource, group=resource, topic=resource, on_topic=READ)
+    exception = error.error(where)
+    exception.message += to_grant(error, transactional_id=resource, group=resource, topic=resource, on_topic=READ)
     if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
-        found.message += " Grant the user DESCRIBE_CONFIGS on the cluster."
-    return found
+        exception.message += " Grant the user DESCRIBE_CONFIGS on the cluster."
+    return exception
 
 
 def retry_or_raise(error: ErrorCode, where: str, resource: str) -> Retry:

@@ -36,13 +36,13 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
         answer: DescribeGroupsResponse,
         version: int,  # noqa: ARG002
     ) -> Done[frozenset[AclOperation] | None] | Retry:
-        found = next((each for each in answer.groups if each.group_id == item), None)
-        if found is None:
+        group = next((each for each in answer.groups if each.group_id == item), None)
+        if group is None:
             raise left_out(self.describe(item))
-        error = Errors.for_code(found.error_code)
+        error = Errors.for_code(group.error_code)
         if error:
             return retry_or_raise(error, self.describe(item), item)
-        return Done(authorized_operations(found.authorized_operations))
+        return Done(authorized_operations(group.authorized_operations))
 
     def describe(self, item: str) -> str:
         return f"DescribeGroups of group {printable(item)}"

@@ -100,23 +100,23 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | No
         version: int,  # noqa: ARG002
     ) -> Done[dict[int, ActiveProducer] | None] | Retry:
         parts = (each for topic in answer.topics if topic.name == item.topic for each in topic.partitions)
-        found = next((each for each in parts if each.partition_index == item.partition), None)
-        if found is None:
+        partition = next((each for each in parts if each.partition_index == item.partition), None)
+        if partition is None:
             raise left_out(self.describe(item))
-        error = Errors.for_code(found.error_code)
+        error = Errors.for_code(partition.error_code)
         if error in _ELSEWHERE:
             return Done(None)
         if error:
             return retry_or_raise(error, self.describe(item), item.topic)
         return Done(
             {
-                each.producer_id: ActiveProducer(
-                    each.producer_epoch,
-                    each.last_sequence,
-                    each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
+                producer.producer_id: ActiveProducer(
+                    producer.producer_epoch,
+                    producer.last_sequence,
+                    producer.current_txn_start_offset if producer.current_txn_start_offset >= 0 else None,
                 )
-                for each in found.active_producers
-                if self.producer_ids is None or each.producer_id in self.producer_ids
+                for producer in partition.active_producers
+                if self.producer_ids is None or producer.producer_id in self.producer_ids
             }
         )
 

@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[AnswerT]):
-    """
+    """Asks, and how their results become one answer.
+
     Args:
         read: makes the answer of the results of the asks, in their order. It may raise, and ask for more.
     """

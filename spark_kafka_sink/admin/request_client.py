@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 
 class RequestClient:
-    """
+    """Asks brokers, coordinators and the controller. Each call blocks until all its asks have an outcome.
+
     Args:
         access: the network, which close() closes.
     """

@@ -82,10 +82,10 @@ class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
         )
 
     def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> Done[Mapping[str, str]] | Retry:  # noqa: ARG002
-        found = next((each for each in answer.results if each.resource_name == item), None)
-        if found is None:
+        topic = next((each for each in answer.results if each.resource_name == item), None)
+        if topic is None:
             raise left_out(self.describe(item))
-        error = Errors.for_code(found.error_code)
+        error = Errors.for_code(topic.error_code)
         if error == Errors.TOPIC_AUTHORIZATION_FAILED:
             denied = error.error(self.describe(item))
             denied.message += f" Grant the user DESCRIBE_CONFIGS on the topic {printable(item)!r}."
@@ -94,7 +94,7 @@ class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
             raise failure(error, self.describe(item), item)  # it does not come into being by this
         if error:
             return retry_or_raise(error, self.describe(item), item)
-        return Done({each.name: each.value for each in found.configs if each.name in self.names and each.value is not None})
+        return Done({each.name: each.value for each in topic.configs if each.name in self.names and each.value is not None})
 
     def describe(self, item: str) -> str:
         return f"DescribeConfigs of topic {printable(item)}"

@@ -78,7 +78,8 @@ class WholeListQuestions(NamedTuple, Generic[T]):
 
 
 class TransactionClient:
-    """
+    """Ends, fences and lists transactions of any producer, and reads and writes committed offsets.
+
     Args:
         config: a configuration of Kafka's producer, by Kafka's keys. Options about brokers, security, time-outs and back-off have
             an effect.
@@ -314,26 +315,26 @@ class TransactionClient:
             return self._transaction_log_leaders
         probes = [_transaction(f"{prefix}{each}") for each in PROBES]
         operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
-        found = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], timeout_ms)
-        errors = [each for each in found if isinstance(each, KafkaError)]
+        answers = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], timeout_ms)
+        errors = [each for each in answers if isinstance(each, KafkaError)]
         if any(isinstance(each, AuthorizationError) for each in errors):
             return None
         if errors:
             raise errors[0]  # one stands for all: they are probes
-        return [node.id for node in found if isinstance(node, Node)]
+        return [node.id for node in answers if isinstance(node, Node)]
 
     def _find_transaction_log_leaders(self, timeout_ms: int) -> list[int] | None:
         """Ask for the leaders, in the order of their partitions. None: one is missing, or they cannot be seen."""
         if not self._may_see_leaders:
             return None
         try:
-            (found,) = self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)], timeout_ms)
+            (answer,) = self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)], timeout_ms)
         except AuthorizationError:
             self._may_see_leaders = False  # it takes DESCRIBE on the topic: only administrators have that
             return None
         except BrokerError:
             return None  # there is no such topic, or not yet
-        leaders = _in_order(found)
+        leaders = _in_order(answer)
         return None if min(leaders, default=-1) < 0 else leaders
 
     def describe_transactions(
@@ -379,20 +380,20 @@ class TransactionClient:
         deadline_ms = self._requests.clock.now_ms() + within_ms
         wanted = list(dict.fromkeys(partitions))
         operation = DescribeProducers(None if producer_ids is None else frozenset(producer_ids))
-        found = self._ask_leaders(operation, wanted, within_ms)
+        producers = self._ask_leaders(operation, wanted, within_ms)
         failures = 0
-        while sought := [each for each in wanted if each not in found]:
+        while sought := [each for each in wanted if each not in producers]:
             failures += 1
             self._requests.back_off(failures, self._until(deadline_ms))
             if not self._until(deadline_ms):
                 break
             again = self._ask_leaders(operation, sought, self._until(deadline_ms))
-            found |= {each: outcome for each, outcome in again.items() if not isinstance(outcome, KafkaTimeoutError)}
-        for each in sought:
-            found[each] = KafkaTimeoutError(
-                f"{operation.describe(each)}: it had no leader, or another one each time, for {within_ms} ms"
+            producers |= {each: outcome for each, outcome in again.items() if not isinstance(outcome, KafkaTimeoutError)}
+        for partition in sought:
+            producers[partition] = KafkaTimeoutError(
+                f"{operation.describe(partition)}: it had no leader, or another one each time, for {within_ms} ms"
             )
-        return {each: found[each] for each in wanted}
+        return {each: producers[each] for each in wanted}
 
     def _ask_leaders(
         self, operation: DescribeProducers, partitions: Sequence[TopicPartition], timeout_ms: int
@@ -402,19 +403,19 @@ class TransactionClient:
         topics = list(dict.fromkeys(each.topic for each in partitions))
         outcomes = self._requests.ask([Ask(ANY_BROKER, FindLeaders(), topic) for topic in topics], timeout_ms)
         leaders = dict(zip(topics, outcomes, strict=True))
-        found: dict[TopicPartition, dict[int, ActiveProducer] | KafkaError] = {}
+        producers: dict[TopicPartition, dict[int, ActiveProducer] | KafkaError] = {}
         asks = []
         for partition in partitions:
             leader = leader_of(partition, leaders[partition.topic])
             if isinstance(leader, KafkaError):
-                found[partition] = leader
+                producers[partition] = leader
             elif leader is not None:
                 asks.append(Ask(Broker(leader), operation, partition))
         answers = self._requests.ask(asks, self._until(deadline_ms))
         for ask, outcome in zip(asks, answers, strict=True):
             if outcome is not None and not isinstance(outcome, BrokerGoneError):
-                found[ask.item] = outcome
-        return found
+                producers[ask.item] = outcome
+        return producers
 
     # TOPICS
 

@@ -95,6 +95,8 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
 
 
 class ProducerIdentity(NamedTuple):
+    """The producer id and epoch under which a coordinator knows a producer."""
+
     producer_id: int
     producer_epoch: int
 
@@ -174,6 +176,8 @@ class TransactionState(StrEnum):
 
 
 class ListedTransaction(NamedTuple):
+    """A transactional id that a coordinator lists: the producer that has it, and the state of its transaction."""
+
     transactional_id: str
     producer_id: int
     state: str  # a TransactionState, if it is one that this client knows
@@ -201,9 +205,9 @@ class ListTransactions(Operation[str, list[ListedTransaction]]):
             raise UnsupportedVersionError(f"{self.describe(item)}: the broker does not know the states {unknown}")
         return Done(
             [
-                ListedTransaction(each.transactional_id, each.producer_id, each.transaction_state)
-                for each in answer.transaction_states
-                if each.transactional_id.startswith(item)
+                ListedTransaction(transaction.transactional_id, transaction.producer_id, transaction.transaction_state)
+                for transaction in answer.transaction_states
+                if transaction.transactional_id.startswith(item)
             ]
         )
 
@@ -254,23 +258,23 @@ class DescribeTransactions(Operation[str, TransactionDescription | None]):
         answer: DescribeTransactionsResponse,
         version: int,  # noqa: ARG002
     ) -> Done[TransactionDescription | None] | Retry:
-        found = next((each for each in answer.transaction_states if each.transactional_id == item), None)
-        if found is None:
+        described = next((each for each in answer.transaction_states if each.transactional_id == item), None)
+        if described is None:
             raise left_out(self.describe(item))
-        error = Errors.for_code(found.error_code)
+        error = Errors.for_code(described.error_code)
         if error == Errors.TRANSACTIONAL_ID_NOT_FOUND:
             return Done(None)
         if error:
             return retry_or_raise(error, self.describe(item), item)
-        partitions = (TopicPartition(topic.topic, each) for topic in found.topics for each in topic.partitions)
-        started_ms = found.transaction_start_time_ms
+        partitions = (TopicPartition(topic.topic, each) for topic in described.topics for each in topic.partitions)
+        started_ms = described.transaction_start_time_ms
         return Done(
             TransactionDescription(
                 transactional_id=item,
-                state=found.transaction_state,
-                producer_id=found.producer_id,
-                producer_epoch=found.producer_epoch,
-                timeout_ms=found.transaction_timeout_ms,
+                state=described.transaction_state,
+                producer_id=described.producer_id,
+                producer_epoch=described.producer_epoch,
+                timeout_ms=described.transaction_timeout_ms,
                 start_time_ms=started_ms if 0 <= started_ms <= LATEST_START_MS else None,
                 partitions=frozenset(partitions),
             )

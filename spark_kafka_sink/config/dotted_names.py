@@ -25,8 +25,8 @@ KAFKAS_PARTITIONERS = (ROUND_ROBIN, DEFAULT_PARTITIONER, UNIFORM_STICKY)
 _DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _JAVAS_ROOTS = ("com", "io", "java", "javax", "kafka", "net", "org", "scala")
 _REMEDY = (
-    "It must be importable where it is used: in Spark, send its module along with --py-files, or install it on the driver and all"
-    " executors"
+    "It must be importable where it is used:"
+    " in Spark, send its module along with --py-files, or install it on the driver and all executors"
 )
 
 

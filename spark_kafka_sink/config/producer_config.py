@@ -46,7 +46,7 @@ _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<hos
 
 def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     """(host, port) of each entry, without duplicates. Empty entries are skipped, as in Java."""
-    found: dict[tuple[str, int], str] = {}
+    seen: dict[tuple[str, int], str] = {}
     for server in filter(None, servers):
         match = _ADDRESS.fullmatch(server)
         if match is None or server.lower().startswith(("http:", "https:")):
@@ -56,10 +56,10 @@ def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
         if int(match["port"]) > 65535:
             raise InvalidValueError(f"Invalid port in bootstrap.servers: {server} (allowed: 0 to 65535)")
         address = (match["ipv6"] or match["host"], int(match["port"]))
-        if address in found:
+        if address in seen:
             warn_once("bootstrap.servers names %s more than once", server)
-        found[address] = server
-    return tuple(found)
+        seen[address] = server
+    return tuple(seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +249,10 @@ class ProducerConfig(SecurityConfig):
         Secrets stay wrapped. A client.id that was not given is left out, so that each producer gets its own.
         """
         mapping: dict[str, object] = {}
-        for each in fields(self):
-            row: Option | None = each.metadata.get("option")
-            value = getattr(self, each.name)
-            if row is not None and (row.key in self.given or (value != each.default and row.key != "client.id")):
+        for attribute in fields(self):
+            row: Option | None = attribute.metadata.get("option")
+            value = getattr(self, attribute.name)
+            if row is not None and (row.key in self.given or (value != attribute.default and row.key != "client.id")):
                 mapping[row.key] = value
         mapping["bootstrap.servers"] = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers

@@ -47,8 +47,7 @@ STATIC_TOKEN, OAUTH_TOKEN = "STATIC_TOKEN", "OAUTHBEARER"
 TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = "TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"
 _STRATEGIES = (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME)
 
-
-_IN_LOGIN = " (in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F)"
+_ESCAPE_HINT = " (in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F)"
 
 
 class RegistryAddress(NamedTuple):
@@ -78,7 +77,7 @@ def _address(text: str, place: str) -> RegistryAddress:
     shown = place + printable(without_login(text))
     parts = _split(text)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidValueError(f"{shown} is not a URL like https://host:8081{_IN_LOGIN if '@' in text else ''}")
+        raise InvalidValueError(f"{shown} is not a URL like https://host:8081{_ESCAPE_HINT if '@' in text else ''}")
     if parts.query or parts.fragment:
         raise InvalidValueError(f"{shown} has a query or a fragment; write the URL up to the path")
     if (parts.username is None) != (parts.password is None) or parts.username == "":

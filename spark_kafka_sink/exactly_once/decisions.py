@@ -49,12 +49,15 @@ def decisions_of(client: TransactionClient, names: Names, owners: Iterable[str])
     """
     groups = {owner: names.decision_group(owner) for owner in owners}
     offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False) if groups else {}
-    found: dict[str, list[OwnersDecision]] = {}
+    decisions: dict[str, list[OwnersDecision]] = {}
     for owner, group in groups.items():
-        places = sorted(offsets[group], key=lambda place: offsets[group][place].offset)
+        committed = offsets[group]
+        places = sorted(committed, key=lambda place: committed[place].offset)
         ledgers = [Ledger(client, names, owner, place.topic) for place in places]
-        found[owner] = [OwnersDecision(ledger, _decision_in(ledger, offsets[group][ledger.place])) for ledger in ledgers]
-    return found
+        decisions[owner] = [
+            OwnersDecision(ledger, _decision_in(ledger, committed[ledger.marker_partition])) for ledger in ledgers
+        ]
+    return decisions
 
 
 def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaError:
@@ -71,16 +74,16 @@ def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId])
     """
     entries: dict[TaskId, list[TaskTransaction]] = {}
     unreadable: set[str] = set()
-    for owner, found in decisions_of(client, names, dict.fromkeys(task.owner for task in tasks)).items():
-        for _, decision in found:
+    for owner, decisions in decisions_of(client, names, dict.fromkeys(task.owner for task in tasks)).items():
+        for _, decision in decisions:
             if isinstance(decision, LedgerError):
                 logger.warning("! transactions of owner %s are left as they are: %s", printable(owner), decision)
                 unreadable.add(owner)
             elif isinstance(decision, KafkaError):
                 raise decision
             else:
-                for each in decision.entries:
-                    entries.setdefault(TaskId(owner, each.partition, each.attempt), []).append(each)
+                for entry in decision.entries:
+                    entries.setdefault(TaskId(owner, entry.partition, entry.attempt), []).append(entry)
     open_ones = _open_ones(client, names, {task: entries[task] for task in tasks if task in entries})
     return {task for task in tasks if task.owner in unreadable or task in open_ones}
 
@@ -110,8 +113,8 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_TH
     outcomes = ledger.client.end_transactions(list(prepared.values()), commit=True)
     failed: list[KafkaError | None] = []
     gone: list[TaskTransaction] = []
-    for entry, each in prepared.items():
-        outcome = outcomes[each.transactional_id]
+    for entry, transaction in prepared.items():
+        outcome = outcomes[transaction.transactional_id]
         if outcome.end is TransactionEnd.NOT_OPEN:
             gone.append(entry)
         elif outcome.end is TransactionEnd.FAILED:
@@ -170,6 +173,6 @@ def abort(client: TransactionClient, names: Names, marker_topic: str, now: Plann
         How many transactional ids were fenced.
     """
     Ledger(client, names, "", marker_topic).record_abort(now)
-    found = [each.task for each in list_unfinished(client, names) or ()]
-    decided = decided_of(client, names, found)
-    return fence_all(client, names, [task for task in found if task not in decided])
+    unfinished = [each.task for each in list_unfinished(client, names) or ()]
+    decided = decided_of(client, names, unfinished)
+    return fence_all(client, names, [task for task in unfinished if task not in decided])

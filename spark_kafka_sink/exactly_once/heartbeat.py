@@ -37,7 +37,7 @@ class Heartbeat:
 
     lend: Callable[[], AbstractContextManager[TransactionClient]]  # a client of its own. Called on its thread, at most once
     group: str  # see Names.heartbeat_group
-    place: TopicPartition  # of a topic that exists; the same for all tasks of an owner
+    marker_partition: TopicPartition  # of a topic that exists; the same for all tasks of an owner
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Heartbeat:
 
     def _beat(self, client: TransactionClient) -> None:
         try:
-            client.commit_offsets(self.group, {self.place: (self.clock.wall_ms(), "")}, timeout_ms=EVERY_MS)
+            client.commit_offsets(self.group, {self.marker_partition: (self.clock.wall_ms(), "")}, timeout_ms=EVERY_MS)
         except KafkaError as error:
             self._failed(error)
 

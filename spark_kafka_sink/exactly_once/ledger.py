@@ -58,7 +58,7 @@ class Ledger:
         self.client = client
         self.names = names
         self.owner = owner
-        self.place = TopicPartition(marker_topic, 0)
+        self.marker_partition = TopicPartition(marker_topic, 0)
 
     # WHAT A TASK READS AND WRITES
 
@@ -69,12 +69,12 @@ class Ledger:
             self.names.aborted_group,
             self.marker_group(partition),
         )
-        found = self._read([decision, aborted, marker])
-        record = found.get(aborted)
+        records = self._read([decision, aborted, marker])
+        record = records.get(aborted)
         return Seen(
-            decision=self.decision_in(found[decision]) if decision in found else None,
+            decision=self.decision_in(records[decision]) if decision in records else None,
             is_aborted=record is not None and record.metadata == planned.host and planned.time_ms < record.offset,
-            marker=read_marker(found[marker], marker) if marker in found else None,
+            marker=read_marker(records[marker], marker) if marker in records else None,
         )
 
     def marker(self, partition: int) -> Marker | None:
@@ -142,7 +142,7 @@ class Ledger:
         if not fits_one_offset(text, packed):
             return Question((), lambda _: self.write_decision(decision))
         record = (decision.version, f"{text} entries={packed}")
-        return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.place: record})
+        return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.marker_partition: record})
 
     def all_markers_question(self, partitions: int) -> Question[tuple[dict[int, Marker], int]]:
         """The answer is the markers of at least so many partitions, and how many partitions are on record.
@@ -152,9 +152,9 @@ class Ledger:
         groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
         markers = {self.marker_group(partition): partition for partition in range(partitions)}
 
-        def read(found: dict[str, CommittedOffset]) -> tuple[dict[int, Marker], int]:
-            recorded = max((width for group, width in groups.items() if group in found), default=0)
-            first = {markers[group]: read_marker(each, group) for group, each in found.items() if group in markers}
+        def read(records: dict[str, CommittedOffset]) -> tuple[dict[int, Marker], int]:
+            recorded = max((width for group, width in groups.items() if group in records), default=0)
+            first = {markers[group]: read_marker(each, group) for group, each in records.items() if group in markers}
             return first | self.markers(range(partitions, recorded)), recorded
 
         return self._read_question([*groups, *markers]).then(read)
@@ -175,11 +175,14 @@ class Ledger:
         return self.client.ask(self._read_question(groups)) if groups else {}
 
     def _read_question(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
-        found = self.client.fetch_offsets_question({group: [self.place] for group in groups}, require_stable=False)
-        return found.then(lambda answers: {group: each[self.place] for group, each in answers.items() if self.place in each})
+        marker_partition = self.marker_partition
+        found = self.client.fetch_offsets_question({group: [marker_partition] for group in groups}, require_stable=False)
+        return found.then(
+            lambda answers: {group: each[marker_partition] for group, each in answers.items() if marker_partition in each}
+        )
 
     def _write(self, group: str, version: int, metadata: str) -> None:
-        self.client.commit_offsets(group, {self.place: (version, metadata)})
+        self.client.commit_offsets(group, {self.marker_partition: (version, metadata)})
 
     def _overflow_groups(self, decision: Decision, count: int) -> list[str]:
         turn = decision.version % OVERFLOW_TURNS

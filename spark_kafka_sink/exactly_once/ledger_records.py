@@ -75,7 +75,8 @@ class Earlier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """
+    """Which transactions of a version are committed, and what has become of that.
+
     Args:
         version: of the write.
         state: what has become of it.
@@ -212,9 +213,9 @@ def read_decision(record: CommittedOffset, group: str) -> tuple[Decision, Mappin
 
 def _unreadable(metadata: str, group: str) -> LedgerError:
     return LedgerError(
-        f"the offset of group {printable(group)} has metadata that cannot be read: {printable(metadata)!r}. Another program"
-        " uses the"
-        " group, or a later version of pykafka-sink has written it: choose another transactionalIdPrefix, or use that version"
+        f"the offset of group {printable(group)} has metadata that cannot be read: {printable(metadata)!r}."
+        " Another program uses the group, or a later version of pykafka-sink has written it:"
+        " choose another transactionalIdPrefix, or use that version"
     )
 
 
@@ -261,7 +262,7 @@ _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress b
 
 def pack_entries(entries: Sequence[TaskTransaction]) -> str:
     rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
-    columns = zip(*rows, strict=True)
+    columns = zip(*rows, strict=True)  # none without entries
     arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
     return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
 

@@ -39,7 +39,8 @@ def escaped(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """
+    """Makes the transactional ids and group names of one prefix, and reads them.
+
     Args:
         prefix: option transactionalIdPrefix.
     """

@@ -52,7 +52,8 @@ logger = logging.getLogger(__name__)
 
 
 class TaskAttempt:
-    """
+    """One attempt of a Spark task: finds out whether its rows are to be written, and keeps them in one open transaction.
+
     Args:
         client: for what is not the producer's.
         producer: which takes the transactional id of this attempt; the caller closes it after finish().
@@ -175,7 +176,7 @@ class TaskAttempt:
         if self._content.rows:
             marker = OffsetAndMetadata(self.write.version, marker_text(self._content))
             group = ConsumerGroupMetadata(self._ledger.marker_group(self._task.partition))
-            self.producer.send_offsets_to_transaction({self._ledger.place: marker}, group, wait=False)
+            self.producer.send_offsets_to_transaction({self._ledger.marker_partition: marker}, group, wait=False)
         self._is_marked = True
 
     def finish(self) -> TaskReport:

@@ -141,19 +141,19 @@ def _is_missing(report: TaskReport, marker: Marker | None) -> bool:
 
 
 def check_untouched(
-    found: Mapping[str, TransactionDescription | None], entries: Mapping[str, TaskTransaction], empty: Iterable[str]
+    described: Mapping[str, TransactionDescription | None], entries: Mapping[str, TaskTransaction], empty: Iterable[str]
 ) -> None:
     """Raise CommitFailedError unless the transactions are as the tasks have left them.
 
     The coordinators are asked before anything is visible, as they end transactions that time out.
 
     Args:
-        found, entries: by transactional id.
+        described, entries: by transactional id.
         empty: ids of tasks without rows.
     """
     without_rows = set(empty)
     gone = [
-        entry.partition for each, entry in entries.items() if not is_untouched(found[each], entry, is_empty=each in without_rows)
+        entry.partition for id_, entry in entries.items() if not is_untouched(described[id_], entry, is_empty=id_ in without_rows)
     ]
     if gone:
         raise CommitFailedError(

@@ -95,7 +95,8 @@ class HowCommitted(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """
+    """How a commit() ended, and what it found on its way.
+
     Args:
         how: by this run, or by another before.
         skipped: Spark partitions whose rows an earlier run had written; for COMMITTED only.
@@ -159,19 +160,19 @@ class VersionCommit:
         self._empty = {each.task_id: each.entry for each in reports if each.result is Result.EMPTY}
         self._content = total(each.content for each in reports)
         self._fenced = 0
-        self._early_list: _ListBesideDecision | None = None
 
     def run(self) -> Committed:
-        """
+        """Take steps a to g. Returns how the version came to be committed.
+
         Raises:
             ReplayError: the version, or a part of it, is in Kafka with other rows. Nothing of this write was committed.
             CommitFailedError: see its message; what is decided is carried out by the next run.
             KafkaError: a request failed for good. The next run finds out what was decided.
         """
         check_writes(self._reports)
-        decision = self._read_decision()
+        decision, early_list = self._read_decision()
         if decision is None or not decision.reaches(self._write.version):
-            return self._commit_own(decision)
+            return self._commit_own(decision, early_list)
         how = HowCommitted.FOUND if decision.version == self._write.version else HowCommitted.SUPERSEDED
         if decision.version == self._write.version and decision.state is State.DECIDED:
             if lost := self._end_decided(decision):
@@ -183,11 +184,13 @@ class VersionCommit:
         self._fence_unneeded(decision)
         return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
 
-    def _commit_own(self, before: Decision | None) -> Committed:
+    def _commit_own(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Committed:
         """`before`: the decision that this one follows."""
         if before is not None and before.version < self._write.version:
+            if before.state is State.DECIDED:
+                early_list = None  # it contains the transactions that end now, so it is out of date
             before = self._settle_earlier(before)
-        decision = self._decide(before)
+        decision = self._decide(before, early_list)
         self._commit_all(decision)
         self._record_and_fence_late(decision.now(State.CARRIED_OUT))
         skipped = sum(each.result in (Result.SKIPPED, Result.DECIDED) for each in self._reports)
@@ -224,18 +227,16 @@ class VersionCommit:
 
     # a-e: DECIDE
 
-    def _read_decision(self) -> Decision | None:
+    def _read_decision(self) -> tuple[Decision | None, _ListBesideDecision | None]:
         """Step a, and in the same request round the list of step b, if the client already knows the coordinators."""
         questions = whole_list_questions(self._client, self._names)
         if questions is None:
-            return self._ledger.decision()
+            return self._ledger.decision(), None
         decision, found = self._client.ask_together(self._ledger.decision_question(), questions.found)
-        self._early_list = _ListBesideDecision(found, questions.is_whole)
-        read: Decision | None = decision.answer()
-        return read
+        return decision.answer(), _ListBesideDecision(found, questions.is_whole)
 
-    def _decide(self, before: Decision | None) -> Decision:
-        recorded = self._fence_and_check(before)
+    def _decide(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Decision:
+        recorded = self._fence_and_check(before, early_list)
         decision = self._new_decision(before, self._content, recorded)
         if self._open:
             if recorded < len(self._reports):
@@ -254,9 +255,8 @@ class VersionCommit:
             earlier=() if before is None else before.before(self._write.version),
         )
 
-    def _fence_and_check(self, before: Decision | None) -> int:
+    def _fence_and_check(self, before: Decision | None, early_list: _ListBesideDecision | None) -> int:
         """Take steps b to d. Returns how many partitions are on record."""
-        early_list, self._early_list = self._early_list, None
         if early_list is not None:
             try:
                 self._fence(early_list.unfinished(), set(self._open | self._empty))
@@ -273,19 +273,18 @@ class VersionCommit:
         """
         others = () if list_is_whole is None else (list_is_whole,)
         ids = map(self._names.transactional_id, self._open | self._empty)
-        markers, described, *is_whole = self._client.ask_together(
+        markers_reply, described, *is_whole = self._client.ask_together(
             self._ledger.all_markers_question(self._partitions(before)),
             self._client.describe_transactions_question(ids),
             *others,
         )
-        if not all(_is_so(reply) for reply in is_whole):
+        if not all(_is_confirmed(reply) for reply in is_whole):
             raise _NotWholeError("coordinators have moved")
-        found: dict[int, Marker]
-        recorded: int
-        found, recorded = markers.answer()
-        self._check_schemas(before, [each for each in found.values() if each.version == self._write.version])
+        answer: tuple[dict[int, Marker], int] = markers_reply.answer()
+        markers, recorded = answer
+        self._check_schemas(before, [each for each in markers.values() if each.version == self._write.version])
         group = self._names.decision_group(self._write.owner)
-        check_markers(self._reports, found, group, keeps_first=self._keeps_first)
+        check_markers(self._reports, markers, group, keeps_first=self._keeps_first)
         self._check_untouched(described)
         return recorded
 
@@ -312,26 +311,26 @@ class VersionCommit:
 
     def _check_schemas(self, before: Decision | None, markers: Sequence[Marker]) -> None:
         """Fail if tasks have encoded with different schemas. `markers`: of this version."""
-        found = schemas_of(self._reports)
-        if len(found) == 1:
+        schemas = schemas_of(self._reports)
+        if len(schemas) == 1:
             return
         if markers:
             content = self._content._replace(schemas=markers[0].content.schemas)
             self._ledger.write_decision(self._new_decision(before, content).now(State.INCOMPLETE))
         raise CommitFailedError(
             f"the tasks of version {self._write.version} have encoded their rows with different schemas"
-            f" ({'; '.join(found)}). {OTHER_SCHEMAS}"
+            f" ({'; '.join(schemas)}). {OTHER_SCHEMAS}"
         )
 
     def _check_untouched(self, described: Reply[dict[str, TransactionDescription | None]]) -> None:
         """Raises AuthorizationError where DESCRIBE is missing: without it nobody finds the coordinator that ends transactions."""
         try:
-            found = described.answer()
+            transactions = described.answer()
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
         entries = {self._names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
-        check_untouched(found, entries, map(self._names.transactional_id, self._empty))
+        check_untouched(transactions, entries, map(self._names.transactional_id, self._empty))
 
     # f-g: CARRY OUT
 
@@ -344,17 +343,18 @@ class VersionCommit:
             self._fail_incomplete(decision, lost)
 
     def _end_decided(self, decision: Decision) -> list[TaskTransaction]:
-        self._early_list = None  # the list contains the transactions that end now, so it is out of date
-        return commit_decided(self._ledger, decision, rest=self._rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE))
+        rest = self._what_becomes_of_rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE)
+        return commit_decided(self._ledger, decision, rest=rest)
 
     def _fail_incomplete(self, decision: Decision, lost: Sequence[TaskTransaction]) -> NoReturn:
-        fail_incomplete(self._ledger, decision, lost, rest=self._rest(decision, WRITTEN_BY_THE_NEXT_RUN))
+        fail_incomplete(self._ledger, decision, lost, rest=self._what_becomes_of_rest(decision, WRITTEN_BY_THE_NEXT_RUN))
 
-    def _rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
+    def _what_becomes_of_rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
+        """The end of an error's text."""
         if decision.version != self._write.version:
             return (
-                f"An earlier write has left them so. Nothing of this one, version {self._write.version}, was committed: run it"
-                " again"
+                "An earlier write has left them so."
+                f" Nothing of this one, version {self._write.version}, was committed: run it again"
             )
         return of_named if self._has_name else of_unnamed + _NOT_NAMED
 
@@ -463,7 +463,8 @@ _LEFT_TO_THE_NEXT_WRITE = (
 )
 
 
-def _is_so(reply: Reply[bool]) -> bool:
+def _is_confirmed(reply: Reply[bool]) -> bool:
+    """False also if the request has failed."""
     try:
         return reply.answer()
     except KafkaError:

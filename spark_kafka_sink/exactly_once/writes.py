@@ -50,13 +50,14 @@ class Content(NamedTuple):
 
 def total(contents: Iterable[Content]) -> Content:
     """The content of several partitions together. All are encoded with the schemas of the first."""
-    each = list(contents)
-    schemas = each[0].schemas if each else NO_SCHEMAS
-    return Content(sum(one.rows for one in each), sum(one.fingerprint for one in each) % _FINGERPRINTS, schemas)
+    contents = list(contents)
+    schemas = contents[0].schemas if contents else NO_SCHEMAS
+    return Content(sum(each.rows for each in contents), sum(each.fingerprint for each in contents) % _FINGERPRINTS, schemas)
 
 
 class WriteId(NamedTuple):
-    """
+    """One version of one owner: a repetition of a named write has the same.
+
     Args:
         owner: escaped, see names.py.
         version: of the write, at least 0.

@@ -66,7 +66,8 @@ NEXT_CONNECTION_STATES: dict[ConnectionState, frozenset[ConnectionState]] = {
 
 
 class BrokerConnection:
-    """
+    """One broker's connection, over all its TCP connections.
+
     Args:
         node: the broker; at another address it is another object.
         config: client.id, back-off, time-outs, and how many requests may be in flight.

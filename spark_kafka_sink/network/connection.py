@@ -43,7 +43,8 @@ class Response(NamedTuple):
 
 
 class Connection:
-    """
+    """Encodes requests, and matches responses to those in flight, for one TCP connection.
+
     Args:
         client_id: for the broker's logs and quotas.
         peer: the broker, for the log.

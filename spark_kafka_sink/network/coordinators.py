@@ -69,12 +69,12 @@ def read_coordinator(key: CoordinatorKey, answer: FindCoordinatorResponse, versi
         ProtocolError: the answer does not mention the key, or names a node that cannot be.
     """
     where = f"FindCoordinator of {key.kind} {printable(key.key)}"
-    found = answer.of(key.key, version)
-    if found is None:
+    coordinator = answer.of(key.key, version)
+    if coordinator is None:
         raise ProtocolError(f"{where}: the broker's answer does not mention it")
-    error = Errors.for_code(found.error_code)
+    error = Errors.for_code(coordinator.error_code)
     if error:
         return error
-    if found.node_id < 0:
-        raise ProtocolError(f"{where}: the broker names a coordinator with the id {found.node_id}")
-    return Node(found.node_id, found.host, found.port)
+    if coordinator.node_id < 0:
+        raise ProtocolError(f"{where}: the broker names a coordinator with the id {coordinator.node_id}")
+    return Node(coordinator.node_id, coordinator.host, coordinator.port)

@@ -209,9 +209,9 @@ class Metadata:
             if fatal is not None:
                 raise fresh_copy(fatal)
             if error is not None:
-                found = error.error(f"topic {topic}")
-                found.message += to_grant(error, topic=topic)
-                raise found
+                exception = error.error(f"topic {topic}")
+                exception.message += to_grant(error, topic=topic)
+                raise exception
 
     def take_error(self) -> KafkaError | None:
         """Return the error that `await_update` would raise at once, if there is one. It counts as raised."""

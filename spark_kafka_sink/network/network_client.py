@@ -54,7 +54,8 @@ MAX_LEARNT_NODES = 1000  # that metadata does not list; more than a cluster has
 
 
 class NetworkClient:
-    """
+    """Connects to brokers, sends each the requests it is given, and polls for their responses.
+
     Args:
         config: the network options that __init__ reads.
         metadata: shared with callers; this client keeps it fresh.

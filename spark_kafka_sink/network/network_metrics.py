@@ -52,7 +52,8 @@ class NodeMetrics:
 
 
 class NetworkMetrics:
-    """
+    """Counts what the Selector and the NetworkClient do.
+
     Args:
         samples: shared with the reader; without it the numbers go nowhere.
     """

@@ -103,7 +103,8 @@ class _Channel:
 
 
 class Selector:
-    """
+    """Owns the sockets of one client: opens and closes them, writes and reads whole messages.
+
     Args:
         connections_max_idle_ms: negative for no limit.
         open_transport: makes a transport for an address.

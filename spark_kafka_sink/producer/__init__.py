@@ -20,7 +20,8 @@ Which thread uses which class
     BufferPool          allocate: callers; deallocate: both
     ProducerBatch       callers fill it, under its queue's lock and their reservations; after that Sender only
     Delivery            completed by the Sender (or by a caller that closes the producer), awaited by callers
-    TransactionCalls    callers; each call posts a TransactionalCall, which the Sender completes and the caller awaits
+    CallerSide          callers, for transactions; each call posts a TransactionalCall, which the Sender completes and the caller
+                        awaits
     sender/, transactions/   Sender only, except that callers start and stop it, and read `SenderFailures.fatal` and
                         `TransactionManager.fatal_error`
     NetworkClient       Sender only, except `wakeup`
@@ -39,7 +40,7 @@ The lock of a topic's bundle in record_gatherer.py comes before these five. It i
 no thread waits for memory while it holds it. One call at a time encodes bundles of a topic; the Sender does it only if no other
 does. Encoding a bundle needs no more memory. RecordBundle._lock, held while a record is appended to a bundle's lists, comes last.
 While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, HandOvers._lock,
-TransactionCalls._lock, TransactionalCall._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. No thread waits
+CallerSide._lock, TransactionalCall._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. No thread waits
 while it holds a lock, except for another lock (interrupts.py).
 No thread takes Metadata's lock while it holds one of the five. No thread waits for memory while it has a reservation: a batch
 with a reservation is not drained, so its memory would never come back.

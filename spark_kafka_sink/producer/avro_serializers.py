@@ -109,8 +109,8 @@ class AvroSerializers:
         for number, name in enumerate(names):
             rows = np.flatnonzero(codes == number)
             if len(rows):
-                found = self._column_format(part, column.type, name).encode(column.take(pa.array(rows)))
-                encoded.append(_require_all(found, part, rows).cast(pa.large_binary()))
+                result = self._column_format(part, column.type, name).encode(column.take(pa.array(rows)))
+                encoded.append(_require_all(result, part, rows).cast(pa.large_binary()))
                 places.append(rows)
         return pa.concat_arrays(encoded).take(pa.array(np.argsort(np.concatenate(places))))
 
@@ -169,11 +169,11 @@ class AvroSerializers:
             return pa.array([done.get(row) for row in range(len(taken))], pa.binary()), {}
         rows_format, column = self._objects[part, topic]
         array, errors = _as_array(rows, rows_format.type)
-        found = column.encode(array)
-        for refused in found.refused:
+        result = column.encode(array)
+        for refused in result.refused:
             for row in refused.rows.tolist():
                 errors.setdefault(row, _not_encodable(f"the {part}", refused.field, refused.reason))
-        values = found.values
+        values = result.values
         if done:
             values = pa.array([done.get(row, value) for row, value in enumerate(values.to_pylist())], values.type)
         return values, errors
@@ -201,11 +201,11 @@ class AvroSerializers:
             return parse_schema(reference.text)
         registry = SchemaRegistry(self._config)
         if reference.kind == ID:
-            found = registry.by_id(reference.number)
+            registered = registry.by_id(reference.number)
         else:
             subject = plan_part(options, pa.struct([]), self._config, []).subject_of(topic)
-            found = registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
-        return parse_schema(found.text, found.references)
+            registered = registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
+        return parse_schema(registered.text, registered.references)
 
     # ASKING
 

@@ -61,7 +61,8 @@ class HandOver:
 
 
 class HandOvers:
-    """
+    """Runs calls that hand rows over, and remembers whether one was interrupted.
+
     Args:
         on_failure: called when an interrupt has ended the producer: it stops `send` and wakes the Sender.
     """

@@ -94,7 +94,8 @@ class KafkaProducer(TransactionalMethods):
         self._generation = forks.generation()
         self._clock = clock or Clock()
         with ExitStack() as if_this_fails:
-            self._use(ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record, self._avro))
+            parts = ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record, self._avro)
+            self._keep_at_hand(parts)
             if_this_fails.callback(self._sender.force_close)
             self._thread.start()
             if_this_fails.pop_all()
@@ -103,7 +104,8 @@ class KafkaProducer(TransactionalMethods):
         """Whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself."""
         return threading.current_thread() is not self._thread
 
-    def _use(self, parts: ProducerParts) -> None:
+    def _keep_at_hand(self, parts: ProducerParts) -> None:
+        """Make an attribute of each part that the methods use, and make the Sender's thread."""
         self._parts = parts
         self._metrics = parts.metrics
         self._transactions = parts.transactions
@@ -112,7 +114,7 @@ class KafkaProducer(TransactionalMethods):
         self._metadata = parts.metadata
         self._gatherer = parts.gatherer
         self._sender = parts.sender
-        self._transaction_calls = parts.transaction_calls
+        self._caller_side = parts.caller_side
         # At hand for `send`, which is called once per record.
         self._bundles, self._bundle_bytes = self._gatherer.bundles, self._gatherer.bundle_bytes
         self._interceptors = self._parts.plugins.interceptors

@@ -109,7 +109,8 @@ class _TopicStats:
 
 
 class ProducerMetrics:
-    """
+    """Counts for one producer, its topics and its nodes.
+
     Args:
         config: metrics.sample.window.ms and metrics.num.samples are read from it.
     """

@@ -28,7 +28,7 @@ from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.table_sender import TableSender
-from spark_kafka_sink.producer.transactions.transactional_methods import TransactionCalls
+from spark_kafka_sink.producer.transactions.caller_side import CallerSide
 from spark_kafka_sink.producer.transactions.transactions import Transactions, manager_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 class ProducerParts:
-    """
+    """The parts of one producer, connected. No thread runs yet.
+
     Args:
         config: of the producer.
         clock: for every part that waits or expires.
@@ -93,7 +94,7 @@ class ProducerParts:
             config, self._client, self.metadata, self.accumulator, self.transactions, self.metrics, failures, clock
         )
         self.sender = Sender(parts, self.gatherer)
-        self.transaction_calls = self._make_transaction_calls()
+        self.caller_side = self._make_caller_side()
 
     def rows_failed(self, topic: str, rows: int, error: KafkaError) -> None:
         """Rows that were accepted got into no batch: the transaction that they belong to cannot be committed."""
@@ -107,10 +108,10 @@ class ProducerParts:
     def _encode_topic(self, topic: str) -> None:
         self.gatherer.encode_topic(topic)
 
-    def _make_transaction_calls(self) -> TransactionCalls | None:
+    def _make_caller_side(self) -> CallerSide | None:
         if not isinstance(self.transactions, Transactions):
             return None
-        return TransactionCalls(
+        return CallerSide(
             self.transactions,
             self.gatherer.encode_all,
             self._client.wakeup,

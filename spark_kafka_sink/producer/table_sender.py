@@ -24,7 +24,8 @@ from spark_kafka_sink.producer.table_columns import TableColumns
 
 
 class TableSender:
-    """
+    """Sends the tables of one producer.
+
     Args:
         columns: queues the rows of a batch.
         interceptors: see the columns of each batch first.

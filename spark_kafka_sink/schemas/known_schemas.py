@@ -86,16 +86,16 @@ class KnownSchemas:
         if known is not None and self._is_fresh(known):
             return known.schema
         try:
-            found = self._registry.latest(subject)
+            schema = self._registry.latest(subject)
         except (RegistryError, RetriableTokenError) as error:
             is_refusal = isinstance(error, RegistryError) and error.condition != UNREACHABLE
             if known is None or is_refusal:
                 raise
             logger.warning("! %s is still written with, as newer ones cannot be asked for: %s", known.schema.label, error)
-            found = known.schema
-        if known is not None and known.schema.id != found.id:
-            logger.warning("= rows are written with %s from now on, before with %s", found.label, known.schema.label)
-        return self._keep(question, found)
+            schema = known.schema
+        if known is not None and known.schema.id != schema.id:
+            logger.warning("= rows are written with %s from now on, before with %s", schema.label, known.schema.label)
+        return self._keep(question, schema)
 
     def _is_fresh(self, known: _Answer) -> bool:
         seconds = self._config.latest_cache_ttl_sec

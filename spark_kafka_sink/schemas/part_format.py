@@ -162,9 +162,9 @@ class PartFormat:
             )
             return None
         references = tuple(registered.references.items())
-        found: list[str] = []
-        encoder = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps, found)
-        problems.extend(f"{problem} ({registered.label})" for problem in found)
+        own_problems: list[str] = []
+        encoder = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps, own_problems)
+        problems.extend(f"{problem} ({registered.label})" for problem in own_problems)
         return None if encoder is None else self._format(registered, subject, encoder)
 
     def _format(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> ColumnFormat:
@@ -258,9 +258,9 @@ def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> st
 def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> PartFormat:
     assert options.schema is not None
     text = options.schema.text
-    found: list[str] = []
-    encoder = _encoder(type, text, (), options.part, options.truncates_timestamps, found)
-    problems.extend(f"{problem} ({options.schema_key})" for problem in found)
+    own_problems: list[str] = []
+    encoder = _encoder(type, text, (), options.part, options.truncates_timestamps, own_problems)
+    problems.extend(f"{problem} ({options.schema_key})" for problem in own_problems)
     schema = parse_schema(text) if encoder is not None else None
     name = schema.name if isinstance(schema, AvroRecord) else None
     if name is None and encoder is not None and options.subject is None and subjects.needs_record_name(config, options.part):

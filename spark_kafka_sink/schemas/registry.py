@@ -2,7 +2,7 @@
 
 SchemaRegistry blocks, and keeps no answers: who plans a write keeps them. registry_client.py sends the requests.
 Laws: nothing is deleted or changed but by `register`. What a registry answers is checked before it is used; references are
-followed to MAX_REFERENCES. A schema with a rule that applies to writing says so in `has_write_rules`.
+followed to MAX_REFERENCES. A schema with a rule that applies to writing says so in `write_rules`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_REFERENCES = 200
 MAX_REFERENCED_CHARACTERS = 16_000_000  # of all texts that a schema refers to
 # Against all versions that the mode names; not every registry has this request. Against the latest version: all have it.
 _COMPATIBILITY_PATHS = (("versions",), ("versions", "latest"))
-_OTHER_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")  # a mode that is not known may be for writing
+_MODES_NOT_FOR_WRITING = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")  # a mode that is not known may be for writing
 
 
 class RegisteredSchema(NamedTuple):
@@ -41,7 +41,7 @@ class RegisteredSchema(NamedTuple):
 
     `references`: the texts of all schemas that it refers to, directly or not, by the names under which it does. Only of Avro:
     other schemas are not read here.
-    `has_write_rules`: the names of the rules that apply to writing; None without any.
+    `write_rules`: the names of the rules that apply to writing; None without any.
     """
 
     id: int
@@ -50,7 +50,7 @@ class RegisteredSchema(NamedTuple):
     schema_type: str
     text: str
     references: Mapping[str, str]
-    has_write_rules: str | None
+    write_rules: str | None
 
     @property
     def label(self) -> str:
@@ -59,12 +59,22 @@ class RegisteredSchema(NamedTuple):
 
     def require_writable(self) -> None:
         """Raises RegistryError if a rule applies to writing: encryption, conditions and transforms are not carried out here."""
-        if self.has_write_rules is not None:
+        if self.write_rules is not None:
             raise RegistryError(
-                f"{self.label} has rules that apply to writing: {self.has_write_rules}. They are not carried out here, and rows"
+                f"{self.label} has rules that apply to writing: {self.write_rules}. They are not carried out here, and rows"
                 " are not written around them: write with a client that does, or remove the rules",
                 condition=WRITE_RULE,
             )
+
+
+class _Compatibility(NamedTuple):
+    """Whether the registry would refuse a schema, as far as it can be asked, and what it says of why."""
+
+    is_refused: bool
+    reasons: list[str]
+
+
+_NOT_REFUSED = _Compatibility(False, [])
 
 
 class SchemaRegistry:
@@ -81,7 +91,7 @@ class SchemaRegistry:
         self._client = RegistryClient(config, clock)
 
     def close(self) -> None:
-        """Ends the connections. A later call opens new ones."""
+        """End the connections. A later call opens new ones."""
         self._client.close()
 
     # READING
@@ -153,23 +163,23 @@ class SchemaRegistry:
         Raises:
             RegistryError: it is not compatible, or not registered; the text says how it differs from the latest version.
         """
-        found = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
-        if found is None:
+        registered = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
+        if registered is None:
             raise self._not_registered(subject, text)
-        found.require_writable()
-        return found
+        registered.require_writable()
+        return registered
 
     def register(self, subject: str, text: str) -> RegisteredSchema:
-        """Registers `text`, if it is not. Asks first whether it is compatible, as that answer has the registry's reasons.
+        """Register `text`, if it is not. Asks first whether it is compatible, as that answer has the registry's reasons.
 
         Raises:
             RegistryError: it is not compatible with what is registered, or may not be registered.
         """
-        found = self.lookup(subject, text)
-        if found is not None:
-            return found
-        reasons = self._refusal_of(subject, text)
-        if not reasons:
+        registered = self.lookup(subject, text)
+        if registered is not None:
+            return registered
+        reasons = self._compatibility_of(subject, text).reasons
+        if not reasons:  # also if it is refused: this error may have the reasons
             try:
                 return self._post(subject, text)
             except RegistryError as error:
@@ -187,30 +197,29 @@ class SchemaRegistry:
 
     def require_compatible(self, subject: str, text: str) -> None:
         """Changes nothing. Raises RegistryError if the registry would refuse `text`; a user who may not ask learns nothing."""
-        reasons = self._refusal_of(subject, text)
-        if reasons is not None:
-            raise self._incompatible(subject, text, reasons or ["the registry gives no reasons"])
+        compatibility = self._compatibility_of(subject, text)
+        if compatibility.is_refused:
+            raise self._incompatible(subject, text, compatibility.reasons or ["the registry gives no reasons"])
 
-    def _refusal_of(self, subject: str, text: str) -> list[str] | None:
-        """Why the registry would refuse `text`; empty if it does not say why. None if it would not, or cannot be asked."""
+    def _compatibility_of(self, subject: str, text: str) -> _Compatibility:
         for path in _COMPATIBILITY_PATHS:
             try:
-                return self._refusal_at(path, subject, text)
+                return self._compatibility_at(path, subject, text)
             except RegistryError as error:
                 if error.condition in NOT_FOUND or error.condition == NOT_ALLOWED:
-                    return None
+                    break
                 if error.condition != NOT_A_REGISTRY:
                     raise
-        return None
+        return _NOT_REFUSED
 
-    def _refusal_at(self, path: tuple[str, ...], subject: str, text: str) -> list[str] | None:
+    def _compatibility_at(self, path: tuple[str, ...], subject: str, text: str) -> _Compatibility:
         what = f"check compatibility in subject {printable(subject)}"
         path, query = ("compatibility", "subjects", subject, *path), {"verbose": "true"} | self._normalize()
         body = self._ask(RegistryRequest(what, "POST", path, query, {"schema": text}))
         if body.get("is_compatible") is not False:
-            return None
+            return _NOT_REFUSED
         messages = body.get("messages")
-        return [each for each in messages if isinstance(each, str)] if isinstance(messages, list) else []
+        return _Compatibility(True, [each for each in messages if isinstance(each, str)] if isinstance(messages, list) else [])
 
     def _normalize(self) -> dict[str, str]:
         return {"normalize": "true"} if self._config.normalize_schemas else {}
@@ -298,11 +307,11 @@ def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
     if len(references) > MAX_REFERENCES:
         raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
     try:
-        found = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
+        listed = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
     except (TypeError, KeyError, ValueError, OverflowError):
-        found = None
-    if found is not None and all(_is_unicode(name + subject) for name, subject, _ in found):
-        return found
+        listed = None
+    if listed is not None and all(_is_unicode(name + subject) for name, subject, _ in listed):
+        return listed
     raise _malformed(what, "its references cannot be read")
 
 
@@ -317,7 +326,7 @@ def _write_rules(rule_set: object) -> str | None:
 
 
 def _applies_to_writing(rule: Mapping[str, Any]) -> bool:
-    return rule.get("mode") not in _OTHER_MODES and rule.get("disabled") is not True
+    return rule.get("mode") not in _MODES_NOT_FOR_WRITING and rule.get("disabled") is not True
 
 
 def _rule_in_words(rule: object) -> str:

@@ -121,15 +121,15 @@ class RegistryClient:
         backoff = ExponentialBackoff(config.schema_registry_retries_wait_ms, config.schema_registry_retries_max_wait_ms, Random())
         attempts = 0
         while True:
-            found = self._ask_each(request, end_ms)
-            if isinstance(found, RegistryAnswer):
-                return found
+            outcome = self._ask_each(request, end_ms)
+            if isinstance(outcome, RegistryAnswer):
+                return outcome
             wait_ms = backoff.backoff_ms(attempts)
             attempts += 1
-            may_retry = any(failure.may_retry for failure in found) and attempts <= config.schema_registry_max_retries
+            may_retry = any(failure.may_retry for failure in outcome) and attempts <= config.schema_registry_max_retries
             if not may_retry or self._clock.now_ms() + wait_ms >= end_ms:
-                raise _unreachable(request, found, attempts)
-            logger.warning("! cannot %s: %s; retrying in %d ms", request.what, "; ".join(map(str, found)), wait_ms)
+                raise _unreachable(request, outcome, attempts)
+            logger.warning("! cannot %s: %s; retrying in %d ms", request.what, "; ".join(map(str, outcome)), wait_ms)
             sleep(self._clock, wait_ms)
 
     def _ask_each(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer | list[_NoAnswer]:
@@ -138,11 +138,11 @@ class RegistryClient:
         addresses = self._addresses
         for number, address in enumerate(addresses):
             left_ms = (end_ms - self._clock.now_ms()) // (len(addresses) - number)
-            found = self._ask_within_time(address, request, max(left_ms, 1))
-            if isinstance(found, RegistryAnswer):
+            outcome = self._ask_within_time(address, request, max(left_ms, 1))
+            if isinstance(outcome, RegistryAnswer):
                 self._addresses = tuple(sorted(addresses, key=lambda each: each is not address))
-                return found
-            failures.append(found)
+                return outcome
+            failures.append(outcome)
         return failures
 
     # ONE ATTEMPT
@@ -158,8 +158,8 @@ class RegistryClient:
             return _NoAnswer(address.url, f"no complete answer within {limit_ms:,} ms", may_retry=True)
         if outcome.error is not None:
             raise outcome.error
-        found: RegistryAnswer | _NoAnswer = outcome.result
-        return found
+        answer: RegistryAnswer | _NoAnswer = outcome.result
+        return answer
 
     def _ask(self, address: RegistryAddress, request: RegistryRequest, attempt: RegistryAttempt) -> RegistryAnswer | _NoAnswer:
         """Send the request and read the answer. Runs on a thread of its own."""

@@ -84,12 +84,12 @@ class _Resolution:
                 return ConstantEncoding(path, b"")
             case AvroMap() if pa.types.is_map(type) and is_string(plain_type(type.key_type)):
                 return self._map(path, type, schema)
-        found = _value_encoding(path, type, schema, self.truncates_timestamps)
-        if found is None:
+        encoding = _value_encoding(path, type, schema, self.truncates_timestamps)
+        if encoding is None:
             self._problem(
                 f"{self._column(path)} has type {printable(type)}, and the schema has {schema} there; {_remedy(schema)}"
             )
-        return found or ConstantEncoding(path, b"")
+        return encoding or ConstantEncoding(path, b"")
 
     # RECORDS AND MAPS
 

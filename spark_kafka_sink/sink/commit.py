@@ -45,188 +45,23 @@ again with the same names (checkpoint, or transactionalIdPrefix with txnAppId an
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from statistics import median
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.dotted_names import load_callable
-from spark_kafka_sink.config.format_options import SchemaUse, all_uses
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.exactly_once.writes import WriteAbortedError
-from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange, merge_ranges
+from spark_kafka_sink.sink.commit_message import KafkaCommitMessage
+from spark_kafka_sink.sink.commit_summary import CommitSummary, VersionSummary
 
 logger = logging.getLogger(__name__)
 
-# Of the lines in the report file. 1 had no such number, and ended with `exactly_once` and `offsets`. 3 has `running_seconds`,
-# 4 has `schemas`.
-REPORT_VERSION = 4
-
-SHOWN_SCHEMAS = 4  # in a log line
-
 _IF_RUN_AGAIN = "If the write is run again, it writes these rows again (at-least-once)"
-
-
-# Averages over all tasks: a sum and a count. Averages of averages would be wrong where tasks differ in size.
-AVERAGES: dict[str, tuple[str, str]] = {
-    "records-per-request-avg": ("record-send-total", "produce-request-total"),
-    "record-size-avg": ("uncompressed-byte-total", "record-send-total"),
-    "batch-size-avg": ("byte-total", "batch-send-total"),
-    "compression-rate-avg": ("compression-rate-total", "batch-send-total"),
-    "record-queue-time-avg": ("record-queue-time-total", "batch-send-total"),
-    "request-latency-avg": ("request-latency-total", "produce-response-total"),
-}
-ONLY_FOR_AVERAGES = ("produce-response-total", "compression-rate-total", "record-queue-time-total", "request-latency-total")
-
-
-def merge_counters(columns: Iterable[Iterable[float]]) -> dict[str, float]:
-    """Merge the tasks' values, one column per name in COUNTERS, into one value each, and compute AVERAGES from them."""
-    merged = {name: round(how(column), 3) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)}
-    for name, (total, count) in AVERAGES.items():
-        if merged.get(count):
-            merged[name] = round(merged[total] / merged[count], 3)
-    return {name: value for name, value in merged.items() if name not in ONLY_FOR_AVERAGES}
-
-
-class VersionSummary(NamedTuple):
-    """What became of a version, for the commit's report.
-
-    Args:
-        owner: the streaming query's id without dashes, txnAppId, or %unnamed.
-        version: the micro-batch, txnVersion, or when an unnamed write was planned, in milliseconds.
-        how: committed, rolled-forward, found or superseded, see HowCommitted.
-        skipped_partitions: Spark partitions whose rows an earlier run had committed.
-        fenced: transactional ids that others had left, and that were fenced.
-        other_rows: rows that were not written, as the version was committed with other ones before.
-    """
-
-    owner: str
-    version: int
-    how: str
-    skipped_partitions: int
-    fenced: int
-    other_rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSummary:
-    """The reports of all tasks of one write, added up."""
-
-    query_id: str | None
-    batch_id: int | None
-    tasks: int
-    rows: int
-    bytes: int
-    slowest_task_seconds: float
-    counters: Mapping[str, float]
-    skipped: int
-    dead_lettered: int
-    written: tuple[WrittenRange, ...]
-    exactly_once: VersionSummary | None = None  # None: deliveryGuarantee is another
-    started_at_ms: int | None = None  # when the first task began, by its machine's clock
-    median_task_seconds: float = 0.0
-    task_seconds: float = 0.0  # of all tasks together, like the two below
-    spark_seconds: float = 0.0  # the part of it in which tasks waited for Spark's rows
-    held_back_seconds: float = 0.0  # the part in which maxRecordsPerSecond and maxBytesPerSecond made them wait
-    commit_seconds: float = 0.0  # that the driver took to commit: with exactly-once, to commit the transactions
-    skipped_by_reason: Mapping[str, int] = field(default_factory=dict)  # condition -> rows
-    dead_lettered_by_reason: Mapping[str, int] = field(default_factory=dict)
-    running_seconds: float | None = None  # that at least one of the tasks ran, by their machines' clocks
-    schemas: tuple[SchemaUse, ...] = ()  # that keys and values were encoded with
-
-    @classmethod
-    def of(
-        cls, messages: Sequence[KafkaCommitMessage], version: VersionSummary | None = None, commit_seconds: float = 0.0
-    ) -> CommitSummary:
-        query_id, batch_id = next(((each.query_id, each.batch_id) for each in messages), (None, None))
-        columns = zip(*(message.counters for message in messages), strict=True)
-        seconds = [message.seconds for message in messages]
-        times = [message.times for message in messages]
-        return cls(
-            query_id=query_id,
-            batch_id=batch_id,
-            tasks=len(messages),
-            rows=sum(message.rows for message in messages),
-            bytes=sum(message.bytes for message in messages),
-            slowest_task_seconds=max(seconds, default=0.0),
-            counters=merge_counters(columns),
-            skipped=sum(message.skipped for message in messages),
-            dead_lettered=sum(message.dead_lettered for message in messages),
-            written=merge_ranges([each for message in messages for each in message.written]),
-            exactly_once=version,
-            started_at_ms=min((each.started_at_ms for each in times if each.started_at_ms), default=None),
-            median_task_seconds=round(median(seconds), 3) if seconds else 0.0,
-            task_seconds=round(sum(seconds), 3),
-            spark_seconds=round(sum(each.waiting_for_spark for each in times), 3),
-            held_back_seconds=round(sum(each.held_back for each in times), 3),
-            commit_seconds=round(commit_seconds, 3),
-            skipped_by_reason=_added_up(message.skipped_by_reason for message in messages),
-            dead_lettered_by_reason=_added_up(message.dead_lettered_by_reason for message in messages),
-            running_seconds=_running_seconds(messages),
-            schemas=all_uses(use for message in messages for use in message.schemas),
-        )
-
-    def line(self) -> str:
-        """One line for the log."""
-        topics = sorted({each.topic for each in self.written})
-        named = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
-        stream = f"; query {self.query_id}, batch {self.batch_id}" if self.query_id is not None else ""
-        rejected = (
-            f"; {self.skipped:,} skipped, {self.dead_lettered:,} dead-lettered" if self.skipped or self.dead_lettered else ""
-        )
-        return (
-            f"wrote {_counted(self.rows, 'row')}, {_counted(self.bytes, 'byte')}, in {_counted(self.tasks, 'task')} to"
-            f" {_counted(len(self.written), 'partition')} of {named or 'no topic'}{rejected};"
-            f" slowest task {self.slowest_task_seconds:.1f} s{stream}{self._schemas_in_words()}"
-        )
-
-    def _schemas_in_words(self) -> str:
-        shown = [f"{use.part}: {use}" for use in self.schemas[:SHOWN_SCHEMAS]]
-        if not shown:
-            return ""
-        left = len(self.schemas) - len(shown)
-        return f"; schemas {', '.join(shown)}" + (f" and {left} more" if left else "")
-
-    def to_json(self, committed_at_ms: int) -> str:
-        """One line of the report file. docs/report.md describes it; a new key raises REPORT_VERSION, and no key ever goes."""
-        offsets: dict[str, dict[str, dict[str, int]]] = {}
-        for each in self.written:
-            partition = {"first": each.first, "last": each.last, "rows": each.rows, "bytes": each.bytes}
-            offsets.setdefault(each.topic, {})[str(each.partition)] = partition
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "written"}
-        values["schemas"] = [use._asdict() for use in self.schemas]
-        values["exactly_once"] = None if self.exactly_once is None else self.exactly_once._asdict()
-        return json.dumps({"report_version": REPORT_VERSION, "committed_at_ms": committed_at_ms, **values, "offsets": offsets})
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _running_seconds(messages: Sequence[KafkaCommitMessage]) -> float | None:
-    """How long at least one of these tasks ran; None without tasks, or if one does not say when it began."""
-    if not messages or not all(each.times.started_at_ms for each in messages):
-        return None
-    running = until = 0.0
-    for began, seconds in sorted((each.times.started_at_ms / 1000, each.seconds) for each in messages):
-        running += max(0.0, began + seconds - max(began, until))
-        until = max(until, began + seconds)
-    return round(running, 3)
-
-
-def _added_up(parts: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for part in parts:
-        found.update(dict(part))
-    return dict(sorted(found.items()))
 
 
 def complete(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitMessage]:

@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import DeliveryError, KafkaError
 from spark_kafka_sink.exactly_once.decisions import TIMEOUT_OPTION, abort
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
 from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
-from spark_kafka_sink.sink.commit import VersionSummary
+from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.worker_cache import CLIENTS
 from spark_kafka_sink.sink.write_plan import WritePlan, has_name

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class FormatsFound(NamedTuple):
-    """
+    """What the driver found of the formats of keys and values.
+
     Args:
         formats: the formats, some of which wait for `register_schemas`.
         failure: why the registry does not give what is needed; None if it does.

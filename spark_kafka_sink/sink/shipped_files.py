@@ -33,19 +33,19 @@ def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
 
     Raises ConfigError when no such file was sent either.
     """
-    found = dict(options)
+    shipped = dict(options)
     for key in FILE_KEYS:
         name = options.get(key)
         if isinstance(name, str) and name:
-            found[key] = _locate(key, name)
+            shipped[key] = _locate(key, name)
     login = options.get(_LOGIN)
     if isinstance(login, Secret):
         for name, path in jaas.files_named_in(login.reveal()).items():
             located = _locate(f"{_LOGIN}: {name}", path)
             if located != path:
                 login = Secret(jaas.with_option(login.reveal(), name, located))
-        found[_LOGIN] = login
-    return found
+        shipped[_LOGIN] = login
+    return shipped
 
 
 def known_schemas(options: SinkOptions) -> KnownSchemas:

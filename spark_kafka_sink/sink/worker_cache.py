@@ -1,8 +1,8 @@
 """Keeps a Python worker's producers and clients between tasks, so that the next task finds a connected one and sends at once.
 
 Spark runs one task at a time in a Python worker and reuses the worker, but ends it without warning (no atexit, no finally). So
-the cache keeps a producer only when it is at rest: all rows settled, its memory freed. writer.py borrows producers; the counters
-of a borrowed producer start at zero. What is said of producers here is true of clients.
+the cache keeps a producer only when it is at rest: all rows settled, its memory freed. writer.py and exactly_once_task.py borrow
+producers and clients; the counters of a borrowed producer start at zero. What is said of producers here is true of clients.
 Laws: one task at a time uses a producer; a producer that has failed is never lent again; a fork inherits no producer. A task that
 is interrupted (interrupts.py) leaves no producer open for longer than until the cache is used again.
 """
@@ -128,7 +128,8 @@ class WorkerCache(Generic[KeepableT]):
     def close_expired(self) -> None:
         """Close producers that have been idle for their timeout, and those that an interrupted task has left behind."""
         now_ms = self._clock.now_ms()
-        self._close(lambda idle: [each for each in idle if each.expires_ms <= now_ms], "it was idle for producerCacheTimeoutMs")
+        why = "it was idle for producerCacheTimeoutMs"
+        self._close_idle(lambda idle: [each for each in idle if each.expires_ms <= now_ms], why)
         with self._lock:
             left_behind = [each for each in self._entries if each.is_left_behind]
         for each in left_behind:
@@ -138,7 +139,7 @@ class WorkerCache(Generic[KeepableT]):
 
     def close(self) -> None:
         """Close all idle producers."""
-        self._close(lambda idle: idle, "the cache was closed")
+        self._close_idle(lambda idle: idle, "the cache was closed")
         with self._lock:
             self._waiters.wake_all_locked()
 
@@ -149,15 +150,15 @@ class WorkerCache(Generic[KeepableT]):
     def _take(self, key: Hashable, task: threading.Lock) -> _Entry[KeepableT] | None:
         while key is not None:
             with self._lock:
-                found = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
-                if found is None:
+                entry = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
+                if entry is None:
                     return None
-                found.user = task
-            if found.kept.is_at_rest():
-                found.kept.resume()
-                return found
-            _close(found, "it failed while it was idle")
-            self._remove(found)
+                entry.user = task
+            if entry.kept.is_at_rest():
+                entry.kept.resume()
+                return entry
+            _close_entry(entry, "it failed while it was idle")
+            self._remove(entry)
         return None
 
     def _add(self, key: Hashable, task: threading.Lock, options: Mapping[str, object]) -> _Entry[KeepableT]:
@@ -177,14 +178,14 @@ class WorkerCache(Generic[KeepableT]):
             self._waiters.wake_all_locked()  # this one may expire before the others
             entry.expires_ms, entry.rested = expires_ms, next(self._rests)
             entry.user = None
-        self._close(lambda idle: idle[:-MAX_IDLE], f"{MAX_IDLE} other producers were used more recently")
+        self._close_idle(lambda idle: idle[:-MAX_IDLE], f"{MAX_IDLE} other producers were used more recently")
         with self._lock:
             if self._reaper is None or not self._reaper.is_alive():
                 # A daemon thread, so that no interpreter waits for it. It ends when no producer is idle.
                 self._reaper = threading.Thread(target=self._reap, name="kafka-producer-cache", daemon=True)
                 self._reaper.start()
 
-    def _close(self, choose: Callable[[list[_Entry[KeepableT]]], list[_Entry[KeepableT]]], why: str) -> None:
+    def _close_idle(self, choose: Callable[[list[_Entry[KeepableT]]], list[_Entry[KeepableT]]], why: str) -> None:
         """Close those of the idle producers that `choose` names."""
         closing = threading.Lock()
         with closing:
@@ -193,7 +194,7 @@ class WorkerCache(Generic[KeepableT]):
                 for each in chosen:
                     each.user = closing
             for each in chosen:
-                _close(each, why)
+                _close_entry(each, why)
                 self._remove(each)
 
     def _reap(self) -> None:
@@ -210,7 +211,7 @@ class WorkerCache(Generic[KeepableT]):
                 self._clock.wait(waiter, delay_ms)
 
 
-def _close(entry: _Entry[Any], why: str) -> None:
+def _close_entry(entry: _Entry[Any], why: str) -> None:
     logger.debug("= %s closed: %s", entry.kept.client_id, why)
     entry.kept.close(CLOSE_MS)
 
@@ -263,7 +264,7 @@ def _transactional_for_large_rows(options: Mapping[str, object]) -> KafkaProduce
     return KafkaProducer({**options_for_large_rows(options), "transactional.id": "none"}, largest_record=LARGEST_ROW)
 
 
-# Of this worker.
+# The caches of this Python worker, one for each kind of producer.
 PRODUCERS = WorkerCache(KafkaProducer)
 TRANSACTIONAL = WorkerCache(_transactional)  # lends by the options without transactional.id
 TRANSACTIONAL_FOR_LARGE_ROWS = WorkerCache(_transactional_for_large_rows)  # the same

@@ -32,7 +32,8 @@ UNNAMED_OWNER = "%unnamed"  # no name is escaped so
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """
+    """The options of a write, and what the driver found out for its tasks. Plain data.
+
     Args:
         options: checked ones.
         is_stream: planned by streamWriter. foreachBatch is a series of batch writes.

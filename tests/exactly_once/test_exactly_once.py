@@ -528,7 +528,7 @@ def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
     other, first = run("r0", owner="other"), run("r1")
     other.reports(0, ["x"])
     first.reports(0, ["a"], ["b"])
-    place = Ledger(first.client, first.names, "other", TOPIC).place
+    place = Ledger(first.client, first.names, "other", TOPIC).marker_partition
     first.client.commit_offsets(first.names.decision_group("other"), {place: (0, "of a later release")})
     assert first.abort() == 2
     assert open_transactions(broker) == ["P-other-0-0"]
@@ -562,7 +562,7 @@ def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> Non
 def test_a_decision_that_cannot_be_read_is_an_error_and_never_none(run: Runs, metadata: str) -> None:
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
-    first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
+    first.client.commit_offsets(first.names.decision_group("q"), {ledger.marker_partition: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
@@ -578,7 +578,7 @@ def test_a_number_of_a_decision_beyond_its_limit_is_an_error(run: Runs, word: st
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     metadata = f"{CARRIED_OUT} {word.format(number)}"
-    first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
+    first.client.commit_offsets(first.names.decision_group("q"), {ledger.marker_partition: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
@@ -587,7 +587,7 @@ def test_a_number_of_a_decision_beyond_its_limit_is_an_error(run: Runs, word: st
 def test_a_number_of_a_marker_beyond_its_limit_is_an_error(run: Runs, metadata: str) -> None:
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
-    first.client.commit_offsets(first.names.marker_group("q", 0), {ledger.place: (0, metadata)})
+    first.client.commit_offsets(first.names.marker_group("q", 0), {ledger.marker_partition: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.markers([0])
 
@@ -599,7 +599,7 @@ def test_a_negative_version_is_an_error(run: Runs) -> None:
         (first.names.decision_group("q"), CARRIED_OUT),
         (first.names.marker_group("q", 0), "rows=1 fingerprint=00"),
     ]:
-        first.client.commit_offsets(group, {ledger.place: (-7, metadata)})
+        first.client.commit_offsets(group, {ledger.marker_partition: (-7, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
@@ -616,9 +616,9 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
     digest = hashlib.sha256(packed.encode()).hexdigest()[:16]
     chunks = [packed[start : start + 4000] for start in range(0, len(packed), 4000)]
     for number, chunk in enumerate(chunks):
-        first.client.commit_offsets(first.names.overflow_group("q", 2 * number), {ledger.place: (0, chunk)})
+        first.client.commit_offsets(first.names.overflow_group("q", 2 * number), {ledger.marker_partition: (0, chunk)})
     metadata = f"{DECIDED} overflow={len(chunks)} digest={digest}"
-    first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
+    first.client.commit_offsets(first.names.decision_group("q"), {ledger.marker_partition: (0, metadata)})
     tracemalloc.start()
     try:
         with pytest.raises(LedgerError, match="metadata that cannot be read"):
@@ -645,7 +645,7 @@ def test_a_decision_with_a_word_that_this_package_does_not_know_is_an_error(run:
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     metadata = f"{CARRIED_OUT} {word}"
-    first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
+    first.client.commit_offsets(first.names.decision_group("q"), {ledger.marker_partition: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
@@ -664,7 +664,7 @@ def test_a_decision_whose_overflow_was_overwritten_counts_as_not_carried_out(run
     entries = tuple(TaskTransaction(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     ledger.write_decision(Decision(2, State.DECIDED, 1000, 1000, Content(5, 6), entries))
-    first.client.commit_offsets(first.names.overflow_group("q", 0), {ledger.place: (4, "of version 4")})
+    first.client.commit_offsets(first.names.overflow_group("q", 0), {ledger.marker_partition: (4, "of version 4")})
     found = ledger.decision()
     assert found is not None
     assert (found.version, found.state, found.entries) == (2, State.INCOMPLETE, ())

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.sink.commit import CommitSummary
+from spark_kafka_sink.sink.commit_summary import CommitSummary
 from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
 from tests.integration.writing import FileStream, conditions, error_of, run, save
 

@@ -61,7 +61,7 @@ class Running(LocalKafka):
     """A broker of version 4.3.1 that answers nobody."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(Path("/none"), version="4.3.1")
+        super().__init__(Path("/none"), version="4.3.1", heap="384m", properties={"num.partitions": "7", "log.dirs": "/data"})
         self.nodes = {1: LocalNode(1, port, None, {})}
 
     def running(self) -> list[int]:
@@ -74,20 +74,38 @@ class Running(LocalKafka):
         (["--port", "9093"], "--port"),
         (["--brokers", "3"], "--brokers"),
         (["--kafka-version", "3.9.0", "--port", "9093"], "--port, --kafka-version"),
+        (["--heap", "768m"], "--heap"),
+        (["--set", "num.partitions=8"], "--set"),
+        (["--set", "num.partitions=7", "--set", "min.insync.replicas=2"], "--set"),
     ],
 )
 def test_what_a_broker_that_runs_already_does_not_have_is_an_error(
     arguments: list[str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--port was ignored without a word while a broker ran at another one."""
+    """--port, --heap and --set were ignored without a word while another broker ran."""
     monkeypatch.setattr(LocalKafka, "load", lambda _: Running(9092))
     assert main(["start", *arguments]) == 1
     said = capsys.readouterr().err
     assert said.startswith(
         f"local_kafka: error: A broker runs already at 127.0.0.1:9092, with another {named}: stop it first, or"
     )
-    for same in ([], ["--port", "9092"], ["--port", "0"], ["--brokers", "1", "--kafka-version", "4.3.1"]):
+    for same in (
+        [],
+        ["--port", "9092"],
+        ["--port", "0"],
+        ["--brokers", "1", "--kafka-version", "4.3.1"],
+        ["--heap", "384m", "--set", "num.partitions=7"],
+    ):
         assert main(["start", *same]) == 0
+
+
+def test_what_a_broker_was_started_with_is_found_again(tmp_path: Path) -> None:
+    """Passwords among the properties are for the user's eyes only."""
+    LocalKafka(tmp_path, heap="384m", properties={"num.partitions": "7"})._save()
+    cluster = LocalKafka.load(tmp_path)
+    assert cluster is not None
+    assert (cluster._heap, cluster._properties) == ("384m", {"num.partitions": "7"})
+    assert (tmp_path / "state.json").stat().st_mode & 0o077 == 0
 
 
 def test_without_a_broker_there_is_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from jobs.quickstart_flights import draw, report_lines
-from spark_kafka_sink.sink.commit import CommitSummary
+from spark_kafka_sink.sink.commit_summary import CommitSummary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -270,7 +270,7 @@ class Application:
         for call in (Application.send, Application.send_columns, Application.send_table, Application.flush):
             with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):
                 call(self)
-        if self.producer._transaction_calls is not None:
+        if self.producer._caller_side is not None:
             with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):
                 self.producer.commit_transaction()
             with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):

@@ -374,7 +374,7 @@ def test_a_commit_of_another_thread_waits_for_the_whole_table(broker: FakeBroker
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch("a")
         commit.start()
-        broker.wait_until(lambda: not transactional._transaction_calls._is_open)
+        broker.wait_until(lambda: not transactional._caller_side._is_open)
         yield batch("b")
 
     transactional.begin_transaction()

@@ -104,7 +104,7 @@ def rule(mode: str | None, **more: object) -> dict[str, object]:
 def test_a_rule_for_writing_is_refused_by_its_name(fake: FakeRegistry, mode: str | None, kind: str) -> None:
     fake.register("s", FIRST, ruleSet={kind: [rule(mode)]})
     for found in (client(fake).latest("s"), client(fake).by_id(1), client(fake).register("s", FIRST)):
-        assert found.has_write_rules == "encryptPII (TRANSFORM, ENCRYPT)"
+        assert found.write_rules == "encryptPII (TRANSFORM, ENCRYPT)"
         with pytest.raises(RegistryError, match="encryptPII") as error:
             found.require_writable()
         assert condition(error) == "WRITE_RULE"

@@ -62,7 +62,7 @@ def skip_srfake(request: pytest.FixtureRequest, why: str) -> None:
 
 def plain(schema: RegisteredSchema) -> tuple[Any, ...]:
     """Registries write the same JSON with other blanks."""
-    return schema.subject, schema.version, schema.schema_type, json.loads(schema.text), schema.has_write_rules
+    return schema.subject, schema.version, schema.schema_type, json.loads(schema.text), schema.write_rules
 
 
 def test_a_registered_schema_is_found_in_every_way(registry: SchemaRegistry, subject: str) -> None:

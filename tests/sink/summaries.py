@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_kafka_sink.sink.commit import CommitSummary, VersionSummary
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange
+from spark_kafka_sink.sink.commit_summary import CommitSummary, VersionSummary
 
 COUNTED = {
     "record-send-total": 30,

@@ -20,8 +20,8 @@ from spark_kafka_sink.exactly_once.writes import Content, Result, TaskReport, Ta
 from spark_kafka_sink.producer.producer_metrics import SECTIONS
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink import commit
-from spark_kafka_sink.sink.commit import AVERAGES, ONLY_FOR_AVERAGES, REPORT_VERSION, CommitSummary, merge_counters
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange, merge_ranges
+from spark_kafka_sink.sink.commit_summary import AVERAGES, ONLY_FOR_AVERAGES, REPORT_VERSION, CommitSummary, merge_counters
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 from tests.sink.columns import sink_options, write_plan
 

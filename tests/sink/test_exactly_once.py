@@ -27,8 +27,8 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink import exactly_once_task
 from spark_kafka_sink.sink import writer as writer_module
-from spark_kafka_sink.sink.commit import CommitSummary
 from spark_kafka_sink.sink.commit_message import KafkaCommitMessage
+from spark_kafka_sink.sink.commit_summary import CommitSummary
 from spark_kafka_sink.sink.datasource import KafkaDataSource
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.worker_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS

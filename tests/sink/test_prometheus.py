@@ -25,8 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobs.ports import free_port
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import commit, prometheus
-from spark_kafka_sink.sink.commit import CommitSummary
 from spark_kafka_sink.sink.commit_message import WrittenRange
+from spark_kafka_sink.sink.commit_summary import CommitSummary
 from spark_kafka_sink.sink.prometheus import Target, metrics, record, text_file
 from spark_kafka_sink.sink.prometheus.metrics import METRICS
 from spark_kafka_sink.sink.prometheus.text_file import FILE, PORT

@@ -36,7 +36,8 @@ def load_gssapi() -> Any:
 
 
 class GssapiLogin:
-    """
+    """The client's side of a Kerberos login.
+
     Args:
         service_name: of the brokers, the first part of their principals.
         entry: principal, keytab or ticket cache, as in Java's Krb5LoginModule; empty for the Kerberos library's defaults.

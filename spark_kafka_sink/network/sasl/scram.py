@@ -57,7 +57,8 @@ class ScramKeys:
 
 
 class ScramLogin:
-    """
+    """The client's side of a SCRAM login.
+
     Args:
         token_auth: name and password belong to a delegation token (KIP-48).
         nonce: for tests.

@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OAuthBearerToken:
-    """
+    """A token to log in with, and how long it is valid.
+
     Args:
         value: the token; a str is wrapped in a Secret.
         lifetime_ms: when it expires, in milliseconds since 1970; None: unknown, the token is used for one login only.

@@ -94,13 +94,13 @@ class TlsConnector:
 
         Nothing must be sent on its connections: close them after the handshake.
         """
-        found = copy.copy(self)
-        found.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        found.context.check_hostname = False
-        found.context.verify_mode = ssl.CERT_NONE
-        found.allowed_ciphers = frozenset()
-        found.silent = set()
-        return found
+        connector = copy.copy(self)
+        connector.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        connector.context.check_hostname = False
+        connector.context.verify_mode = ssl.CERT_NONE
+        connector.allowed_ciphers = frozenset()
+        connector.silent = set()
+        return connector
 
     def explain(self, error: ssl.SSLError, host: str, *, is_first_answer: bool) -> str:
         """What failed, and what to do about it. `is_first_answer`: the broker has not asked for a certificate yet."""

@@ -17,7 +17,8 @@ ESTIMATION_MARGIN = 1.05  # Java's COMPRESSION_RATE_ESTIMATION_FACTOR: the next 
 
 
 class BatchCompressor:
-    """
+    """Compresses one producer's batches, and says how many bytes of records a batch may take before that.
+
     Args:
         config: batch.size, compression.type and its level are read from it.
         pool: takes back the memory that compression saves.

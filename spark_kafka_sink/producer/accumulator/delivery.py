@@ -162,13 +162,13 @@ class Delivery:
     ) -> None:
         """`rows`: those of the part, by their positions in the call."""
         blamed = {
-            int(rows[index - part.first_delta]): found
-            for index, found in sorted(record_errors.items())
+            int(rows[index - part.first_delta]): record_error
+            for index, record_error in sorted(record_errors.items())
             if 0 <= index - part.first_delta < part.row_count
         }
         if blamed:
-            row, found = next(iter(blamed.items()))
-            error = _at_row(found, part.topic_partition, row, self._whole)
+            row, record_error = next(iter(blamed.items()))
+            error = _at_row(record_error, part.topic_partition, row, self._whole)
         self._fail(RowFailure(rows, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
     def abandon(self, rows: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:

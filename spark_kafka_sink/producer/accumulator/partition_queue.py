@@ -204,9 +204,9 @@ class PartitionQueues:
 
     def of_topic(self, topic: str) -> dict[int, PartitionQueue]:
         """The topic's queues by partition."""
-        found = self._by_topic.get(topic)
-        if found is None:
-            found = self._by_topic.setdefault(topic, {})
+        queues = self._by_topic.get(topic)
+        if queues is None:
+            queues = self._by_topic.setdefault(topic, {})
             if len(self._by_topic) == MANY_TOPICS:
                 logger.warning(
                     "! rows for %d topics so far, the last is %s: each topic costs time, and some 10 KB of memory that"
@@ -214,7 +214,7 @@ class PartitionQueues:
                     MANY_TOPICS,
                     topic,
                 )
-        return found
+        return queues
 
     def of_partition(self, topic_partition: TopicPartition) -> PartitionQueue:
         return self.of_partitions(topic_partition.topic, [topic_partition.partition])[0]

@@ -40,7 +40,8 @@ from spark_kafka_sink.producer.topic_rows import TopicRows
 
 
 class RecordAccumulator:
-    """
+    """The queues of all partitions, and the memory of their batches.
+
     Args:
         config: of the producer.
         clock: for linger, back-off and expiry.
@@ -120,7 +121,7 @@ class RecordAccumulator:
                         self._writer.write(sorted_slice, layout.reservations)
                 if not layout.reservations:
                     hand_over.wait_begins()
-                    self.wait_for_memory(*layout.memory_wanted, hand_over.begin)
+                    self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
         except ORDINARY_ERRORS as error:
             left = rows.rows
             if layout is not None:

@@ -2,7 +2,7 @@
 
 Sizes come first (sorted_slice.py): they decide where a run of rows is cut into batches. Then each piece gets memory and a
 reservation, under which slice_writer.py encodes it. Runs on callers' threads. Holds a queue's lock only to make a reservation,
-and never waits for memory: it stops, and `memory_wanted` is what it lacks.
+and never waits for memory: it stops, and `allocation_wanted` is what it lacks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reservation:
     batch: ProducerBatch
     begins_batch: bool
     is_segment: bool  # the rows are a segment of their own; otherwise they lie in the batch's blocks
-    place: int  # the index of the segment, or the position in the blocks
+    position: int  # the index of the segment, or the position in the blocks
     lo: int
     hi: int
     size_bytes: int
@@ -126,7 +126,7 @@ class SliceLayout:
         return self.rows.original_rows[self._row :]
 
     @property
-    def memory_wanted(self) -> tuple[int, int, PoolMemory]:
+    def allocation_wanted(self) -> tuple[int, int, PoolMemory]:
         """Blocks and a charge that the pool could not give at once, and where to put them."""
         return self._wanted.blocks, self._wanted.charge, self._stock
 
@@ -249,7 +249,7 @@ class SliceLayout:
                 batch=batch,
                 begins_batch=first_delta == 0,
                 is_segment=place.is_segment,
-                place=reserve(part, self._stock.take(place.memory.blocks, place.memory.charge), max_timestamp),
+                position=reserve(part, self._stock.take(place.memory.blocks, place.memory.charge), max_timestamp),
                 lo=lo,
                 hi=hi,
                 size_bytes=size_bytes,

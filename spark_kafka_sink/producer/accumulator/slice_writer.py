@@ -66,9 +66,9 @@ class SliceWriter:
         packed = self._packed_segment(rows, first, reservation) if compression.is_blockwise and is_large else None
         if packed is None:
             data = _encoded(rows, reservation.lo - first, reservation.hi - first, reservation.size_bytes)
-            reservation.batch.attach(reservation.place, data)
+            reservation.batch.attach(reservation.position, data)
             return
-        reservation.batch.attach(reservation.place, packed)
+        reservation.batch.attach(reservation.position, packed)
         surplus = reservation.charge - self.pool.blocks_for(packed.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
@@ -141,7 +141,7 @@ def _write_to_blocks(rows: InterleavedRows, first: int, reservations: list[Reser
     begin = 0
     for reservation in reservations:
         end = begin + reservation.size_bytes
-        reservation.batch.write(reservation.place, data[begin:end])
+        reservation.batch.write(reservation.position, data[begin:end])
         begin = end
 
 

@@ -144,11 +144,11 @@ class Interceptors:
     def send_columns(self, given: ProducerColumns, send: Callable[[ProducerColumns, InterceptedCall], T]) -> T:
         """Pass columns through the chain, then send the result. What `send` raises is reported to the chain, for each row."""
         columns = replace(given, **{name: contiguous(column) for name, column in given.columns().items()})
-        for each in self._chain:
-            if each.on_send_columns is not None:
-                columns = self._next(each, each.on_send_columns, columns)
-            elif each.on_send is not None:
-                columns = _one_by_one(each, each.on_send, columns)
+        for interceptor in self._chain:
+            if interceptor.on_send_columns is not None:
+                columns = self._next(interceptor, interceptor.on_send_columns, columns)
+            elif interceptor.on_send is not None:
+                columns = _one_by_one(interceptor, interceptor.on_send, columns)
         call = InterceptedCall(self)
         try:
             return send(columns, call)
@@ -182,13 +182,13 @@ class Interceptors:
 
     def send(self, record: ProducerRecord, callback: Callback | None, send: Callable[[ProducerRecord, Callback | None], T]) -> T:
         """Pass a record through the chain, then send the result. What `send` raises is reported to the chain."""
-        for each in self._chain:
-            if each.on_send is None:
+        for interceptor in self._chain:
+            if interceptor.on_send is None:
                 continue
             try:
-                record = checked_record(each.on_send(copied(record)))
+                record = checked_record(interceptor.on_send(copied(record)))
             except Exception:
-                logger.warning("! %s.on_send failed; the record stays unchanged", each.plugin.name, exc_info=True)
+                logger.warning("! %s.on_send failed; the record stays unchanged", interceptor.plugin.name, exc_info=True)
         seen = InterceptedRecord(record.topic, record.value, record.key, record.partition, record.headers, record.timestamp)
         try:
             return send(seen, callback)
@@ -227,17 +227,17 @@ class Interceptors:
         record_errors: Sequence[Exception | None],
         error: Exception | None,
     ) -> None:
-        for each in self._chain:
-            if each.on_batch_acknowledgement is not None:
+        for interceptor in self._chain:
+            if interceptor.on_batch_acknowledgement is not None:
                 try:
-                    each.on_batch_acknowledgement(batch, error)
+                    interceptor.on_batch_acknowledgement(batch, error)
                 except Exception:
-                    logger.warning("! %s.on_batch_acknowledgement failed", each.plugin.name, exc_info=True)
-            elif each.on_acknowledgement is not None:
-                failures = Failures(each.plugin.name, "on_acknowledgement")
+                    logger.warning("! %s.on_batch_acknowledgement failed", interceptor.plugin.name, exc_info=True)
+            elif interceptor.on_acknowledgement is not None:
+                failures = Failures(interceptor.plugin.name, "on_acknowledgement")
                 for metadata, record_error in zip(records, record_errors, strict=True):
                     try:
-                        each.on_acknowledgement(metadata, record_error)
+                        interceptor.on_acknowledgement(metadata, record_error)
                     except Exception as raised:  # noqa: BLE001 - logged below
                         failures.add(raised)
                 failures.log()
@@ -329,12 +329,12 @@ def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerCol
             failures.add(error)
             records[row] = replace(record, key=encoded(record.key), value=encoded(record.value))
     try:
-        found = columns_of(records)
+        changed = columns_of(records)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         failures.add(error)
-        found = columns
+        changed = columns
     failures.log()
-    return found
+    return changed
 
 
 def _metadata_of_records(part: Part, first: int, log_append_time_ms: int, columns: RecordColumns) -> list[RecordMetadata]:

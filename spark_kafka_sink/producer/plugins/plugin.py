@@ -64,12 +64,12 @@ def make_plugin(option: str, wanted: object) -> Plugin:
     Raises:
         ConfigError: it cannot be imported or created.
     """
-    found = load(option, wanted) if isinstance(wanted, str) else wanted
-    name = wanted if isinstance(wanted, str) else name_of(found)
-    if not isinstance(found, type):
-        return Plugin(found, name)
+    loaded = load(option, wanted) if isinstance(wanted, str) else wanted
+    name = wanted if isinstance(wanted, str) else name_of(loaded)
+    if not isinstance(loaded, type):
+        return Plugin(loaded, name)
     try:
-        return Plugin(found(), name)
+        return Plugin(loaded(), name)
     except Exception as error:
         raise ConfigError(f"{option}={name}: an instance cannot be created without arguments: {_text_of(error)}") from error
 

@@ -199,14 +199,14 @@ class BatchOutcomes:
             return idempotent_write_denied(where)
         if error.retriable:
             where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
-        found = error.error(where, answer.error_message)
-        found.message += to_grant(error, topic=batch.topic_partition.topic)
+        exception = error.error(where, answer.error_message)
+        exception.message += to_grant(error, topic=batch.topic_partition.topic)
         if error == Errors.MESSAGE_TOO_LARGE:
-            found.message += (
+            exception.message += (
                 f" Raise it to at least {batch.size_in_bytes} (without a value of its own, the topic has the brokers'"
                 " message.max.bytes), compress more (compression.type), or write less per row."
             )
-        return found
+        return exception
 
     # FAILURE
 
@@ -257,9 +257,10 @@ def _record_errors(
         return {0: failure}
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"
     return {
-        each.batch_index: KafkaError(
-            printable(each.batch_index_error_message or answer.error_message or "") or failure.message, condition=condition
+        record_error.batch_index: KafkaError(
+            printable(record_error.batch_index_error_message or answer.error_message or "") or failure.message,
+            condition=condition,
         )
-        for each in answer.record_errors
-        if 0 <= each.batch_index < record_count
+        for record_error in answer.record_errors
+        if 0 <= record_error.batch_index < record_count
     }

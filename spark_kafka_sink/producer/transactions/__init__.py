@@ -1,6 +1,7 @@
 """The producer's identity and its transactions. Each file stands on those below it:
 
-transactional_methods   callers: the public methods; each posts a call and waits for its outcome
+transactional_methods   callers: the public methods
+caller_side             callers: admits rows, posts each call and waits for its outcome
 group_offsets           the arguments of send_offsets_to_transaction
 transactions            the Sender: the state of a transactional producer; carries calls out
 transaction_manager     the Sender: producer id, epochs and the numbering of batches; and a producer without them

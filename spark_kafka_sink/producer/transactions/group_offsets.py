@@ -63,13 +63,13 @@ NO_GROUP = ConsumerGroupMetadata("")
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets by partition. Raises TypeError or ValueError."""
     checked = {}
-    for given, found in _pairs(offsets):
+    for given, position in _pairs(offsets):
         topic, partition = _place(given)
         where = TopicPartition(checked_text(topic, "a topic"), _number(partition, "a partition", 0, 2**31))
         if getattr(given, "error", None) is not None:
             raise ValueError(f"the consumer has no position in {where}: {given.error}")
-        offset, metadata, leader_epoch = _position(found)
-        if offset == _NO_POSITION and found is given:
+        offset, metadata, leader_epoch = _position(position)
+        if offset == _NO_POSITION and position is given:
             continue
         checked[where] = OffsetAndMetadata(
             _number(offset, f"the offset of {where}", 0, 2**63),
@@ -127,14 +127,14 @@ def _read(data: bytes) -> ConsumerGroupMetadata:
         group_id, member_id, rest = data[len(_MAGIC) + _GENERATION.size :].split(b"\0", 2)
         has_no_instance, instance, end = rest[:1] == b"\1", rest[1:-1], rest[-1:]
         is_read = magic == _MAGIC and (rest == b"\1" or (rest[:1] == b"\0" and end == b"\0" and len(rest) > 1))
-        found = ConsumerGroupMetadata(
+        group = ConsumerGroupMetadata(
             group_id.decode(), generation, member_id.decode(), None if has_no_instance else instance.decode()
         )
     except (ValueError, struct.error):
         is_read = False
     if not is_read:
         raise TypeError(f"{_GROUP}, not {data[:20]!r}…: these bytes are of another version of librdkafka, or of something else")
-    return found
+    return group
 
 
 def _number(value: object, what: str, at_least: int, below: int) -> int:

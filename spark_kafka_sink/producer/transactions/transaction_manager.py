@@ -66,8 +66,8 @@ NEXT_TXN_STATES = {  # an absent entry is the error; FATAL_ERROR is reachable fr
     TxnState.PREPARED: {
         TxnState.COMMITTING,
         TxnState.ABORTING,
-        TxnState.UNINITIALIZED,
-    },  # the last: under another transactional id
+        TxnState.UNINITIALIZED,  # under another transactional id
+    },
     TxnState.COMMITTING: {TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR},
     TxnState.ABORTING: {TxnState.READY, TxnState.RAISING_EPOCH},
     TxnState.RAISING_EPOCH: {TxnState.READY, TxnState.UNINITIALIZED},  # InitProducerId raises it; it may be denied

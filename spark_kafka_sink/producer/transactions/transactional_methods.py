@@ -1,4 +1,4 @@
-"""The transactional half of KafkaProducer's interface, as a base class of it, and the callers' side of each call.
+"""The transactional half of KafkaProducer's interface, as a base class of it.
 
 producer = KafkaProducer({"bootstrap.servers": "localhost:9092", "transactional.id": "orders-1"})
 producer.init_transactions()
@@ -14,38 +14,18 @@ while rows := next_rows():
 A call is posted to the Sender, and its caller waits at most max.block.ms. After a time-out the call continues, and the same call
 made again waits for its end; until then any other call is rejected. After offsets that timed out, any call may follow (both as
 in Java).
-Rows are accepted only within a transaction (`write`). Its end first refuses new callers, then waits until those who are handing
-rows over have finished: no row of one transaction is sent in the next. An abort does not wait; the next transaction does.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import (
-    FatalProducerError,
-    IllegalStateError,
-    KafkaError,
-    KafkaTimeoutError,
-    TransactionTimeoutError,
-    fresh_copy,
-)
-from spark_kafka_sink.interrupts import Inside, Waiters
-from spark_kafka_sink.producer.transactions.group_offsets import (
-    ConsumerGroupMetadata,
-    OffsetAndMetadata,
-    checked_group,
-    checked_offsets,
-    checked_text,
-)
-from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
-from spark_kafka_sink.producer.transactions.transactions import Transactions
+from spark_kafka_sink.errors import FatalProducerError, IllegalStateError, KafkaError
+from spark_kafka_sink.producer.transactions.caller_side import CallerSide
+from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -67,7 +47,7 @@ class TransactionalMethods:
             producer with the same transactional.id has taken over.
     """
 
-    _transaction_calls: TransactionCalls | None = None  # with transactional.id only
+    _caller_side: CallerSide | None = None  # with transactional.id only
 
     # What KafkaProducer has: whether this process made it; whether the thread may wait for the Sender; whether it is open.
     _check_process: Callable[[], None]
@@ -83,7 +63,7 @@ class TransactionalMethods:
         Raises:
             TypeError, ValueError: no id that a request can carry.
         """
-        self._calls().use_id(transactional_id)
+        self._checked_caller_side().use_id(transactional_id)
 
     def init_transactions(self, transactional_id: str | None = None) -> None:
         """Take over the transactional.id: fence earlier producers with it, and wait until their open transactions are aborted.
@@ -94,7 +74,7 @@ class TransactionalMethods:
         Args:
             transactional_id: go on under this one, as after use_transactional_id(), which is spared.
         """
-        self._calls().init(transactional_id)
+        self._checked_caller_side().init(transactional_id)
 
     def begin_transaction(self) -> None:
         """Begin a transaction: from now on rows can be sent. Sends no request.
@@ -102,7 +82,7 @@ class TransactionalMethods:
         After a transaction that had to be aborted, or an upgrade of the brokers, it may wait for a new epoch. Raises
         AuthorizationError if that is denied; then call init_transactions() again, when the permission has been granted.
         """
-        self._calls().begin()
+        self._checked_caller_side().begin()
 
     def send_offsets_to_transaction(
         self,
@@ -126,7 +106,7 @@ class TransactionalMethods:
             AbortableTransactionError: the group has moved on, or this user may not commit offsets of it.
             TransactionTimeoutError: they may still be sent. Send them again, or abort.
         """
-        self._calls().send_offsets(offsets, group_metadata, wait=wait)
+        self._checked_caller_side().send_offsets(offsets, group_metadata, wait=wait)
 
     def commit_transaction(self) -> None:
         """Send what is queued without lingering, wait until every row is acknowledged, and commit.
@@ -134,14 +114,14 @@ class TransactionalMethods:
         A row that failed makes the commit an AbortableTransactionError, also one that failed before it was queued.
         After a FatalProducerError the transaction may be committed all the same, if an answer of the coordinator was lost.
         """
-        self._calls().commit()
+        self._checked_caller_side().commit()
 
     def abort_transaction(self) -> None:
         """Abort: no reader with isolation.level=read_committed sees the transaction's rows.
 
         Rows that have not been sent fail with TransactionAbortedError.
         """
-        self._calls().abort()
+        self._checked_caller_side().abort()
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Send everything and wait until every row is acknowledged, but leave the transaction open.
@@ -149,7 +129,7 @@ class TransactionalMethods:
         Returns what another process needs to end the transaction. This producer can still commit or abort it, accepts no more
         rows, and leaves the transaction open when it is closed. Brokers abort the transaction after transaction.timeout.ms.
         """
-        return self._calls().prepare()
+        return self._checked_caller_side().prepare()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -159,12 +139,12 @@ class TransactionalMethods:
         its end. An abort that does not end in time is logged, and the next block waits for its end. If the abort meets a
         FatalProducerError, the block raises that instead of another KafkaError.
         """
-        calls = self._calls()
-        calls.finish_abort()
-        calls.begin()
+        caller_side = self._checked_caller_side()
+        caller_side.finish_abort()
+        caller_side.begin()
         try:
             yield
-            self._calls().commit()  # the block may run in a forked child by now, or may have closed the producer
+            self._checked_caller_side().commit()  # the block may run in a forked child by now, or may have closed the producer
         except FatalProducerError:
             raise
         except BaseException as error:
@@ -174,7 +154,7 @@ class TransactionalMethods:
     def _abort_after_error(self, error: BaseException) -> None:
         """Abort after an error, which the caller raises. Other errors of the abort itself are only logged."""
         try:
-            self._calls().abort()
+            self._checked_caller_side().abort()
         except IllegalStateError:
             return  # the block has ended the transaction itself, or its commit continues
         except KafkaError as failure:
@@ -182,196 +162,17 @@ class TransactionalMethods:
                 raise failure from error
             logger.warning("! the transaction could not be aborted: %s", failure)
 
-    def _calls(self) -> TransactionCalls:
+    def _checked_caller_side(self) -> CallerSide:
         self._check_process()
         if not self._may_wait():
             raise IllegalStateError("A transactional method in a callback would wait for its own thread")
-        if self._transaction_calls is None:
+        if self._caller_side is None:
             raise IllegalStateError("This producer has no transactions: give it a transactional.id")
         self._check_alive()
-        return self._transaction_calls
+        return self._caller_side
 
     def _write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Call `hand_over_rows`. A transactional producer accepts rows only within a transaction."""
-        if self._transaction_calls is None:
+        if self._caller_side is None:
             return hand_over_rows(*args, **more)
-        return self._transaction_calls.write(hand_over_rows, *args, **more)
-
-
-@dataclass(eq=False, repr=False)
-class TransactionCalls:
-    transactions: Transactions  # the state, which the Sender moves
-    encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
-    wake_sender: Callable[[], None]  # called after a call was posted
-    clock: Clock
-    max_block_ms: int  # how long each call may wait
-    took: Callable[[Method, int], None]  # called with method and nanoseconds of each call, for metrics
-
-    def __post_init__(self) -> None:
-        self._lock = threading.Lock()  # guards those below
-        self._waiters = Waiters(self._lock)  # woken when a writer has left
-        self._is_open = False
-        self._beginning = Inside()  # the call that waits in begin()
-        self._writers = Inside()
-        self._pending: TransactionalCall | None = None  # the last one; unless `is_reported`, nobody has received its outcome
-
-    def write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Call `hand_over_rows`. Raises IllegalStateError outside of a transaction, or a failed one's error."""
-        inside = threading.Lock()
-        try:
-            with inside:
-                with self._lock:
-                    if not self._is_open:
-                        raise self.transactions.call_error() or IllegalStateError(
-                            "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
-                        )
-                    self._writers.add(inside)
-                return hand_over_rows(*args, **more)
-        finally:
-            with self._lock:
-                self._waiters.wake_all_locked()
-
-    def use_id(self, transactional_id: str) -> None:
-        call = TransactionalCall(Method.USE_ID, self.clock, transactional_id=_checked_id(transactional_id))
-        self._call(call, self._deadline_ms())
-
-    def init(self, transactional_id: str | None = None) -> None:
-        another = "" if transactional_id is None else _checked_id(transactional_id)
-        call = TransactionalCall(Method.INIT, self.clock, transactional_id=another)
-        self._call(call, self._deadline_ms()).is_reported = True
-
-    def begin(self) -> None:
-        deadline_ms = self._deadline_ms()
-        inside = threading.Lock()
-        with inside:
-            with self._lock:
-                self._unfinished_locked(Method.BEGIN)
-                if self._beginning:
-                    raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
-                self._beginning.add(inside)
-            # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
-            self._hand_over(Method.BEGIN, deadline_ms)
-            call = self._call(TransactionalCall(Method.BEGIN, self.clock), deadline_ms)
-            self._is_open = True
-        call.is_reported = True  # until now no other call was possible
-
-    def send_offsets(self, offsets: object, group: object, *, wait: bool) -> None:
-        member = checked_group(group)
-        positions = checked_offsets(offsets)
-        if not positions:
-            return
-        call = TransactionalCall(Method.SEND_OFFSETS, self.clock, positions, member, is_behind_rows=not wait)
-        if wait:
-            self._call(call, self._deadline_ms())
-        else:
-            self._posted(call)
-
-    def commit(self) -> None:
-        self._end(Method.COMMIT).is_reported = True
-
-    def prepare(self) -> PreparedTransaction:
-        call = self._end(Method.PREPARE)
-        prepared = self.transactions.prepared
-        call.is_reported = True
-        return prepared
-
-    def abort(self) -> None:
-        deadline_ms = self._deadline_ms()
-        self._refuse_rows(Method.ABORT)
-        self._call(TransactionalCall(Method.ABORT, self.clock), deadline_ms).is_reported = True
-
-    def finish_abort(self) -> None:
-        """Wait for the end of an abort that has timed out, if there is one."""
-        pending = self._pending
-        if pending is not None and pending.method is Method.ABORT and not pending.is_reported:
-            self.abort()
-
-    def _end(self, method: Method) -> TransactionalCall:
-        """Queue all rows that were handed over so far, then end the transaction."""
-        deadline_ms = self._deadline_ms()
-        if self._refuse_rows(method):
-            self._hand_over(method, deadline_ms)
-        return self._call(TransactionalCall(method, self.clock), deadline_ms)
-
-    def _refuse_rows(self, method: Method) -> bool:
-        """The transaction ends. Returns false if the same call did that before, and timed out."""
-        with self._lock:
-            is_new = self._unfinished_locked(method) is None
-            if is_new:
-                self._is_open = False
-            return is_new
-
-    def _hand_over(self, method: Method, deadline_ms: int) -> None:
-        """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
-        if not self._waiters.wait_until(lambda: not self._writers, self.clock, deadline_ms):
-            raise self._timed_out(method, "another thread is still handing rows over")
-        if not self.encode_all(deadline_ms):
-            raise self._timed_out(method, "another thread is still encoding records")
-
-    def _deadline_ms(self) -> int:
-        return self.clock.now_ms() + self.max_block_ms
-
-    def _call(self, new: TransactionalCall, deadline_ms: int) -> TransactionalCall:
-        """Post `new`, or wait for the same call that timed out before. Returns the one that has succeeded.
-
-        The caller's last step is to set `is_reported`: until then, an interrupt may strike and the same call finds it again.
-        """
-        started_ns = self.clock.now_ns()
-        call = self._posted(new)
-        self.wake_sender()
-        try:
-            call.is_given_up = not call.wait(max(0, deadline_ms - self.clock.now_ms()))
-            if call.is_given_up:
-                raise self._timed_out(call.method, self.transactions.waiting_for())
-        finally:
-            self.took(call.method, self.clock.now_ns() - started_ns)
-        if call.error is not None:
-            error = fresh_copy(call.error)
-            call.is_reported = True
-            raise error
-        return call
-
-    def _posted(self, new: TransactionalCall) -> TransactionalCall:
-        with self._lock:
-            call = self._unfinished_locked(new.method, new.possible_as)
-            if call is None:
-                call = new
-                if new.method not in (Method.SEND_OFFSETS, Method.USE_ID):  # these are made anew, with what they say then
-                    self._pending = call
-            if call.transactional_id != new.transactional_id:
-                raise IllegalStateError(
-                    f"{new.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
-                    " progress; call it with that one again to wait for its end"
-                )
-            call.is_given_up = False
-            self.transactions.calls.post(call)  # also again: an interrupt may have come before it was posted
-            return call
-
-    def _unfinished_locked(self, method: Method, possible_as: Method | None = None) -> TransactionalCall | None:
-        """The same call that timed out before, if there was one. Raises why this call is not possible now."""
-        pending = self._pending
-        if pending is not None and pending.is_reported:
-            pending = None
-        if pending is not None and pending.method is not method:
-            if method is not Method.ABORT or not pending.is_done or pending.error is None:
-                raise IllegalStateError(
-                    f"{method.value}() is not possible now: {pending.method.value}() timed out before and is still in progress;"
-                    f" call {pending.method.value}() again to wait for its end"
-                )
-            pending = None  # a commit that failed after its caller had gone
-        error = self.transactions.why_not(possible_as or method) if pending is None else None
-        if error is not None:
-            raise error
-        return pending
-
-    def _timed_out(self, method: Method, why: str) -> KafkaTimeoutError:
-        remedy = f"Call {method.value}() again to continue waiting"
-        if method is Method.SEND_OFFSETS:
-            remedy = "Send them again, or abort the transaction"
-        return TransactionTimeoutError(f"{method.value}() has not ended within max.block.ms={self.max_block_ms}: {why}. {remedy}")
-
-
-def _checked_id(transactional_id: str) -> str:
-    if not checked_text(transactional_id, "transactional.id"):
-        raise ValueError("transactional.id must not be empty")
-    return transactional_id
+        return self._caller_side.write(hand_over_rows, *args, **more)

@@ -201,7 +201,7 @@ class Transactions(IdempotentManager):
         self.calls.begun.append(call)
 
     @property
-    def _who(self) -> dict[str, Any]:
+    def _common_fields(self) -> dict[str, Any]:
         """The fields that all requests about the open transaction have."""
         return {"transactional_id": self.transactional_id, "identity": self.producer, "transaction": self._open}
 
@@ -211,15 +211,17 @@ class Transactions(IdempotentManager):
         request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
         if self._version.is_v2:
             self._open.has_begun = True
-            request = TxnOffsetCommitHandler(**self._who, call=call, begins_transaction=begins)
+            request = TxnOffsetCommitHandler(**self._common_fields, call=call, begins_transaction=begins)
         else:
-            request = AddOffsetsToTxnHandler(**self._who, call=call, begins_transaction=begins, added=self._offsets_added)
+            request = AddOffsetsToTxnHandler(
+                **self._common_fields, call=call, begins_transaction=begins, added=self._offsets_added
+            )
         request.is_behind_rows, request.priority = call.is_behind_rows, 3
         self.requests.enqueue(request)
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
-        self.requests.enqueue(TxnOffsetCommitHandler(**self._who, call=call, max_version=LAST_OFFSET_COMMIT_BEFORE_V2))
+        self.requests.enqueue(TxnOffsetCommitHandler(**self._common_fields, call=call, max_version=LAST_OFFSET_COMMIT_BEFORE_V2))
 
     def _prepare(self, call: TransactionalCall) -> None:
         self.calls.preparing = call
@@ -236,7 +238,7 @@ class Transactions(IdempotentManager):
     def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
         newest = None if self._version.is_v2 else LAST_END_TXN_BEFORE_V2
         ended = self.transaction_ended
-        self.requests.enqueue(EndTxnHandler(**self._who, call=call, commits=commits, ended=ended, max_version=newest))
+        self.requests.enqueue(EndTxnHandler(**self._common_fields, call=call, commits=commits, ended=ended, max_version=newest))
 
     def abort_for_close(self) -> bool:
         if not self.has_open_transaction:
@@ -473,7 +475,7 @@ class Transactions(IdempotentManager):
         self.calls.settle_begun()
         if self._open.wanted:
             wanted, begins = self._open.take_wanted()
-            self.requests.enqueue(AddPartitionsToTxnHandler(**self._who, partitions=wanted, begins_transaction=begins))
+            self.requests.enqueue(AddPartitionsToTxnHandler(**self._common_fields, partitions=wanted, begins_transaction=begins))
         self._prepare_if_settled(all_settled)
         return self.requests.step(now_ms, all_settled, is_all_sent)
 

@@ -62,7 +62,8 @@ class Problem(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TxnRequestHandler(ABC):
-    """
+    """Base of the requests to coordinators: makes the message, and handles its answer.
+
     Args:
         call: who waits for this request; gets its outcome.
         priority: a smaller one goes first (Kafka's TxnRequestHandler.priority).
@@ -226,7 +227,7 @@ class _OfTransaction(TxnRequestHandler):
         self.transaction.may_have_begun = True
 
     @property
-    def _who(self) -> dict[str, Any]:
+    def _common_fields(self) -> dict[str, Any]:
         """The fields that all of these requests have."""
         return {
             "transactional_id": self.transactional_id,
@@ -249,7 +250,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
             AddPartitionsToTxnTopic(name=topic, partitions=tuple(each.partition for each in of_topic))
             for topic, of_topic in groupby(sorted(self.partitions), attrgetter("topic"))
         )
-        return AddPartitionsToTxnRequest(**self._who, topics=topics)
+        return AddPartitionsToTxnRequest(**self._common_fields, topics=topics)
 
     def errors(self, answer: Any) -> Iterator[Problem]:
         problems: list[Problem] = []
@@ -277,7 +278,7 @@ class AddOffsetsToTxnHandler(_OfTransaction):
     added: Callable[[TransactionalCall], None]
 
     def message(self) -> AddOffsetsToTxnRequest:
-        return AddOffsetsToTxnRequest(**self._who, group_id=self.call.group.group_id)
+        return AddOffsetsToTxnRequest(**self._common_fields, group_id=self.call.group.group_id)
 
     def errors(self, answer: Any) -> Iterator[Problem]:
         group_id = self.call.group.group_id
@@ -309,7 +310,7 @@ class TxnOffsetCommitHandler(_OfTransaction):
 
     def message(self) -> TxnOffsetCommitRequest:
         return TxnOffsetCommitRequest(
-            **self._who,
+            **self._common_fields,
             group_id=self.member.group_id,
             generation_id=self.member.generation_id,
             member_id=self.member.member_id,
@@ -333,12 +334,12 @@ class TxnOffsetCommitHandler(_OfTransaction):
         problems: list[Problem] = []
         names = {"transactional_id": self.transactional_id, "group": self.member.group_id, "on_topic": READ}
         for topic in answer.topics:
-            for each in topic.partitions:
-                where = TopicPartition(topic.name, each.partition_index)
-                if not each.error_code:
+            for partition in topic.partitions:
+                where = TopicPartition(topic.name, partition.partition_index)
+                if not partition.error_code:
                     self.pending.pop(where, None)
                 what = f"offset of {where} for group {self.member.group_id!r}"
-                problems += self._problem(each.error_code, what, topic=topic.name, **names)
+                problems += self._problem(partition.error_code, what, topic=topic.name, **names)
         retried = (Effect.RETRY, Effect.FIND_COORDINATOR)
         yield from sorted(problems, key=lambda problem: problem.effect in retried)  # what cannot be retried decides
         if self.pending and not problems:
@@ -357,7 +358,7 @@ class EndTxnHandler(_OfTransaction):
     priority: int = 3
 
     def message(self) -> EndTxnRequest:
-        return EndTxnRequest(**self._who, committed=self.commits)
+        return EndTxnRequest(**self._common_fields, committed=self.commits)
 
     def errors(self, answer: Any) -> Iterator[Problem]:
         where = f"EndTransaction for transactional id {self.transactional_id!r}"

@@ -48,7 +48,8 @@ class RequestOwner(Protocol):
 
 
 class TxnRequestQueue:
-    """
+    """One producer's requests to coordinators: those that wait, and the one in flight.
+
     Args:
         owner: hears of every request that has failed for good.
         random: for back-off jitter; seeded by tests.

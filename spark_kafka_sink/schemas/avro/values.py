@@ -184,9 +184,9 @@ def rows_that_are_not_utf8(column: pa.Array) -> Mask:
     wrong |= (octets == 0xC0) | (octets == 0xC1) | (octets > 0xF4)
     for first, (low, high) in _SECOND_BYTES.items():
         wrong[:-1] |= (octets[:-1] == first) & ((octets[1:] < low) | (octets[1:] > high))
-    found = np.zeros(len(column), np.bool_)
-    found[np.searchsorted(ends + 3 * np.arange(1, len(column) + 1), np.flatnonzero(wrong), side="right")] = True
-    return found
+    rows = np.zeros(len(column), np.bool_)
+    rows[np.searchsorted(ends + 3 * np.arange(1, len(column) + 1), np.flatnonzero(wrong), side="right")] = True
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from spark_kafka_sink.sink.prometheus.metrics import PREFIX
 from spark_kafka_sink.sink.prometheus.text_file import FILE, NO_LOCKS, PORT, REMEDY, TextFile, registry
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.sink.commit import CommitSummary
+    from spark_kafka_sink.sink.commit_summary import CommitSummary
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.sink.commit import CommitSummary
+    from spark_kafka_sink.sink.commit_summary import CommitSummary
 
 PREFIX = "pykafka_sink_"
 Labels = tuple[str, ...]
@@ -24,7 +24,8 @@ Read = Callable[["CommitSummary"], Iterable[tuple[Labels, float]]]
 
 @dataclass(frozen=True, slots=True)
 class SinkMetric:
-    """
+    """One metric of the sink.
+
     Args:
         labels: after `query`, which each has.
         read: the values of a commit, each with its labels after `query`. A total grows by them, a gauge becomes them.

@@ -24,7 +24,7 @@ if sys.platform != "win32":
     import fcntl
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.sink.commit import CommitSummary
+    from spark_kafka_sink.sink.commit_summary import CommitSummary
 
 FILE = "PYKAFKA_SINK_PROMETHEUS_FILE"
 PORT = "PYKAFKA_SINK_PROMETHEUS_PORT"
@@ -80,8 +80,8 @@ class TextFile:
 
     def _of_others(self, error: Exception) -> ConfigError:
         return ConfigError(
-            f"{self.path} holds something else ({error}); the commit is not counted. Name another file in {FILE}, or remove this"
-            " one"
+            f"{self.path} holds something else ({error}); the commit is not counted."
+            f" Name another file in {FILE}, or remove this one"
         )
 
     def _replace(self, text: bytes) -> None:

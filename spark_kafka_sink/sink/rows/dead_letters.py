@@ -30,7 +30,8 @@ LARGEST_ROW = 100_000_000  # bytes; the brokers' default limit for a request is 
 
 
 class DeadLetters:
-    """
+    """One task's dead letters, and the producers that send them.
+
     Args:
         topic: the dead letter topic.
         producer: the task's.

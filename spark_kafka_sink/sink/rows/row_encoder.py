@@ -85,16 +85,16 @@ class RowEncoder:
             SchemaError: the columns do not fit the schema of a topic.
             RegistryError: that schema cannot be had.
         """
-        found = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
-        encoded = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in found.items()}})
-        refused = list(_each_row_once(each for one in found.values() for each in one.refused))
+        encoded_parts = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
+        encoded = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in encoded_parts.items()}})
+        refused = list(_each_row_once(each for one in encoded_parts.values() for each in one.refused))
         if not refused:
             return encoded
         rest = encoded.drop(np.concatenate([each.rows for each in refused]))
         if not self._keeps_all:
             first = min(refused, key=lambda each: int(each.rows[0]))
             refused = [first._replace(rows=first.rows[:1])]
-        unencoded = tuple(UnencodedRows(_as_json(chunk, encoded, found, each.rows), *each[1:]) for each in refused)
+        unencoded = tuple(UnencodedRows(_as_json(chunk, encoded, encoded_parts, each.rows), *each[1:]) for each in refused)
         return replace(rest, unencoded=unencoded)
 
 
@@ -170,9 +170,9 @@ class _PartEncoder:
             if name is None or name in missing:
                 pieces.append(json_texts(taken).cast(pa.binary()))  # it is refused for its topic, and has no schema
                 continue
-            found = self._encoded(self._of_topic(name), taken)
-            pieces.append(found.values)
-            refused += [each._replace(rows=rows[each.rows]) for each in found.refused]
+            encoded = self._encoded(self._of_topic(name), taken)
+            pieces.append(encoded.values)
+            refused += [each._replace(rows=rows[each.rows]) for each in encoded.refused]
         if len(groups) == 1:
             return _Encoded(pieces[0], refused)
         order = np.concatenate([rows for _, rows in groups])
@@ -197,10 +197,10 @@ class _PartEncoder:
             if self._only_compares:
                 return column
             raise ReplayError(
-                f"an earlier run has begun this version with {self.name} schema {decided}, and only a part of it is in Kafka; the"
-                f" repetition cannot complete it, as its columns do not fit that schema: {error.message}. Repeat it with the"
-                " columns that it had, or begin anew with another transactionalIdPrefix and accept that rows of this version are"
-                " there twice"
+                f"an earlier run has begun this version with {self.name} schema {decided}, and only a part of it is in Kafka;"
+                f" the repetition cannot complete it, as its columns do not fit that schema: {error.message}."
+                " Repeat it with the columns that it had,"
+                " or begin anew with another transactionalIdPrefix and accept that rows of this version are there twice"
             ) from error
 
 

@@ -54,7 +54,8 @@ class _SentChunk:
 
 
 class RowSender:
-    """
+    """Sends one task's chunks, and counts what becomes of their rows.
+
     Args:
         producer: the task's; RowSender does not close it.
         options: of the write.
@@ -222,14 +223,14 @@ class RowSender:
         """If a delivery that must not fail has failed. Of several: one that does not only follow from another."""
         if not self._no_delivery_may_fail:
             return
-        failed = [(each, each.delivery.error) for each in self._pending if each.delivery.error is not None]
-        for each, error in failed:
+        failed = [(sent, sent.delivery.error) for sent in self._pending if sent.delivery.error is not None]
+        for sent, error in failed:
             if not is_consequence(error):
-                raise self._failure_of(each, error)
+                raise self._failure_of(sent, error)
         if self._dead_letters is not None:
             self._dead_letters.raise_failure()
-        for each, error in failed:
-            raise self._failure_of(each, error)
+        if failed:
+            raise self._failure_of(*failed[0])
 
     def _failure_of(self, sent: _SentChunk, error: KafkaError) -> KafkaError:
         found = error_of_delivery(sent.delivery, error, sent.chunk, self._outcomes)

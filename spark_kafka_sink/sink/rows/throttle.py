@@ -19,7 +19,8 @@ RUN_MS = 250
 
 
 class Throttle:
-    """
+    """Divides one task's rows into runs, and waits before a run that would exceed a rate.
+
     Args:
         records_per_second, bytes_per_second: None for no limit.
         clock: for tests.

@@ -88,7 +88,8 @@ class Contact:
 
 
 class Contacts:
-    """
+    """Makes contacts with one configuration.
+
     Args:
         config: options of the network.
         login: None without SASL. Its threads share it.
@@ -274,8 +275,8 @@ class _Steps:
             return self._connection.error
         protocol = self._config.security_protocol
         return NetworkError(
-            f"{disconnect.reason} instead of an answer to {_name(message)}; is security.protocol={protocol} right for this"
-            " listener?"
+            f"{disconnect.reason} instead of an answer to {_name(message)};"
+            f" is security.protocol={protocol} right for this listener?"
         )
 
 

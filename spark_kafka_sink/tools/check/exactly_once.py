@@ -58,17 +58,17 @@ def judge_ids(prefix: CheckedPrefix) -> CheckResult:
 
 def judge_groups(prefix: CheckedPrefix) -> CheckResult:
     """READ on the groups, for markers and decisions."""
-    check, found, ms = "groups", prefix.group_permissions, prefix.ms[1]
+    check, permissions, ms = "groups", prefix.group_permissions, prefix.ms[1]
     grant = f"grant the user READ on the groups that begin with '{printable(prefix.names.id_prefix)}'"
-    if isinstance(found, AuthorizationError):
-        return red(check, prefix.subject, f"[{found.condition}] neither DESCRIBE nor READ", grant, ms)
-    if isinstance(found, KafkaError) and not isinstance(found, UnsupportedVersionError):
-        told = f"the coordinator of group {printable(prefix.names.aborted_group)} does not answer: {found}"
+    if isinstance(permissions, AuthorizationError):
+        return red(check, prefix.subject, f"[{permissions.condition}] neither DESCRIBE nor READ", grant, ms)
+    if isinstance(permissions, KafkaError) and not isinstance(permissions, UnsupportedVersionError):
+        told = f"the coordinator of group {printable(prefix.names.aborted_group)} does not answer: {permissions}"
         return red(check, prefix.subject, told, "look at the brokers, and at the replicas of the topic __consumer_offsets", ms)
-    if found is None or isinstance(found, KafkaError):
+    if permissions is None or isinstance(permissions, KafkaError):
         told = "a coordinator answers; READ: not known, brokers do not tell it"
         return yellow(check, prefix.subject, told, f"look whether the user is granted READ: if not, {grant}", ms)
-    if AclOperation.READ not in found:
+    if AclOperation.READ not in permissions:
         return red(check, prefix.subject, "no READ, for markers and decisions", grant, ms)
     return green(check, prefix.subject, "a coordinator answers; READ is granted", ms)
 
@@ -76,7 +76,8 @@ def judge_groups(prefix: CheckedPrefix) -> CheckResult:
 def judge_timeout(
     given_ms: int | None, answer: str | KafkaError | None, default_ms: int, ms: int, *, is_written: bool
 ) -> CheckResult:
-    """
+    """Judge whether brokers accept the time-out of a write.
+
     Args:
         given_ms: kafka.transaction.timeout.ms, if it is set; otherwise a write takes what brokers allow at most.
         answer: the brokers' transaction.max.timeout.ms.
@@ -103,7 +104,8 @@ def judge_timeout(
 def judge_leftovers(
     names: Names, listed: Sequence[ListedTransaction] | KafkaError, ms: int, *, may_describe: bool
 ) -> CheckResult:
-    """
+    """Judge what earlier writes have left unfinished.
+
     Args:
         listed: the unfinished transactional ids that begin as those of the prefix do.
         may_describe: brokers list nothing that the user may not describe.

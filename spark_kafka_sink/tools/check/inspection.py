@@ -58,7 +58,8 @@ Needs = dict[AclOperation, str]
 
 @dataclass
 class Inspection:
-    """
+    """One run of the checks of a write.
+
     Args:
         options: of the write.
         writes: send one record.

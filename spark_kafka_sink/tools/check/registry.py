@@ -171,8 +171,8 @@ def judge_part(asked: AskedPart, config: RegistryConfig) -> CheckResult:
     if asked.options.format == AVRO and schema.schema_type != AVRO_TYPE:
         return red(SUBJECT, subject, f"{_found(schema)}: no Avro", f"set {asked.options.part}Format=framed", ms)
     is_derived = named is None or named.kind == TEXT
-    if schema.has_write_rules is not None:
-        found = f"{_found(schema)}; it has rules that apply to writing, which are not carried out: {schema.has_write_rules}"
+    if schema.write_rules is not None:
+        found = f"{_found(schema)}; it has rules that apply to writing, which are not carried out: {schema.write_rules}"
         return (yellow if is_derived else red)(SUBJECT, subject, found, "write with a client that does", ms)
     if not is_derived:
         return green(SUBJECT, subject, f"{_found(schema)} is what rows are written with", ms)

@@ -20,7 +20,8 @@ class Light(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """
+    """One line of what a check says.
+
     Args:
         check: of what kind: "TLS", "topic".
         subject: of what: a server, a topic. Empty: of the cluster.

@@ -50,21 +50,21 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
     Args:
         must_exist: a write does not create it, as it commits offsets for it (exactly-once).
     """
-    found = topic.description
-    if isinstance(found, KafkaError):
+    description = topic.description
+    if isinstance(description, KafkaError):
         grant = "grant the user DESCRIBE on the topic, which READ and WRITE include"
-        remedy = grant if isinstance(found, AuthorizationError) else explained(found)
-        return [red("topic", topic.subject, str(found), remedy, topic.ms[0])]
-    if found is None:
+        remedy = grant if isinstance(description, AuthorizationError) else explained(description)
+        return [red("topic", topic.subject, str(description), remedy, topic.ms[0])]
+    if description is None:
         return [judge_missing(topic, must_exist=must_exist)]
-    if not found.partitions:
+    if not description.partitions:
         remedy = "look at it with kafka-topics.sh --describe; it may be being created or deleted"
         return [red("topic", topic.subject, "exists, and brokers tell of no partition of it", remedy, topic.ms[0])]
-    results = [judge_existing(topic, found), judge_leaders(topic, found)]
+    results = [judge_existing(topic, description), judge_leaders(topic, description)]
     if AclOperation.WRITE in topic.needs:
-        results.append(judge_replicas(topic, found, config.acks))
+        results.append(judge_replicas(topic, description, config.acks))
         results += judge_settings(topic, config)
-    return results + judge_permissions(topic, found)
+    return results + judge_permissions(topic, description)
 
 
 def judge_missing(topic: CheckedTopic, *, must_exist: bool) -> CheckResult:
@@ -96,9 +96,9 @@ def judge_leaders(topic: CheckedTopic, found: TopicDescription) -> CheckResult:
     return red("leaders", topic.subject, what, "start the brokers that have its replicas", topic.ms[0])
 
 
-def judge_replicas(topic: CheckedTopic, found: TopicDescription, acks: int) -> CheckResult:
+def judge_replicas(topic: CheckedTopic, description: TopicDescription, acks: int) -> CheckResult:
     """With acks=all, brokers reject rows for a partition with fewer in-sync replicas than min.insync.replicas."""
-    partitions, ms = found.partitions, max(topic.ms)
+    partitions, ms = description.partitions, max(topic.ms)
     fewest = min((len(each.isr_nodes) for each in partitions), default=0)
     least = _number(topic.settings, MIN_IN_SYNC)
     told = f"{_replicas_in_words(partitions)}; {MIN_IN_SYNC}={'?' if least is None else least}"

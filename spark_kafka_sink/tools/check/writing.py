@@ -29,7 +29,8 @@ _PLUG_INS = ("interceptor.classes", "partitioner.class")
 
 @dataclass(frozen=True, slots=True)
 class Transactional:
-    """
+    """How the record is sent in a transaction.
+
     Args:
         timeout_ms: after which brokers abort the transaction if this process cannot.
         longest_ms: a time-out that brokers are asked to accept, before a transaction begins; None: need not be asked.

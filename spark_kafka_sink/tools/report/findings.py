@@ -1,6 +1,7 @@
 """What stands out in a query's numbers, and which option to turn: a table of rules.
 
 A rule looks at the statistics and answers how bad it is, in words, or None. A weight of 1 or more is trouble, below that a hint.
+A number that a report does not have is NaN, and NaN compares as false: `if not part >= WAITING` has no answer for it either.
 The page first says whether all rows arrived, and then shows the SHOWN heaviest, no two of which turn the same option of a query.
 docs/report.md lists the rules, and docs/tuning.md explains the options.
 """
@@ -36,7 +37,8 @@ COMPRESSED = 0.99  # less than this part of the bytes
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """
+    """One sentence of a report, and how much it matters.
+
     Args:
         stands_out: what the numbers say.
         advice: what to do, with the option to turn; empty: nothing.
@@ -60,7 +62,8 @@ Judge = Callable[[Query], Finding | None]
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
-    """
+    """One row of the table: when to speak, and the function that judges.
+
     Args:
         option: that its advice is about.
         when: it speaks, in words.
@@ -106,16 +109,14 @@ def findings(query: Query) -> list[Finding]:
 
 def top(queries: Iterable[Query]) -> list[Finding]:
     """The sentences for the top of the page, with the names of the queries where there are several."""
-    several_queries = list(queries)
-    found = []
-    for query in several_queries:
-        for each in findings(query):
-            if len(several_queries) > 1:
-                text = f"In {query.name}, {each.stands_out[0].lower()}{each.stands_out[1:]}"
-                each = replace(each, stands_out=text)
-            found.append(each)
-    heaviest = sorted(found, key=lambda each: -each.weight)[:SHOWN]
-    return [*_arrived(several_queries), *heaviest]
+    listed = list(queries)
+    named = [_named(finding, query.name if len(listed) > 1 else "") for query in listed for finding in findings(query)]
+    return [*_arrived(listed), *sorted(named, key=lambda finding: -finding.weight)[:SHOWN]]
+
+
+def _named(finding: Finding, query: str) -> Finding:
+    text = finding.stands_out
+    return replace(finding, stands_out=f"In {query}, {text[0].lower()}{text[1:]}") if query else finding
 
 
 def _arrived(queries: list[Query]) -> list[Finding]:

@@ -60,7 +60,8 @@ def _thinned(rows: Values) -> Values:
 
 
 class Series:
-    """
+    """Columns of values over time. Buckets become longer when there are too many.
+
     Args:
         names: of the columns.
         most: buckets; for tests.

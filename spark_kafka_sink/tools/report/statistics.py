@@ -87,7 +87,8 @@ class Pause(NamedTuple):
 
 
 class Query:
-    """
+    """The numbers of one query, or of all batch writes.
+
     Args:
         query: its id; None stands for all batch writes.
     """

@@ -138,19 +138,19 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
 def list_transactions(client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> int:
     """Print them. Returns the exit code."""
     with console.waiting_for("for transactions"):
-        found = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
-        prefixes = None if found.transactions else other_prefixes(client, names)
-    for warning in output.warnings(found):
+        surveyed = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
+        prefixes = None if surveyed.transactions else other_prefixes(client, names)
+    for warning in output.warnings(surveyed):
         console.note(f"warning: {warning}")
-    summary = output.summary(found, names.prefix, count(arguments.recent_minutes, "minute"))
+    summary = output.summary(surveyed, names.prefix, count(arguments.recent_minutes, "minute"))
     if prefixes is not None:
         summary = output.no_such_prefix(names.prefix, prefixes)
     if arguments.json:
-        console.say(*map(output.json_line, found.transactions), output.summary_json(found, names.prefix, prefixes))
+        console.say(*map(output.json_line, surveyed.transactions), output.summary_json(surveyed, names.prefix, prefixes))
         console.note(summary)
         return 0
-    if found.transactions:
-        console.say(*output.table(found.transactions), "")
+    if surveyed.transactions:
+        console.say(*output.table(surveyed.transactions), "")
     console.say(summary)
     return 0
 

@@ -58,8 +58,8 @@ CONSEQUENCES = {
 def table(transactions: Iterable[Transaction]) -> list[str]:
     """A line for each, below a heading; those of one owner below the form of its transactional ids."""
     forms: dict[str, list[tuple[str, ...]]] = {}
-    for each in transactions:
-        forms.setdefault(_form(each), []).append(tuple(map(printable, _cells(each))))
+    for transaction in transactions:
+        forms.setdefault(_form(transaction), []).append(tuple(map(printable, _cells(transaction))))
     widths = [
         max(map(len, column)) for column in zip(TABLE_HEADINGS, *(row for rows in forms.values() for row in rows), strict=True)
     ]
@@ -204,9 +204,9 @@ def shown(transactions: Sequence[Transaction]) -> list[str]:
 def verdict_lines(verdicts: Sequence[Verdict], done: str) -> list[str]:
     """What is left alone and why, and what is gone over: two lines for each owner and reason, of all its transactions."""
     groups: dict[tuple[str, bool, Obstacle, str], list[Transaction]] = {}
-    for each in verdicts:
-        for obstacle, more in each.obstacles.items():
-            groups.setdefault((each.transaction.owner, each.is_left_alone, obstacle, more), []).append(each.transaction)
+    for verdict in verdicts:
+        for obstacle, more in verdict.obstacles.items():
+            groups.setdefault((verdict.transaction.owner, verdict.is_left_alone, obstacle, more), []).append(verdict.transaction)
     lines = []
     for (owner, is_left_alone, obstacle, more), group in groups.items():
         what = "Left alone" if is_left_alone else f"To be {done} all the same"

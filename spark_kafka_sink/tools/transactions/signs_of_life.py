@@ -33,7 +33,8 @@ LastHeartbeat = Mapping[TopicPartition, CommittedOffset] | KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """
+    """What brokers know of a prefix at one moment.
+
     Args:
         survey: of the prefix.
         producers: what the partitions of ongoing transactions know of their producers, or why that cannot be known.
@@ -67,13 +68,13 @@ def unwatched(before: Look, after: Look) -> dict[str, str]:
     """The owners of which it cannot be seen whether rows still arrive, or whether tasks show a heartbeat, and why."""
     heartbeats = ((owner, heartbeat) for seen in (before, after) for owner, heartbeat in seen.heartbeats.items())
     reasons = {owner: str(heartbeat) for owner, heartbeat in heartbeats if isinstance(heartbeat, KafkaError)}
-    for each in after.survey.transactions:
-        if each.is_ongoing and not each.known.partitions:
-            reasons[each.task.owner] = NOTHING_SHOWN
+    for transaction in after.survey.transactions:
+        if transaction.is_ongoing and not transaction.known.partitions:
+            reasons[transaction.task.owner] = NOTHING_SHOWN
         for seen in (before, after):
-            for trouble in map(seen.producers.get, each.written):
+            for trouble in map(seen.producers.get, transaction.written):
                 if isinstance(trouble, KafkaError) and not _is_gone(trouble):
-                    reasons[each.task.owner] = str(trouble)
+                    reasons[transaction.task.owner] = str(trouble)
     return reasons
 
 
@@ -95,14 +96,14 @@ def _of_transactions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
     later = {each.task: each for each in after.survey.transactions}
     for task, state in after.survey.states.items():
         was = before.survey.states.get(task)
-        found: list[str] = []
+        signs: list[str] = []
         if was is None:
-            found = ["has begun"]
+            signs = ["has begun"]
         elif was != state:
-            found = [f"went from {printable(was)} to {printable(state)}"] if _is_its_own_doing(was, state) else []
+            signs = [f"went from {printable(was)} to {printable(state)}"] if _is_its_own_doing(was, state) else []
         elif task in earlier and task in later:
-            found = [*_changes(earlier[task], later[task]), *_arrivals(later[task], before, after)]
-        yield from ((task.owner, f"the transaction of task {task.partition}, attempt {task.attempt}, {each}") for each in found)
+            signs = [*_changes(earlier[task], later[task]), *_arrivals(later[task], before, after)]
+        yield from ((task.owner, f"the transaction of task {task.partition}, attempt {task.attempt}, {each}") for each in signs)
 
 
 def _is_its_own_doing(was: str, state: str) -> bool:

@@ -88,7 +88,8 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """
+    """The transactional ids of a prefix, and their transactions.
+
     Args:
         states: of every id that was looked at.
         transactions: all that are not complete, and the complete ones that began lately; oldest first, open ones before.
@@ -130,9 +131,9 @@ def survey(
     seen_ms = wall_ms()
     # An id that brokers do not know any more has expired since it was listed.
     looked_at = [Transaction(ids[each], known, seen_ms) for each, known in described.items() if known is not None]
-    found = [each for each in looked_at if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
-    found = _with_decisions(found, names, _decisions(client, names, {each.task.owner for each in found}))
-    return Survey({each.task: each.state for each in looked_at}, tuple(sorted(found, key=_order)), seen_ms, warning)
+    shown = [each for each in looked_at if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
+    shown = _with_decisions(shown, names, _decisions(client, names, {each.task.owner for each in shown}))
+    return Survey({each.task: each.state for each in looked_at}, tuple(sorted(shown, key=_order)), seen_ms, warning)
 
 
 def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()) -> set[TaskId]:

@@ -32,7 +32,8 @@ EVEN_DECIDED = {Obstacle.DECIDED, Obstacle.UNREADABLE}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """
+    """What becomes of one transaction, and why.
+
     Args:
         obstacles: what stands in the way, or what is gone over; and what more is known of it, or "".
         is_left_alone: whether an obstacle stands in the way.
@@ -52,14 +53,14 @@ def judge(before: Look, after: Look, allowed: Collection[Obstacle]) -> list[Verd
     signs, unseen = signs_of_life(before, after), unwatched(before, after)
     earlier = {each.task: each.known for each in before.survey.transactions}
     verdicts = []
-    for each in after.survey.unfinished:
-        if each.is_ongoing or each.is_empty:
-            obstacles = dict(_obstacles(each, signs, unseen))
+    for transaction in after.survey.unfinished:
+        if transaction.is_ongoing or transaction.is_empty:
+            obstacles = dict(_obstacles(transaction, signs, unseen))
             standing = next((obstacle for obstacle in obstacles if obstacle not in allowed), None)
             shown = obstacles if standing is None else {standing: obstacles[standing]}
-            verdicts.append(Verdict(each, shown, standing is not None))
-        elif earlier.get(each.task) == each.known:  # on the way to an end, and no further than before
-            verdicts.append(Verdict(each, {Obstacle.ENDING: ""}, is_left_alone=True))
+            verdicts.append(Verdict(transaction, shown, standing is not None))
+        elif earlier.get(transaction.task) == transaction.known:  # on the way to an end, and no further than before
+            verdicts.append(Verdict(transaction, {Obstacle.ENDING: ""}, is_left_alone=True))
     return verdicts
 
 
@@ -74,16 +75,16 @@ def judge_decided(before: Look, after: Look, allowed: Collection[Obstacle]) -> l
 
 
 def _obstacles(
-    each: Transaction, signs: Mapping[str, Sequence[str]], unseen: Mapping[str, str]
+    transaction: Transaction, signs: Mapping[str, Sequence[str]], unseen: Mapping[str, str]
 ) -> Iterator[tuple[Obstacle, str]]:
-    owner = each.task.owner
+    owner = transaction.task.owner
     if owner in signs:
         yield Obstacle.ALIVE, printable_list(signs[owner], SHOWN_SIGNS)
     elif owner in unseen:
         yield Obstacle.UNWATCHED, unseen[owner]
-    if each.is_decided:
+    if transaction.is_decided:
         yield Obstacle.DECIDED, ""
-    elif each.is_ongoing and isinstance(each.decision, KafkaError):
-        yield Obstacle.UNREADABLE, str(each.decision)
-    elif each.is_ongoing and each.decision is None and not each.known.partitions:
+    elif transaction.is_ongoing and isinstance(transaction.decision, KafkaError):
+        yield Obstacle.UNREADABLE, str(transaction.decision)
+    elif transaction.is_ongoing and transaction.decision is None and not transaction.known.partitions:
         yield Obstacle.UNREADABLE, NOTHING_SHOWN  # brokers hide decisions that name a topic that may not be described

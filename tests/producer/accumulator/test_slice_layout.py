@@ -33,7 +33,7 @@ def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[i
 
 
 def wait_for_memory(stage: Accumulation, layout: SliceLayout) -> None:
-    blocks, charge, stock = layout.memory_wanted
+    blocks, charge, stock = layout.allocation_wanted
     stage.pool.allocate(blocks, 0, charge=charge, into=stock)
 
 
@@ -55,7 +55,7 @@ def test_a_run_is_cut_where_a_batch_is_full() -> None:
     assert shape(reservations) == [(0, 0, 9), (0, 9, 18), (0, 18, 25)]
     assert [each.batch.closed for each in reservations] == [True, True, False]
     assert all(each.begins_batch for each in reservations)
-    assert [each.place for each in reservations] == [0, 0, 0]
+    assert [each.position for each in reservations] == [0, 0, 0]
 
 
 def test_reservations_cover_all_rows_without_a_gap() -> None:
@@ -71,7 +71,7 @@ def test_the_open_batch_is_filled_before_a_new_one_is_begun() -> None:
     stage.append(*[ROW] * 5)
     reservations = lay_out(stage, [ROW] * 6, [0] * 6)
     assert shape(reservations) == [(0, 0, 4), (0, 4, 6)]
-    assert reservations[0].place == 500
+    assert reservations[0].position == 500
     assert not reservations[0].begins_batch
     assert reservations[0].batch.record_count == 9
     assert reservations[0].batch.closed
@@ -269,7 +269,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = layout.reserve()
-    assert reservation.place > 0
+    assert reservation.position > 0
     assert memory_in_use(stage) == BATCH
 
 

@@ -588,7 +588,7 @@ def test_a_call_that_times_out_is_waited_for_by_the_same_call(broker: FakeBroker
         producer.begin_transaction()
         write(producer, b"a").result(WAIT_MS)
         held = broker.hold_next(ApiKey.END_TXN)
-        calls = producer._transaction_calls
+        calls = producer._caller_side
         assert calls is not None
         calls.max_block_ms = 100  # what never ends is given up soon, and all else has the time that a busy machine takes
         with pytest.raises(TransactionTimeoutError, match=r"commit_transaction\(\) again"):

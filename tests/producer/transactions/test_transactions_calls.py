@@ -49,7 +49,7 @@ ALL_CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 @contextmanager
 def hurried(producer: KafkaProducer) -> Iterator[None]:
     """Calls that never end are given up soon. All others have the time that a busy machine takes."""
-    calls = producer._transaction_calls
+    calls = producer._caller_side
     assert calls is not None
     before, calls.max_block_ms = calls.max_block_ms, 100
     try:
@@ -60,8 +60,8 @@ def hurried(producer: KafkaProducer) -> Iterator[None]:
 
 def settled(producer: KafkaProducer) -> TransactionalCall:
     """The call that ran out of time, when it has ended."""
-    assert producer._transaction_calls is not None
-    operation = producer._transaction_calls._pending
+    assert producer._caller_side is not None
+    operation = producer._caller_side._pending
     assert operation is not None
     assert operation.wait(WAIT_MS)
     return operation
@@ -534,7 +534,7 @@ def test_only_one_of_two_threads_that_begin_at_the_same_time_begins(broker: Fake
     """Both calls returned, and each thread took the transaction for its own."""
     with producer_of(broker) as producer:
         producer.init_transactions()
-        calls = producer._transaction_calls
+        calls = producer._caller_side
         assert calls is not None
         is_let_on = threading.Event()
         hand_over = calls._hand_over
@@ -560,7 +560,7 @@ def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker
     """begin_transaction() opened the door when the transaction was over: the rows went into the next one."""
     with producer_of(broker) as producer:
         producer.init_transactions()
-        calls = producer._transaction_calls
+        calls = producer._caller_side
         assert calls is not None
         call = calls._call
 

@@ -40,8 +40,8 @@ def open_producer(broker: FakeBroker, **options: Any) -> KafkaProducer:
     """Within a transaction that has a row."""
     given = {"bootstrap_servers": broker.bootstrap_servers, "transactional_id": "t", "retry_backoff_ms": 10, "linger_ms": 10_000}
     producer = KafkaProducer({name.replace("_", "."): value for name, value in (given | options).items()})
-    assert producer._transaction_calls is not None
-    producer._transaction_calls.max_block_ms = WAIT_MS  # max.block.ms, if given, is for sending alone
+    assert producer._caller_side is not None
+    producer._caller_side.max_block_ms = WAIT_MS  # max.block.ms, if given, is for sending alone
     producer.init_transactions()
     producer.begin_transaction()
     producer.send_columns("single", value=pa.array([b"with the lost one"]))

@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from spark_kafka_sink.sink.commit import CommitSummary, VersionSummary
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange
+from spark_kafka_sink.sink.commit_summary import CommitSummary, VersionSummary
 
 BEGAN = 1_790_000_000  # seconds since 1970
 QUERY = "8f0d2c1e-6f3b-4c66-9d6e-0d6ad6a4b1f2"

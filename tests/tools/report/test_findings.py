@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.config.option import rows_of
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
 from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.sink.commit import VersionSummary
+from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.tools.report import findings
 from spark_kafka_sink.tools.report.findings import FINDING_RULES, top
 from spark_kafka_sink.tools.report.lines import parse

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.sink.commit import VersionSummary
+from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.tools.report import lines, page, terminal
 from spark_kafka_sink.tools.report.lines import Commit, NotALine, ReportFile, Troubles, parse
 from spark_kafka_sink.tools.report.statistics import Statistics

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.quickstart_flights import report_lines
-from spark_kafka_sink.sink.commit import REPORT_VERSION
+from spark_kafka_sink.sink.commit_summary import REPORT_VERSION
 from spark_kafka_sink.tools.report import page, terminal
 from spark_kafka_sink.tools.report.findings import top
 from spark_kafka_sink.tools.report.lines import Troubles, parse

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from spark_kafka_sink.sink.commit import VersionSummary
+from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.tools.report import page, pictures, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles, parse
 from spark_kafka_sink.tools.report.statistics import Statistics

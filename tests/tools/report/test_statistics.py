@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.sink.commit import VersionSummary
+from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.tools.report.heat import MOST_COLUMNS, Heat
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.series import Series

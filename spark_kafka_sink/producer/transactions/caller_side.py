@@ -1,0 +1,205 @@
+"""The callers' side of transactions: admits rows, posts calls and waits for them.
+
+TransactionalMethods has the public methods, and says what each call promises. The Sender carries the calls out (Transactions).
+Rows are accepted only within a transaction (`write`). Its end first refuses new callers, then waits until those who are handing
+rows over have finished: no row of one transaction is sent in the next. An abort does not wait; the next transaction does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
+from spark_kafka_sink.interrupts import Inside, Waiters
+from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
+from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
+from spark_kafka_sink.producer.transactions.transactions import Transactions
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(eq=False, repr=False)
+class CallerSide:
+    """Any thread. Each method blocks at most `max_block_ms`, but `write`, which waits for the rows that it hands over."""
+
+    transactions: Transactions  # the state, which the Sender moves
+    encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
+    wake_sender: Callable[[], None]  # called after a call was posted
+    clock: Clock
+    max_block_ms: int  # how long each call may wait
+    took: Callable[[Method, int], None]  # called with method and nanoseconds of each call, for metrics
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()  # guards those below
+        self._waiters = Waiters(self._lock)  # woken when a writer has left
+        self._is_open = False
+        self._beginning = Inside()  # the call that waits in begin()
+        self._writers = Inside()
+        self._pending: TransactionalCall | None = None  # the last one; unless `is_reported`, nobody has received its outcome
+
+    def write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """Call `hand_over_rows`. Raises IllegalStateError outside of a transaction, or a failed one's error."""
+        inside = threading.Lock()
+        try:
+            with inside:
+                with self._lock:
+                    if not self._is_open:
+                        raise self.transactions.call_error() or IllegalStateError(
+                            "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
+                        )
+                    self._writers.add(inside)
+                return hand_over_rows(*args, **more)
+        finally:
+            with self._lock:
+                self._waiters.wake_all_locked()
+
+    def use_id(self, transactional_id: str) -> None:
+        call = TransactionalCall(Method.USE_ID, self.clock, transactional_id=_checked_id(transactional_id))
+        self._call(call, self._deadline_ms())
+
+    def init(self, transactional_id: str | None = None) -> None:
+        another = "" if transactional_id is None else _checked_id(transactional_id)
+        call = TransactionalCall(Method.INIT, self.clock, transactional_id=another)
+        self._call(call, self._deadline_ms()).is_reported = True
+
+    def begin(self) -> None:
+        deadline_ms = self._deadline_ms()
+        inside = threading.Lock()
+        with inside:
+            with self._lock:
+                self._unfinished_locked(Method.BEGIN)
+                if self._beginning:
+                    raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
+                self._beginning.add(inside)
+            # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
+            self._hand_over(Method.BEGIN, deadline_ms)
+            call = self._call(TransactionalCall(Method.BEGIN, self.clock), deadline_ms)
+            self._is_open = True
+        call.is_reported = True  # until now no other call was possible
+
+    def send_offsets(self, offsets: object, group: object, *, wait: bool) -> None:
+        member = checked_group(group)
+        positions = checked_offsets(offsets)
+        if not positions:
+            return
+        call = TransactionalCall(Method.SEND_OFFSETS, self.clock, positions, member, is_behind_rows=not wait)
+        if wait:
+            self._call(call, self._deadline_ms())
+        else:
+            self._posted(call)
+
+    def commit(self) -> None:
+        self._end(Method.COMMIT).is_reported = True
+
+    def prepare(self) -> PreparedTransaction:
+        call = self._end(Method.PREPARE)
+        prepared = self.transactions.prepared
+        call.is_reported = True
+        return prepared
+
+    def abort(self) -> None:
+        deadline_ms = self._deadline_ms()
+        self._refuse_rows(Method.ABORT)
+        self._call(TransactionalCall(Method.ABORT, self.clock), deadline_ms).is_reported = True
+
+    def finish_abort(self) -> None:
+        """Wait for the end of an abort that has timed out, if there is one."""
+        pending = self._pending
+        if pending is not None and pending.method is Method.ABORT and not pending.is_reported:
+            self.abort()
+
+    def _end(self, method: Method) -> TransactionalCall:
+        """Queue all rows that were handed over so far, then end the transaction."""
+        deadline_ms = self._deadline_ms()
+        if self._refuse_rows(method):
+            self._hand_over(method, deadline_ms)
+        return self._call(TransactionalCall(method, self.clock), deadline_ms)
+
+    def _refuse_rows(self, method: Method) -> bool:
+        """The transaction ends. Returns false if the same call did that before, and timed out."""
+        with self._lock:
+            is_new = self._unfinished_locked(method) is None
+            if is_new:
+                self._is_open = False
+            return is_new
+
+    def _hand_over(self, method: Method, deadline_ms: int) -> None:
+        """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
+        if not self._waiters.wait_until(lambda: not self._writers, self.clock, deadline_ms):
+            raise self._timed_out(method, "another thread is still handing rows over")
+        if not self.encode_all(deadline_ms):
+            raise self._timed_out(method, "another thread is still encoding records")
+
+    def _deadline_ms(self) -> int:
+        return self.clock.now_ms() + self.max_block_ms
+
+    def _call(self, new: TransactionalCall, deadline_ms: int) -> TransactionalCall:
+        """Post `new`, or wait for the same call that timed out before. Returns the one that has succeeded.
+
+        The caller's last step is to set `is_reported`: until then, an interrupt may strike and the same call finds it again.
+        """
+        started_ns = self.clock.now_ns()
+        call = self._posted(new)
+        self.wake_sender()
+        try:
+            call.is_given_up = not call.wait(max(0, deadline_ms - self.clock.now_ms()))
+            if call.is_given_up:
+                raise self._timed_out(call.method, self.transactions.waiting_for())
+        finally:
+            self.took(call.method, self.clock.now_ns() - started_ns)
+        if call.error is not None:
+            error = fresh_copy(call.error)
+            call.is_reported = True
+            raise error
+        return call
+
+    def _posted(self, new: TransactionalCall) -> TransactionalCall:
+        with self._lock:
+            call = self._unfinished_locked(new.method, new.possible_as)
+            if call is None:
+                call = new
+                if new.method not in (Method.SEND_OFFSETS, Method.USE_ID):  # these are made anew, with what they say then
+                    self._pending = call
+            if call.transactional_id != new.transactional_id:
+                raise IllegalStateError(
+                    f"{new.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
+                    " progress; call it with that one again to wait for its end"
+                )
+            call.is_given_up = False
+            self.transactions.calls.post(call)  # also again: an interrupt may have come before it was posted
+            return call
+
+    def _unfinished_locked(self, method: Method, possible_as: Method | None = None) -> TransactionalCall | None:
+        """The same call that timed out before, if there was one. Raises why this call is not possible now."""
+        pending = self._pending
+        if pending is not None and pending.is_reported:
+            pending = None
+        if pending is not None and pending.method is not method:
+            if method is not Method.ABORT or not pending.is_done or pending.error is None:
+                raise IllegalStateError(
+                    f"{method.value}() is not possible now: {pending.method.value}() timed out before and is still in progress;"
+                    f" call {pending.method.value}() again to wait for its end"
+                )
+            pending = None  # a commit that failed after its caller had gone
+        error = self.transactions.why_not(possible_as or method) if pending is None else None
+        if error is not None:
+            raise error
+        return pending
+
+    def _timed_out(self, method: Method, why: str) -> KafkaTimeoutError:
+        remedy = f"Call {method.value}() again to continue waiting"
+        if method is Method.SEND_OFFSETS:
+            remedy = "Send them again, or abort the transaction"
+        return TransactionTimeoutError(f"{method.value}() has not ended within max.block.ms={self.max_block_ms}: {why}. {remedy}")
+
+
+def _checked_id(transactional_id: str) -> str:
+    if not checked_text(transactional_id, "transactional.id"):
+        raise ValueError("transactional.id must not be empty")
+    return transactional_id
