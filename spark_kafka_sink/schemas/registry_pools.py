@@ -43,7 +43,7 @@ class RegistryAttempt:
                 raise TimeoutError("the time is over")
 
     def abandon(self) -> None:
-        """Ends what waits for the connection's socket. A DNS look-up goes on, and finds the attempt abandoned."""
+        """End what waits for the connection's socket. A DNS look-up goes on, and finds the attempt abandoned."""
         with self._lock:
             self._is_abandoned = True
             sock = getattr(self._connection, "sock", None)
