@@ -246,6 +246,7 @@ def test_close_waits_for_no_broker_when_no_row_is_queued(options: dict[str, str]
         with pytest.raises(KafkaTimeoutError):
             producer.init_transactions() if options else producer.partitions_for("t")
         producer.close()
+        producer._thread.join(WAIT_S)  # it may be about to end
         assert not producer._thread.is_alive()
 
 
