@@ -22,6 +22,7 @@ from spark_kafka_sink.schemas.avro.encoding import (
     Encoding,
     Mask,
     Refusals,
+    bytes_of,
     constant,
     encode_rows,
     join_encoded,
@@ -94,10 +95,10 @@ def _joined_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
     waiting: list[pa.Array] = []
     rows = size = 0
     for chunk in map(plain, pieces_of(column)):
-        rows, size = rows + len(chunk), size + chunk.nbytes
+        rows, size = rows + len(chunk), size + bytes_of(chunk)
         if waiting and (rows > BLOCK_ROWS or size > BLOCK_BYTES):
             yield _in_one(waiting)
-            waiting, rows, size = [], len(chunk), chunk.nbytes
+            waiting, rows, size = [], len(chunk), bytes_of(chunk)
         waiting.append(chunk)
     if waiting:
         yield _in_one(waiting)

@@ -112,6 +112,15 @@ def _addressable_values(dictionary: pa.Array) -> pa.Array:
     return dictionary.cast(pa.large_binary()) if dictionary.type in (pa.binary(), pa.binary_view()) else dictionary
 
 
+def bytes_of(column: pa.Array) -> int:
+    """How many bytes the column has; of views and lists of views, which older versions of pyarrow cannot measure, its buffers."""
+    try:
+        size: int = column.nbytes
+    except pa.ArrowTypeError:
+        size = column.get_total_buffer_size()
+    return size
+
+
 def validity(column: pa.Array) -> Mask | None:
     """Where the column has values; None if it has no nulls."""
     return column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
@@ -162,7 +171,7 @@ def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> Enc
 def _block_rows(column: pa.Array) -> int:
     if len(column) <= MIN_BLOCK_ROWS:
         return MIN_BLOCK_ROWS
-    of_usual_bytes: int = BLOCK_BYTES * len(column) // max(1, column.nbytes)
+    of_usual_bytes: int = BLOCK_BYTES * len(column) // max(1, bytes_of(column))
     return min(BLOCK_ROWS, max(MIN_BLOCK_ROWS, of_usual_bytes))
 
 
