@@ -99,6 +99,7 @@ def test_the_python_blocks_of_each_page_run_as_one_program(spark: SparkSession, 
 
 @pytest.mark.spark
 @pytest.mark.broker
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_job_commands_run_in_a_fresh_copy(tmp_path: Path) -> None:
     """With a broker that the block itself starts and stops. The topic is read before the last line, which stops it."""

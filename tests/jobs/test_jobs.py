@@ -247,7 +247,9 @@ def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("job", [pytest.param("batch_to_kafka", marks=pytest.mark.matrix), "stream_to_kafka"])
+@pytest.mark.parametrize(
+    "job", [pytest.param("batch_to_kafka", marks=pytest.mark.matrix), pytest.param("stream_to_kafka", marks=pytest.mark.slow)]
+)
 def test_a_warning_about_an_option_is_logged_once(job: str, csv: Path, tmp_path: Path) -> None:
     """The job logged it, without a time, when it checked the options, and Spark's planner logged it again."""
     (csv.parent / "b.csv").write_text("id,name\n4,dan\n")

@@ -174,7 +174,13 @@ def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKa
         assert listed(broker, names.prefix) == {}
 
 
-@pytest.mark.parametrize(("rows", "state"), [(0, "Empty"), (40_000, "Ongoing")], ids=["before its first row", "amid its rows"])
+@pytest.mark.parametrize(
+    ("rows", "state"),
+    [
+        pytest.param(0, "Empty", id="before its first row"),
+        pytest.param(40_000, "Ongoing", id="amid its rows", marks=pytest.mark.slow),
+    ],
+)
 def test_a_task_that_waits_for_rows_is_left_alone_until_it_is_killed(
     broker: LocalKafka, topic: Topic, rows: int, state: str
 ) -> None:
