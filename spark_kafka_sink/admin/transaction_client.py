@@ -213,8 +213,8 @@ class TransactionClient:
         prepared = [PreparedTransaction(each, *identity, TRANSACTION_VERSION_2) for each, identity in fenced.items()]
         outcomes = self.end_transactions(prepared, commit=False, timeout_ms=timeout_ms)
         older = [each for each in prepared if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)]
-        begin = BeginFenced()
-        asks = [Ask(_transaction(each[0]), begin, (each, group_id)) for each in older]
+        begin = BeginFenced(group_id)
+        asks = [Ask(_transaction(each.transactional_id), begin, each) for each in older]
         answers: list[bool | KafkaError] = self._requests.ask(asks, self._within(timeout_ms))
         begun = dict(zip(older, answers, strict=True))
         outcomes |= {
