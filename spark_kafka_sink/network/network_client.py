@@ -39,7 +39,7 @@ from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
 from spark_kafka_sink.network.tls.connector import TlsConnector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport
+from spark_kafka_sink.network.transport import Address, Transport
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -511,6 +511,4 @@ def transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
     """What opens a connection, with TLS if security.protocol says so."""
     if config.security_protocol in ("SSL", "SASL_SSL"):
         return TlsConnector(config)
-    return partial(
-        PlaintextTransport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes
-    )
+    return partial(Transport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes)

@@ -25,7 +25,7 @@ from spark_kafka_sink.config.security_config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
 from spark_kafka_sink.network.tls.peer import TlsPeer, tls_peer
 from spark_kafka_sink.network.tls.ssl_context import allowed_ciphers, client_context, describe_trust
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, first_bytes
+from spark_kafka_sink.network.transport import Address, Transport, first_bytes
 from spark_kafka_sink.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _stamps(config: ProducerConfig) -> tuple[object, ...]:
     return tuple(name and file_stamp(name) for name in (config.ssl_keystore_location, config.ssl_truststore_location))
 
 
-class TlsTransport(PlaintextTransport):
+class TlsTransport(Transport):
     """A TCP socket that speaks TLS once it is connected. Made by a TlsConnector."""
 
     def __init__(
@@ -242,7 +242,7 @@ class TlsTransport(PlaintextTransport):
         return written
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """As in PlaintextTransport. `buffer` has room for a record: no decrypted bytes stay where select() cannot see them."""
+        """As in Transport. `buffer` has room for a record: no decrypted bytes stay where select() cannot see them."""
         assert self._tls is not None
         self._raise_failure()
         filled = 0
