@@ -188,7 +188,7 @@ class Call:
         """The node to send to; None if there is none at the moment. Ids of brokers are known after the first metadata."""
         if isinstance(place, int):
             return place
-        cluster = self._access.cluster()
+        cluster = self._access.metadata.cluster()
         if place is ANY_BROKER:
             return None if cluster.is_bootstrap else self._network.least_loaded_node(now_ms)
         assert isinstance(place, Broker)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
@@ -106,7 +105,7 @@ class TransactionClient:
     def __enter__(self) -> TransactionClient:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
