@@ -17,11 +17,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     ResourceType,
 )
-from spark_kafka_sink.protocol.messages.find_coordinator import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    KeyType,
-)
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse, KeyType
 
 
 @dataclass(frozen=True)

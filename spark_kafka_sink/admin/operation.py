@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from spark_kafka_sink.errors import (
-    KafkaError,
-    NetworkError,
-    ProtocolError,
-    UnsupportedVersionError,
-)
+from spark_kafka_sink.errors import KafkaError, NetworkError, ProtocolError, UnsupportedVersionError
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.protocol.api_keys import ApiKey

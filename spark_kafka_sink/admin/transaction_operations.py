@@ -48,12 +48,7 @@ class EndOutcome:
 # Kafka up to 4.3.1 answers INVALID_TXN_STATE to the commit of a transaction that has timed out, later versions PRODUCER_FENCED.
 # To version 1 of EndTxn and older ones, brokers answer INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED (KIP-588).
 _NOT_OPEN = frozenset(
-    {
-        Errors.INVALID_PRODUCER_EPOCH,
-        Errors.INVALID_TXN_STATE,
-        Errors.INVALID_PRODUCER_ID_MAPPING,
-        Errors.PRODUCER_FENCED,
-    }
+    {Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_TXN_STATE, Errors.INVALID_PRODUCER_ID_MAPPING, Errors.PRODUCER_FENCED}
 )
 
 

@@ -8,6 +8,7 @@ Laws: all problems of a configuration are reported together; a secret never show
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import re
@@ -89,11 +90,9 @@ def _parse_integer(value: object, type_name: str, highest: int) -> int:
 
 
 def _parse_double(value: object) -> float:
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
+    with contextlib.suppress(ValueError):
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
             return float(value)
-        except ValueError as error:
-            raise InvalidValueError("Not a number of type DOUBLE") from error
     raise InvalidValueError("Not a number of type DOUBLE")
 
 

@@ -124,9 +124,8 @@ class Cluster:
         self.cluster_id = cluster_id
         self.is_bootstrap = is_bootstrap  # the nodes are bootstrap.servers; no broker has answered yet
         self._nodes = {node.id: node for node in self.nodes}
-        self.topics = (
-            topics if isinstance(topics, Topics) else Topics(topics)
-        )  # every topic that an answer mentioned, even with an error
+        # every topic that an answer mentioned, even with an error
+        self.topics = topics if isinstance(topics, Topics) else Topics(topics)
         self._available: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
 
     def node(self, node_id: int) -> Node | None:
