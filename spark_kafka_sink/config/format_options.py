@@ -110,11 +110,11 @@ class FormatOptions:
     """Checked options. An attribute is named as the key."""
 
     # fmt: off
-    value_format: str = option("valueFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True, convert=str.lower,
+    value_format: str = option("valueFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True,
         doc="binary: the value is bytes or a string, written as it is. avro: a struct, or any other type that Avro has, is "
             "encoded with a schema of the registry. framed: bytes or strings that are encoded already get the frame of a "
             "registered schema; they are not checked.")
-    key_format: str = option("keyFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True, convert=str.lower,
+    key_format: str = option("keyFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True,
         doc="The same for the key.")
     value_schema: SchemaReference | None = option("valueSchema", SCHEMA, default=None, non_empty=True, convert=read_reference,
         doc="The value's schema: latest, a version of the subject (3), an id (id:42), or the text of an Avro schema. Not set: "
