@@ -72,8 +72,8 @@ class Transport:
     def send(self, buffers: Sequence[Buffer]) -> int:
         """Write as much of `buffers` (at most MAX_BUFFERS) as possible. Returns the number of bytes, 0 if none can be written."""
         try:
-            if sys.platform == "win32":
-                return send_joined(self._socket, buffers)
+            if sys.platform == "win32":  # its sockets have no sendmsg
+                return self._socket.send(first_bytes(buffers, JOINED_BYTES))
             return self._socket.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
             return 0
@@ -89,11 +89,6 @@ class Transport:
         with contextlib.suppress(OSError):  # the peer may have closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-
-def send_joined(connection: socket.socket, buffers: Sequence[Buffer]) -> int:
-    """`sendmsg` for Windows, whose sockets do not have it: writes from the first JOINED_BYTES of `buffers`."""
-    return connection.send(first_bytes(buffers, JOINED_BYTES))
 
 
 def first_bytes(buffers: Sequence[Buffer], size: int) -> memoryview:
