@@ -26,7 +26,6 @@ from spark_kafka_sink.config.option import (
     Option,
     as_text,
     conceal,
-    join_problems,
     nearest_key,
     option,
     read_all,
@@ -36,7 +35,7 @@ from spark_kafka_sink.config.option import (
 from spark_kafka_sink.config.sasl import ALLOWED_URLS, LOOPBACK
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
 from spark_kafka_sink.config.security_config import STORE_TYPES
-from spark_kafka_sink.errors import ConfigError, printable
+from spark_kafka_sink.errors import printable
 
 # What options may name, for a process that runs writes of others.
 ALLOWED_REGISTRY_URLS = "PYKAFKA_SINK_SCHEMA_REGISTRY_ALLOWED_URLS"
@@ -276,22 +275,8 @@ class RegistryConfig:
         return conceal(named, REGISTRY_KEYS)
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, object]) -> RegistryConfig:
-        """Read a configuration by these keys; others are ignored. Never blocks.
-
-        Raises:
-            ConfigError: with all problems.
-        """
-        mapping = cls.pick(mapping)
-        problems: list[str] = []
-        config = cls.check(mapping, problems)
-        if problems:
-            raise ConfigError(join_problems(problems))
-        return config
-
-    @classmethod
     def check(cls, mapping: Mapping[str, object], problems: list[str]) -> RegistryConfig:
-        """As from_mapping, for what `pick` returned; adds what is wrong to `problems`, and then the result must not be used."""
+        """Read what `pick` returned. Adds what is wrong to `problems`; then the result must not be used. Never blocks."""
         given = {key: value for key, value in mapping.items() if value is not None}
         problems.extend(_unknown(given))
         values: dict[str, Any] = read_all(rows_of(cls), given, problems)
