@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.admin.operation import Operation, Retry, failure, left_out
+from spark_kafka_sink.admin.operation import Operation, Retry, failure
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey, keys_per_request, read_coordinator
@@ -62,10 +62,9 @@ class DescribeBrokerConfig(Operation[str, str | None]):
         return DescribeConfigsRequest(resources=(resource,))
 
     def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> str | None:  # noqa: ARG002
-        if not answer.results:
-            raise left_out(self.describe(item))
-        self.check(Errors.for_code(answer.results[0].error_code), item, item)
-        return next((config.value for config in answer.results[0].configs if config.name == item), None)
+        broker = self.part(item, answer.results)
+        self.check(Errors.for_code(broker.error_code), item, item)
+        return next((config.value for config in broker.configs if config.name == item), None)
 
     def describe(self, item: str) -> str:
         return f"DescribeConfigs of broker setting {printable(item)}"

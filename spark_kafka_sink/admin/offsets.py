@@ -28,7 +28,6 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
-    OffsetFetchResponsePartition,
 )
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -74,17 +73,17 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
 
     def judge(self, item: OffsetQuestion, answer: OffsetFetchResponse, version: int) -> dict[TopicPartition, CommittedOffset]:
         group = answer.of(item.group_id, version)
-        if group is None:
-            raise left_out(self.describe(item))
         where = self.describe(item)
-        error = Errors.for_code(group.error_code)
-        if error and not error.retriable:
-            raise failure(error, where, item.group_id)
+        if group is None:
+            raise left_out(where)
+        self.check(Errors.for_code(group.error_code), item, item.group_id)
         offsets = {TopicPartition(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
         for partition, offset in offsets.items():
-            error = error or _error_of(offset, where, partition)
-        if error:
-            raise Retry(error)
+            error = Errors.for_code(offset.error_code)
+            if error.retriable:
+                raise Retry(error)
+            if error:
+                raise failure(error, f"{where}, partition {partition}", partition.topic)
         for partition in item.partitions or ():
             if partition not in offsets:  # it may have an offset, so the result must not say that it has none
                 raise left_out(f"{where}, partition {partition}")
@@ -96,13 +95,6 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
 
     def describe(self, item: OffsetQuestion) -> str:
         return f"OffsetFetch of group {printable(item.group_id)}"
-
-
-def _error_of(answer: OffsetFetchResponsePartition, where: str, partition: TopicPartition) -> ErrorCode:
-    error = Errors.for_code(answer.error_code)
-    if error and not error.retriable:
-        raise failure(error, f"{where}, partition {partition}", partition.topic)
-    return error
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopic, ...]:

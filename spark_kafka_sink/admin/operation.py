@@ -7,7 +7,7 @@ operation for the same broker may share a request; the answer to each item is ju
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -21,6 +21,7 @@ from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.schema import Request
 
 ItemT = TypeVar("ItemT")
+PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 
 
@@ -93,6 +94,12 @@ class Operation(ABC, Generic[ItemT, ResultT]):
     @abstractmethod
     def describe(self, item: ItemT) -> str:
         """The item in words, for errors and logs: "EndTxn of transactional id x"."""
+
+    def part(self, item: ItemT, parts: Iterable[PartT]) -> PartT:
+        """The first of the parts of an answer that are about the item. Raises ProtocolError if there is none."""
+        for part in parts:
+            return part
+        raise left_out(self.describe(item))
 
     def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:
         """Raise what an error in an answer means: Retry if it is retriable, else `failure`, whose `resource` this is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.admin.operation import Operation, left_out
+from spark_kafka_sink.admin.operation import Operation
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -31,9 +31,7 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
         return DescribeGroupsRequest(groups=tuple(items), include_authorized_operations=tells)
 
     def judge(self, item: str, answer: DescribeGroupsResponse, version: int) -> frozenset[AclOperation] | None:  # noqa: ARG002
-        group = next((each for each in answer.groups if each.group_id == item), None)
-        if group is None:
-            raise left_out(self.describe(item))
+        group = self.part(item, (each for each in answer.groups if each.group_id == item))
         self.check(Errors.for_code(group.error_code), item, item)
         return authorized_operations(group.authorized_operations)
 

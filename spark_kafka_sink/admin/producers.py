@@ -94,9 +94,7 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | No
 
     def judge(self, item: TopicPartition, answer: DescribeProducersResponse, version: int) -> dict[int, ActiveProducer] | None:  # noqa: ARG002
         parts = (each for topic in answer.topics if topic.name == item.topic for each in topic.partitions)
-        partition = next((each for each in parts if each.partition_index == item.partition), None)
-        if partition is None:
-            raise left_out(self.describe(item))
+        partition = self.part(item, (each for each in parts if each.partition_index == item.partition))
         error = Errors.for_code(partition.error_code)
         if error in _ELSEWHERE:
             return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Operation, Retry, failure, left_out
+from spark_kafka_sink.admin.operation import Operation, Retry, failure
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -232,9 +232,7 @@ class DescribeTransactions(Operation[str, TransactionDescription | None]):
         return DescribeTransactionsRequest(transactional_ids=tuple(items))
 
     def judge(self, item: str, answer: DescribeTransactionsResponse, version: int) -> TransactionDescription | None:  # noqa: ARG002
-        described = next((each for each in answer.transaction_states if each.transactional_id == item), None)
-        if described is None:
-            raise left_out(self.describe(item))
+        described = self.part(item, (each for each in answer.transaction_states if each.transactional_id == item))
         error = Errors.for_code(described.error_code)
         if error == Errors.TRANSACTIONAL_ID_NOT_FOUND:
             return None
