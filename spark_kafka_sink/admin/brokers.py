@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.admin.operation import Done, Operation, Retry, left_out, retry_or_raise
+from spark_kafka_sink.admin.operation import Operation, Retry, failure
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey, keys_per_request, read_coordinator
@@ -17,11 +17,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     ResourceType,
 )
-from spark_kafka_sink.protocol.messages.find_coordinator import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    KeyType,
-)
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse, KeyType
 
 
 @dataclass(frozen=True)
@@ -43,9 +39,11 @@ class FindCoordinator(Operation[CoordinatorKey, Node]):
     def message(self, items: Sequence[CoordinatorKey], node_id: int, version: int) -> FindCoordinatorRequest:  # noqa: ARG002
         return FindCoordinatorRequest.for_keys(self.key_type, [item.key for item in items])
 
-    def judge(self, item: CoordinatorKey, answer: FindCoordinatorResponse, version: int) -> Done[Node] | Retry:
+    def judge(self, item: CoordinatorKey, answer: FindCoordinatorResponse, version: int) -> Node:
         found = read_coordinator(item, answer, version)
-        return Done(found) if isinstance(found, Node) else retry_or_raise(found, self.describe(item), item.key)
+        if isinstance(found, Node):
+            return found
+        raise Retry(found) if found.retriable else failure(found, self.describe(item), item.key)
 
     def describe(self, item: CoordinatorKey) -> str:
         return f"FindCoordinator of {item.kind} {printable(item.key)}"
@@ -63,13 +61,10 @@ class DescribeBrokerConfig(Operation[str, str | None]):
         )
         return DescribeConfigsRequest(resources=(resource,))
 
-    def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> Done[str | None] | Retry:  # noqa: ARG002
-        if not answer.results:
-            raise left_out(self.describe(item))
-        error = Errors.for_code(answer.results[0].error_code)
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
-        return Done(next((config.value for config in answer.results[0].configs if config.name == item), None))
+    def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> str | None:  # noqa: ARG002
+        broker = self.part(item, answer.results)
+        self.check(Errors.for_code(broker.error_code), item, item)
+        return next((config.value for config in broker.configs if config.name == item), None)
 
     def describe(self, item: str) -> str:
         return f"DescribeConfigs of broker setting {printable(item)}"

@@ -20,15 +20,7 @@ from typing import Any
 
 from spark_kafka_sink.admin.brokers import FindCoordinator
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
-from spark_kafka_sink.admin.operation import (
-    ANY_BROKER,
-    AnyBroker,
-    Ask,
-    Broker,
-    BrokerGoneError,
-    Operation,
-    Retry,
-)
+from spark_kafka_sink.admin.operation import ANY_BROKER, AnyBroker, Ask, Broker, BrokerGoneError, Operation, Retry
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
@@ -196,7 +188,7 @@ class Call:
         """The node to send to; None if there is none at the moment. Ids of brokers are known after the first metadata."""
         if isinstance(place, int):
             return place
-        cluster = self._access.cluster()
+        cluster = self._access.metadata.cluster()
         if place is ANY_BROKER:
             return None if cluster.is_bootstrap else self._network.least_loaded_node(now_ms)
         assert isinstance(place, Broker)
@@ -263,15 +255,14 @@ class Call:
 
     def _judge(self, pending: _PendingAsk, response: ClientResponse) -> None:
         try:
-            verdict = pending.ask.operation.judge(pending.ask.item, response.message, response.version)
+            result = pending.ask.operation.judge(pending.ask.item, response.message, response.version)
+        except Retry as retry:
+            trouble = f"node {response.request.node_id} answers {retry.error}"
+            self._retry(pending, trouble, find=retry.error.find_coordinator)
         except KafkaError as error:
             pending.settle(error)
-            return
-        if isinstance(verdict, Retry):
-            trouble = f"node {response.request.node_id} answers {verdict.error}"
-            self._retry(pending, trouble, find=verdict.error.find_coordinator)
         else:
-            pending.settle(verdict.value)
+            pending.settle(result)
 
 
 def _loss(response: ClientResponse) -> str:

@@ -11,7 +11,6 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaTimeoutError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
-from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.coordinators import CoordinatorDirectory
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.network.metadata import Metadata
@@ -47,9 +46,6 @@ class ClusterAccess:
         self.coordinators = CoordinatorDirectory(self.network)
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random or Random())
 
-    def cluster(self) -> Cluster:
-        return self.metadata.cluster()
-
     def backoff_ms(self, failures: int) -> int:
         """How long to wait before the next attempt after this many failed ones (KIP-580)."""
         return max(self._backoff.backoff_ms(failures - 1), LEAST_BACKOFF_MS)
@@ -64,7 +60,7 @@ class ClusterAccess:
 
     def timeout_error(self, what: str, timeout_ms: int, trouble: str) -> KafkaTimeoutError:
         connections = self.metadata.last_connection_error()
-        if self.cluster().is_bootstrap:
+        if self.metadata.cluster().is_bootstrap:
             return KafkaTimeoutError(
                 f"no broker answered: {connections or 'no connection failed, but there was no response'}; check"
                 f" bootstrap.servers and the network ({what}, within {timeout_ms} ms)",

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Done, Operation, Retry, failure, left_out
+from spark_kafka_sink.admin.operation import Operation, Retry, failure, left_out
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -28,7 +28,6 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
-    OffsetFetchResponsePartition,
 )
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -72,41 +71,30 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
             require_stable=self.require_stable,
         )
 
-    def judge(
-        self, item: OffsetQuestion, answer: OffsetFetchResponse, version: int
-    ) -> Done[dict[TopicPartition, CommittedOffset]] | Retry:
+    def judge(self, item: OffsetQuestion, answer: OffsetFetchResponse, version: int) -> dict[TopicPartition, CommittedOffset]:
         group = answer.of(item.group_id, version)
-        if group is None:
-            raise left_out(self.describe(item))
         where = self.describe(item)
-        error = Errors.for_code(group.error_code)
-        if error and not error.retriable:
-            raise failure(error, where, item.group_id)
+        if group is None:
+            raise left_out(where)
+        self.check(Errors.for_code(group.error_code), item, item.group_id)
         offsets = {TopicPartition(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
         for partition, offset in offsets.items():
-            error = error or _error_of(offset, where, partition)
-        if error:
-            return Retry(error)
+            error = Errors.for_code(offset.error_code)
+            if error.retriable:
+                raise Retry(error)
+            if error:
+                raise failure(error, f"{where}, partition {partition}", partition.topic)
         for partition in item.partitions or ():
             if partition not in offsets:  # it may have an offset, so the result must not say that it has none
                 raise left_out(f"{where}, partition {partition}")
-        return Done(
-            {
-                partition: CommittedOffset(offset.committed_offset, offset.metadata or "")
-                for partition, offset in offsets.items()
-                if offset.committed_offset != NO_OFFSET
-            }
-        )
+        return {
+            partition: CommittedOffset(offset.committed_offset, offset.metadata or "")
+            for partition, offset in offsets.items()
+            if offset.committed_offset != NO_OFFSET
+        }
 
     def describe(self, item: OffsetQuestion) -> str:
         return f"OffsetFetch of group {printable(item.group_id)}"
-
-
-def _error_of(answer: OffsetFetchResponsePartition, where: str, partition: TopicPartition) -> ErrorCode:
-    error = Errors.for_code(answer.error_code)
-    if error and not error.retriable:
-        raise failure(error, f"{where}, partition {partition}", partition.topic)
-    return error
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopic, ...]:
@@ -145,7 +133,7 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
         ]
         return OffsetCommitRequest(group_id=item.group_id, topics=tuple(topics))
 
-    def judge(self, item: OffsetsToCommit, answer: OffsetCommitResponse, version: int) -> Done[None] | Retry:  # noqa: ARG002
+    def judge(self, item: OffsetsToCommit, answer: OffsetCommitResponse, version: int) -> None:  # noqa: ARG002
         errors = {
             TopicPartition(topic.name, partition.partition_index): Errors.for_code(partition.error_code)
             for topic in answer.topics
@@ -158,7 +146,8 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
         for partition, error in failed.items():
             if error == Errors.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
                 raise self._failure(item, partition, error)
-        return Retry(next(iter(failed.values()))) if failed else Done(None)
+        for error in failed.values():
+            raise Retry(error)
 
     def _failure(self, item: OffsetsToCommit, partition: TopicPartition, error: ErrorCode) -> KafkaError:
         where = f"{self.describe(item)}, partition {partition}"

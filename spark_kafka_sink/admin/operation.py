@@ -7,17 +7,12 @@ operation for the same broker may share a request; the answer to each item is ju
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from spark_kafka_sink.errors import (
-    KafkaError,
-    NetworkError,
-    ProtocolError,
-    UnsupportedVersionError,
-)
+from spark_kafka_sink.errors import KafkaError, NetworkError, ProtocolError, UnsupportedVersionError
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -26,6 +21,7 @@ from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.schema import Request
 
 ItemT = TypeVar("ItemT")
+PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 
 
@@ -47,16 +43,12 @@ class Broker(NamedTuple):
 Target = AnyBroker | Broker | CoordinatorKey  # RequestClient looks a coordinator up if it does not know it
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Generic[ResultT]):
-    value: ResultT
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Exception):
     """Retry after a back-off; if the error says so, look up the coordinator again first."""
 
-    error: ErrorCode
+    def __init__(self, error: ErrorCode) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class BrokerGoneError(NetworkError):
@@ -96,12 +88,25 @@ class Operation(ABC, Generic[ItemT, ResultT]):
         """The request for these items to this node. If it raises KafkaError, all of the items fail with that error."""
 
     @abstractmethod
-    def judge(self, item: ItemT, answer: Any, version: int) -> Done[ResultT] | Retry:
-        """The result of one item of a request, or that it must be retried. Raises KafkaError if the item has failed for good."""
+    def judge(self, item: ItemT, answer: Any, version: int) -> ResultT:
+        """The result of one item of a request. Raises Retry, or KafkaError if the item has failed for good."""
 
     @abstractmethod
     def describe(self, item: ItemT) -> str:
         """The item in words, for errors and logs: "EndTxn of transactional id x"."""
+
+    def part(self, item: ItemT, parts: Iterable[PartT]) -> PartT:
+        """The first of the parts of an answer that are about the item. Raises ProtocolError if there is none."""
+        for part in parts:
+            return part
+        raise left_out(self.describe(item))
+
+    def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:
+        """Raise what an error in an answer means: Retry if it is retriable, else `failure`, whose `resource` this is."""
+        if error.retriable:
+            raise Retry(error)
+        if error:
+            raise failure(error, self.describe(item), resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +132,6 @@ def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
     if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
         exception.message += " Grant the user DESCRIBE_CONFIGS on the cluster."
     return exception
-
-
-def retry_or_raise(error: ErrorCode, where: str, resource: str) -> Retry:
-    """What to return for an answer with an error: Retry if the error is retriable; otherwise `failure` is raised."""
-    if error.retriable:
-        return Retry(error)
-    raise failure(error, where, resource)
 
 
 def left_out(where: str) -> ProtocolError:

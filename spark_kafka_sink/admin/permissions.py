@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.admin.operation import Done, Operation, Retry, left_out, retry_or_raise
+from spark_kafka_sink.admin.operation import Operation
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -30,19 +30,10 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
         tells = version >= FIRST_DESCRIBE_GROUPS_WITH_OPERATIONS
         return DescribeGroupsRequest(groups=tuple(items), include_authorized_operations=tells)
 
-    def judge(
-        self,
-        item: str,
-        answer: DescribeGroupsResponse,
-        version: int,  # noqa: ARG002
-    ) -> Done[frozenset[AclOperation] | None] | Retry:
-        group = next((each for each in answer.groups if each.group_id == item), None)
-        if group is None:
-            raise left_out(self.describe(item))
-        error = Errors.for_code(group.error_code)
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
-        return Done(authorized_operations(group.authorized_operations))
+    def judge(self, item: str, answer: DescribeGroupsResponse, version: int) -> frozenset[AclOperation] | None:  # noqa: ARG002
+        group = self.part(item, (each for each in answer.groups if each.group_id == item))
+        self.check(Errors.for_code(group.error_code), item, item)
+        return authorized_operations(group.authorized_operations)
 
     def describe(self, item: str) -> str:
         return f"DescribeGroups of group {printable(item)}"
@@ -66,11 +57,11 @@ class MayWriteToId(Operation[str, bool]):
         (item,) = items
         return EndTxnRequest(transactional_id=item, producer_id=NOBODYS_PRODUCER_ID, producer_epoch=0, committed=False)
 
-    def judge(self, item: str, answer: EndTxnResponse, version: int) -> Done[bool] | Retry:  # noqa: ARG002
+    def judge(self, item: str, answer: EndTxnResponse, version: int) -> bool:  # noqa: ARG002
         error = Errors.for_code(answer.error_code)
-        if not error or error == Errors.INVALID_PRODUCER_ID_MAPPING:
-            return Done(True)
-        return retry_or_raise(error, self.describe(item), item)
+        if error != Errors.INVALID_PRODUCER_ID_MAPPING:
+            self.check(error, item, item)
+        return True
 
     def describe(self, item: str) -> str:
         return f"asking whether transactional id {printable(item)} may be written (by an EndTxn that changes nothing)"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
+from spark_kafka_sink.admin.operation import Operation, failure, left_out
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -44,16 +44,15 @@ class FindLeaders(Operation[str, dict[int, int]]):
         topics = tuple(MetadataRequestTopic(name=topic) for topic in items)
         return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
 
-    def judge(self, item: str, answer: MetadataResponse, version: int) -> Done[dict[int, int]] | Retry:  # noqa: ARG002
+    def judge(self, item: str, answer: MetadataResponse, version: int) -> dict[int, int]:  # noqa: ARG002
         found = next((topic for topic in answer.topics if topic.name == item), None)
         error = Errors.for_code(answer.error_code if found is None else found.error_code)
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not self.awaits_topic:
             raise failure(error, self.describe(item), item)  # a topic that has been written to does not come into being
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
+        self.check(error, item, item)
         if found is None:
             raise left_out(self.describe(item))
-        return Done({each.partition_index: each.leader_id for each in found.partitions})
+        return {each.partition_index: each.leader_id for each in found.partitions}
 
     def describe(self, item: str) -> str:
         return f"Metadata of topic {printable(item)}"
@@ -93,32 +92,22 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | No
         (item,) = items
         return DescribeProducersRequest(topics=(TopicRequest(name=item.topic, partition_indexes=(item.partition,)),))
 
-    def judge(
-        self,
-        item: TopicPartition,
-        answer: DescribeProducersResponse,
-        version: int,  # noqa: ARG002
-    ) -> Done[dict[int, ActiveProducer] | None] | Retry:
+    def judge(self, item: TopicPartition, answer: DescribeProducersResponse, version: int) -> dict[int, ActiveProducer] | None:  # noqa: ARG002
         parts = (each for topic in answer.topics if topic.name == item.topic for each in topic.partitions)
-        partition = next((each for each in parts if each.partition_index == item.partition), None)
-        if partition is None:
-            raise left_out(self.describe(item))
+        partition = self.part(item, (each for each in parts if each.partition_index == item.partition))
         error = Errors.for_code(partition.error_code)
         if error in _ELSEWHERE:
-            return Done(None)
-        if error:
-            return retry_or_raise(error, self.describe(item), item.topic)
-        return Done(
-            {
-                producer.producer_id: ActiveProducer(
-                    producer.producer_epoch,
-                    producer.last_sequence,
-                    producer.current_txn_start_offset if producer.current_txn_start_offset >= 0 else None,
-                )
-                for producer in partition.active_producers
-                if self.producer_ids is None or producer.producer_id in self.producer_ids
-            }
-        )
+            return None
+        self.check(error, item, item.topic)
+        return {
+            producer.producer_id: ActiveProducer(
+                producer.producer_epoch,
+                producer.last_sequence,
+                producer.current_txn_start_offset if producer.current_txn_start_offset >= 0 else None,
+            )
+            for producer in partition.active_producers
+            if self.producer_ids is None or producer.producer_id in self.producer_ids
+        }
 
     def describe(self, item: TopicPartition) -> str:
         return f"DescribeProducers of partition {printable(item)}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import Any, TypeVar
 
 from spark_kafka_sink.admin.call import Call
@@ -40,7 +39,7 @@ class RequestClient:
     def __enter__(self) -> RequestClient:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -129,14 +128,14 @@ class RequestClient:
 
     def known_brokers(self) -> list[int]:
         """Return their node ids, by the latest metadata; none before the first."""
-        cluster = self._access.cluster()
+        cluster = self._access.metadata.cluster()
         return [] if cluster.is_bootstrap else sorted(node.id for node in cluster.nodes)
 
     def _listed_brokers(self, deadline_ms: int, timeout_ms: int, *, at_once: bool) -> list[int]:
         """Node ids, from a Metadata answer that is requested by this call."""
         self._access.metadata.take_error()  # discards an error of earlier calls
         version = self._access.metadata.request_update("a request goes to every broker", at_once=at_once)
-        while not self._access.is_newer_than(version) or self._access.cluster().is_bootstrap:
+        while not self._access.is_newer_than(version) or self._access.metadata.cluster().is_bootstrap:
             now_ms = self.clock.now_ms()
             if now_ms >= deadline_ms:
                 raise self._access.timeout_error("the list of brokers", timeout_ms, "")

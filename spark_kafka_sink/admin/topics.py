@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.admin.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
+from spark_kafka_sink.admin.operation import Operation, failure, left_out
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -47,17 +47,16 @@ class DescribeTopic(Operation[str, TopicDescription | None]):
             include_topic_authorized_operations=version >= FIRST_METADATA_WITH_OPERATIONS,
         )
 
-    def judge(self, item: str, answer: MetadataResponse, version: int) -> Done[TopicDescription | None] | Retry:  # noqa: ARG002
+    def judge(self, item: str, answer: MetadataResponse, version: int) -> TopicDescription | None:  # noqa: ARG002
         found = next((topic for topic in answer.topics if topic.name == item), None)
         error = Errors.for_code(answer.error_code if found is None else found.error_code)
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
-            return Done(None)
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
+            return None
+        self.check(error, item, item)
         if found is None:
             raise left_out(self.describe(item))
         partitions = sorted(found.partitions, key=lambda each: each.partition_index)
-        return Done(TopicDescription(tuple(partitions), authorized_operations(found.topic_authorized_operations)))
+        return TopicDescription(tuple(partitions), authorized_operations(found.topic_authorized_operations))
 
     def describe(self, item: str) -> str:
         return f"Metadata of topic {printable(item)}"
@@ -81,10 +80,8 @@ class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
             )
         )
 
-    def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> Done[Mapping[str, str]] | Retry:  # noqa: ARG002
-        topic = next((each for each in answer.results if each.resource_name == item), None)
-        if topic is None:
-            raise left_out(self.describe(item))
+    def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> Mapping[str, str]:  # noqa: ARG002
+        topic = self.part(item, (each for each in answer.results if each.resource_name == item))
         error = Errors.for_code(topic.error_code)
         if error == Errors.TOPIC_AUTHORIZATION_FAILED:
             denied = error.error(self.describe(item))
@@ -92,9 +89,8 @@ class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
             raise denied
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
             raise failure(error, self.describe(item), item)  # it does not come into being by this
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
-        return Done({each.name: each.value for each in topic.configs if each.name in self.names and each.value is not None})
+        self.check(error, item, item)
+        return {each.name: each.value for each in topic.configs if each.name in self.names and each.value is not None}
 
     def describe(self, item: str) -> str:
         return f"DescribeConfigs of topic {printable(item)}"

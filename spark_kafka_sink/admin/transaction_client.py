@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
@@ -106,7 +105,7 @@ class TransactionClient:
     def __enter__(self) -> TransactionClient:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -213,8 +212,8 @@ class TransactionClient:
         prepared = [PreparedTransaction(each, *identity, TRANSACTION_VERSION_2) for each, identity in fenced.items()]
         outcomes = self.end_transactions(prepared, commit=False, timeout_ms=timeout_ms)
         older = [each for each in prepared if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)]
-        begin = BeginFenced()
-        asks = [Ask(_transaction(each[0]), begin, (each, group_id)) for each in older]
+        begin = BeginFenced(group_id)
+        asks = [Ask(_transaction(each.transactional_id), begin, each) for each in older]
         answers: list[bool | KafkaError] = self._requests.ask(asks, self._within(timeout_ms))
         begun = dict(zip(older, answers, strict=True))
         outcomes |= {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
+from spark_kafka_sink.admin.operation import Operation, Retry, failure
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -48,12 +48,7 @@ class EndOutcome:
 # Kafka up to 4.3.1 answers INVALID_TXN_STATE to the commit of a transaction that has timed out, later versions PRODUCER_FENCED.
 # To version 1 of EndTxn and older ones, brokers answer INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED (KIP-588).
 _NOT_OPEN = frozenset(
-    {
-        Errors.INVALID_PRODUCER_EPOCH,
-        Errors.INVALID_TXN_STATE,
-        Errors.INVALID_PRODUCER_ID_MAPPING,
-        Errors.PRODUCER_FENCED,
-    }
+    {Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_TXN_STATE, Errors.INVALID_PRODUCER_ID_MAPPING, Errors.PRODUCER_FENCED}
 )
 
 
@@ -80,14 +75,14 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
             committed=self.commit,
         )
 
-    def judge(self, item: PreparedTransaction, answer: EndTxnResponse, version: int) -> Done[EndOutcome] | Retry:  # noqa: ARG002
+    def judge(self, item: PreparedTransaction, answer: EndTxnResponse, version: int) -> EndOutcome:  # noqa: ARG002
         error = Errors.for_code(answer.error_code)
         if not error:
-            return Done(EndOutcome(TransactionEnd.ENDED))
+            return EndOutcome(TransactionEnd.ENDED)
         if error.retriable:
-            return Retry(error)
+            raise Retry(error)
         end = TransactionEnd.NOT_OPEN if error in _NOT_OPEN else TransactionEnd.FAILED
-        return Done(EndOutcome(end, failure(error, self.describe(item), item.transactional_id)))
+        return EndOutcome(end, failure(error, self.describe(item), item.transactional_id))
 
     def describe(self, item: PreparedTransaction) -> str:
         what = "commit" if self.commit else "abort"
@@ -118,50 +113,38 @@ class FenceProducer(Operation[str, ProducerIdentity]):
         (item,) = items
         return InitProducerIdRequest(transactional_id=item, transaction_timeout_ms=self.transaction_timeout_ms)
 
-    def judge(self, item: str, answer: InitProducerIdResponse, version: int) -> Done[ProducerIdentity] | Retry:  # noqa: ARG002
-        error = Errors.for_code(answer.error_code)
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
-        return Done(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+    def judge(self, item: str, answer: InitProducerIdResponse, version: int) -> ProducerIdentity:  # noqa: ARG002
+        self.check(Errors.for_code(answer.error_code), item, item)
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
     def describe(self, item: str) -> str:
         return f"InitProducerId of transactional id {printable(item)}"
 
 
-class BeginFenced(Operation[tuple[PreparedTransaction, str], bool]):
+@dataclass(frozen=True)
+class BeginFenced(Operation[PreparedTransaction, bool]):
     """AddOffsetsToTxn of a group: an id that was fenced has an open transaction from here on, which any EndTxn can abort."""
+
+    group_id: str
 
     api_key = ApiKey.ADD_OFFSETS_TO_TXN
 
-    def message(
-        self,
-        items: Sequence[tuple[PreparedTransaction, str]],
-        node_id: int,  # noqa: ARG002
-        version: int,  # noqa: ARG002
-    ) -> AddOffsetsToTxnRequest:
-        ((fenced, group_id),) = items
+    def message(self, items: Sequence[PreparedTransaction], node_id: int, version: int) -> AddOffsetsToTxnRequest:  # noqa: ARG002
+        (item,) = items
         return AddOffsetsToTxnRequest(
-            transactional_id=fenced.transactional_id,
-            producer_id=fenced.producer_id,
-            producer_epoch=fenced.producer_epoch,
-            group_id=group_id,
+            transactional_id=item.transactional_id,
+            producer_id=item.producer_id,
+            producer_epoch=item.producer_epoch,
+            group_id=self.group_id,
         )
 
-    def judge(
-        self,
-        item: tuple[PreparedTransaction, str],
-        answer: AddOffsetsToTxnResponse,
-        version: int,  # noqa: ARG002
-    ) -> Done[bool] | Retry:
-        fenced, group_id = item
+    def judge(self, item: PreparedTransaction, answer: AddOffsetsToTxnResponse, version: int) -> bool:  # noqa: ARG002
         error = Errors.for_code(answer.error_code)
-        if not error:
-            return Done(True)
-        resource = group_id if error == Errors.GROUP_AUTHORIZATION_FAILED else fenced.transactional_id
-        return retry_or_raise(error, self.describe(item), resource)
+        self.check(error, item, self.group_id if error == Errors.GROUP_AUTHORIZATION_FAILED else item.transactional_id)
+        return True
 
-    def describe(self, item: tuple[PreparedTransaction, str]) -> str:
-        return f"AddOffsetsToTxn of transactional id {printable(item[0].transactional_id)}"
+    def describe(self, item: PreparedTransaction) -> str:
+        return f"AddOffsetsToTxn of transactional id {printable(item.transactional_id)}"
 
 
 class TransactionState(StrEnum):
@@ -196,20 +179,16 @@ class ListTransactions(Operation[str, list[ListedTransaction]]):
         pattern = prefix_pattern(prefix) if prefix and version >= FIRST_VERSION_WITH_PATTERN else None
         return ListTransactionsRequest(state_filters=self.states, transactional_id_pattern=pattern)
 
-    def judge(self, item: str, answer: ListTransactionsResponse, version: int) -> Done[list[ListedTransaction]] | Retry:  # noqa: ARG002
-        error = Errors.for_code(answer.error_code)
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
+    def judge(self, item: str, answer: ListTransactionsResponse, version: int) -> list[ListedTransaction]:  # noqa: ARG002
+        self.check(Errors.for_code(answer.error_code), item, item)
         if answer.unknown_state_filters:
             unknown = printable_list(answer.unknown_state_filters)
             raise UnsupportedVersionError(f"{self.describe(item)}: the broker does not know the states {unknown}")
-        return Done(
-            [
-                ListedTransaction(transaction.transactional_id, transaction.producer_id, transaction.transaction_state)
-                for transaction in answer.transaction_states
-                if transaction.transactional_id.startswith(item)
-            ]
-        )
+        return [
+            ListedTransaction(transaction.transactional_id, transaction.producer_id, transaction.transaction_state)
+            for transaction in answer.transaction_states
+            if transaction.transactional_id.startswith(item)
+        ]
 
     def describe(self, item: str) -> str:
         return f"ListTransactions of transactional ids that begin with {printable(item)!r}"
@@ -252,32 +231,22 @@ class DescribeTransactions(Operation[str, TransactionDescription | None]):
     def message(self, items: Sequence[str], node_id: int, version: int) -> DescribeTransactionsRequest:  # noqa: ARG002
         return DescribeTransactionsRequest(transactional_ids=tuple(items))
 
-    def judge(
-        self,
-        item: str,
-        answer: DescribeTransactionsResponse,
-        version: int,  # noqa: ARG002
-    ) -> Done[TransactionDescription | None] | Retry:
-        described = next((each for each in answer.transaction_states if each.transactional_id == item), None)
-        if described is None:
-            raise left_out(self.describe(item))
+    def judge(self, item: str, answer: DescribeTransactionsResponse, version: int) -> TransactionDescription | None:  # noqa: ARG002
+        described = self.part(item, (each for each in answer.transaction_states if each.transactional_id == item))
         error = Errors.for_code(described.error_code)
         if error == Errors.TRANSACTIONAL_ID_NOT_FOUND:
-            return Done(None)
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
+            return None
+        self.check(error, item, item)
         partitions = (TopicPartition(topic.topic, each) for topic in described.topics for each in topic.partitions)
         started_ms = described.transaction_start_time_ms
-        return Done(
-            TransactionDescription(
-                transactional_id=item,
-                state=described.transaction_state,
-                producer_id=described.producer_id,
-                producer_epoch=described.producer_epoch,
-                timeout_ms=described.transaction_timeout_ms,
-                start_time_ms=started_ms if 0 <= started_ms <= LATEST_START_MS else None,
-                partitions=frozenset(partitions),
-            )
+        return TransactionDescription(
+            transactional_id=item,
+            state=described.transaction_state,
+            producer_id=described.producer_id,
+            producer_epoch=described.producer_epoch,
+            timeout_ms=described.transaction_timeout_ms,
+            start_time_ms=started_ms if 0 <= started_ms <= LATEST_START_MS else None,
+            partitions=frozenset(partitions),
         )
 
     def describe(self, item: str) -> str:

@@ -105,20 +105,16 @@ def read_subject(name: str) -> str:
     return name
 
 
-def _format(name: str) -> str:
-    return name.lower()
-
-
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # SinkOptions has these methods, which cost time to make
 class FormatOptions:
     """Checked options. An attribute is named as the key."""
 
     # fmt: off
-    value_format: str = option("valueFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True, convert=_format,
+    value_format: str = option("valueFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True,
         doc="binary: the value is bytes or a string, written as it is. avro: a struct, or any other type that Avro has, is "
             "encoded with a schema of the registry. framed: bytes or strings that are encoded already get the frame of a "
             "registered schema; they are not checked.")
-    key_format: str = option("keyFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True, convert=_format,
+    key_format: str = option("keyFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True,
         doc="The same for the key.")
     value_schema: SchemaReference | None = option("valueSchema", SCHEMA, default=None, non_empty=True, convert=read_reference,
         doc="The value's schema: latest, a version of the subject (3), an id (id:42), or the text of an Avro schema. Not set: "
@@ -234,10 +230,9 @@ def format_conflicts(values: Mapping[str, Any], own: Mapping[str, object], regis
         own: what the user has given, by key.
         registry: checked too; None if no option names one.
     """
-    given_formats = [f"{part}Format" for part in PARTS_WITH_FORMAT if f"{part}Format" in own and f"{part}_format" not in values]
-    formats = {part: values.get(f"{part}_format", BINARY) for part in (VALUE_PART, KEY_PART)}
-    if given_formats:
+    if any(f"{part}Format" in own and f"{part}_format" not in values for part in PARTS_WITH_FORMAT):
         return  # an invalid format is a problem of its own
+    formats = {part: values.get(f"{part}_format", BINARY) for part in (VALUE_PART, KEY_PART)}
     for part, format_name in formats.items():
         yield from _part_conflicts(part, format_name, values, own, registry)
     used = [f"{part}Format={name}" for part, name in formats.items() if name != BINARY]

@@ -8,6 +8,7 @@ Laws: all problems of a configuration are reported together; a secret never show
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import re
@@ -89,11 +90,9 @@ def _parse_integer(value: object, type_name: str, highest: int) -> int:
 
 
 def _parse_double(value: object) -> float:
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
+    with contextlib.suppress(ValueError):
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
             return float(value)
-        except ValueError as error:
-            raise InvalidValueError("Not a number of type DOUBLE") from error
     raise InvalidValueError("Not a number of type DOUBLE")
 
 
@@ -151,7 +150,7 @@ class Option:
     at_most: float | None = None
     or_exactly: float | None = None  # one value below at_least that is allowed too, like -1 for a codec's default
     choices: tuple[str, ...] = ()
-    ignore_case: bool = False
+    ignore_case: bool = False  # of choices; the value is the choice as it stands there
     non_empty: bool = False
     is_file: bool = False  # the path of a file on the machine where the producer runs
     convert: Callable[[Any], object] | None = None  # from the checked value to the attribute's; may raise InvalidValueError
@@ -164,6 +163,8 @@ class Option:
             allowed = self.allowed()
             raise InvalidValueError(f"{error}; allowed: {allowed}" if allowed else str(error)) from None
         self._check(parsed)
+        if self.choices:
+            parsed = self._choice(parsed)
         return parsed if self.convert is None else self.convert(parsed)
 
     def _check(self, value: Any) -> None:
@@ -174,14 +175,14 @@ class Option:
             raise InvalidValueError(f"Value must be no more than {self.at_most}{both}")
         if self.non_empty and not value:
             raise InvalidValueError("String must be non-empty")
-        if self.choices and not self._is_choice(value):
-            how = "String must be one of (case insensitive)" if self.ignore_case else "String must be one of"
-            raise InvalidValueError(f"{how}: {', '.join(self.choices)}")
 
-    def _is_choice(self, value: str) -> bool:
-        if self.ignore_case:
-            return value.lower() in (choice.lower() for choice in self.choices)
-        return value in self.choices
+    def _choice(self, value: Any) -> str:
+        """The choice as it is declared, in whatever case the user wrote it."""
+        for choice in self.choices:
+            if value == choice or (self.ignore_case and value.lower() == choice.lower()):
+                return choice
+        how = "String must be one of (case insensitive)" if self.ignore_case else "String must be one of"
+        raise InvalidValueError(f"{how}: {', '.join(self.choices)}")
 
     def allowed(self) -> str:
         """The allowed values in words; empty if every value of the type is allowed."""

@@ -161,7 +161,6 @@ class ProducerConfig(SecurityConfig):
         doc="The metadata of a topic that gets no records for this long is dropped.")
     metadata_recovery_strategy: str = option(
         "metadata.recovery.strategy", STRING, default="rebootstrap", choices=("none", "rebootstrap"), ignore_case=True,
-        convert=str.lower,
         doc="When no known broker is available: rebootstrap: start again from bootstrap.servers; none: use the known brokers "
             "only.")
     metadata_recovery_rebootstrap_trigger_ms: int = option(

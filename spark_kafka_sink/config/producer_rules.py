@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_kafka_sink.config import sasl
 from spark_kafka_sink.config.dotted_names import (
@@ -32,29 +32,22 @@ ACKS_ALL = -1
 Values = dict[str, Any]
 
 
-Rule = Callable[[Values], Iterator[str]]
-Default = Callable[[Values], None]
-PRODUCER_RULES: list[tuple[tuple[str, ...], Rule | Default]] = []
+Rule = Callable[[Values], Iterator[str] | None]
+PRODUCER_RULES: list[tuple[tuple[str, ...], Rule]] = []
+RuleT = TypeVar("RuleT", bound=Rule)
 
 
-def rule(*keys: str) -> Callable[[Rule], Rule]:
-    """Add the function below to PRODUCER_RULES. It yields problems. `keys`: it is skipped if one of them has an invalid value."""
+def rule(*keys: str) -> Callable[[RuleT], RuleT]:
+    """Add the function below to PRODUCER_RULES. `keys`: it is skipped if one of them has an invalid value."""
 
-    def add(function: Rule) -> Rule:
+    def add(function: RuleT) -> RuleT:
         PRODUCER_RULES.append((keys, function))
         return function
 
     return add
 
 
-def default(*keys: str) -> Callable[[Default], Default]:
-    """Add the function below to PRODUCER_RULES. It assigns values. `keys`: as for `rule`."""
-
-    def add(function: Default) -> Default:
-        PRODUCER_RULES.append((keys, function))
-        return function
-
-    return add
+default = rule  # the same, before a function that assigns values
 
 
 @rule("bootstrap.servers")

@@ -26,7 +26,6 @@ from spark_kafka_sink.config.option import (
     Option,
     as_text,
     conceal,
-    join_problems,
     nearest_key,
     option,
     read_all,
@@ -36,7 +35,7 @@ from spark_kafka_sink.config.option import (
 from spark_kafka_sink.config.sasl import ALLOWED_URLS, LOOPBACK
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
 from spark_kafka_sink.config.security_config import STORE_TYPES
-from spark_kafka_sink.errors import ConfigError, printable
+from spark_kafka_sink.errors import printable
 
 # What options may name, for a process that runs writes of others.
 ALLOWED_REGISTRY_URLS = "PYKAFKA_SINK_SCHEMA_REGISTRY_ALLOWED_URLS"
@@ -184,12 +183,12 @@ class RegistryConfig:
 
     # login
     basic_auth_credentials_source: str | None = option("basic.auth.credentials.source", STRING, default=None,
-        choices=(FROM_URL, USER_INFO), ignore_case=True, convert=str.upper,
+        choices=(FROM_URL, USER_INFO), ignore_case=True,
         doc="Where user and password are: in basic.auth.user.info, or in the URL. Not set: where they are found.")
     basic_auth_user_info: Secret | None = option("basic.auth.user.info", PASSWORD, default=None,
         doc="User and password, as user:password.")
     bearer_auth_credentials_source: str | None = option("bearer.auth.credentials.source", STRING, default=None,
-        choices=(STATIC_TOKEN, OAUTH_TOKEN), ignore_case=True, convert=str.upper,
+        choices=(STATIC_TOKEN, OAUTH_TOKEN), ignore_case=True,
         doc="STATIC_TOKEN: bearer.auth.token. OAUTHBEARER: tokens from bearer.auth.issuer.endpoint.url. Not set: the one "
             "whose options are set.")
     bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, convert=_token,
@@ -211,7 +210,7 @@ class RegistryConfig:
         "schema.registry.ssl.truststore.location", STRING, default=None, is_file=True,
         doc="File with the trusted certificates, PEM or PKCS12; not set: those of the operating system.")
     schema_registry_ssl_truststore_type: str | None = option(
-        "schema.registry.ssl.truststore.type", STRING, default=None, choices=STORE_TYPES, ignore_case=True, convert=str.upper,
+        "schema.registry.ssl.truststore.type", STRING, default=None, choices=STORE_TYPES, ignore_case=True,
         doc="File format of the truststore; not set: as the file is.")
     schema_registry_ssl_truststore_password: Secret | None = option(
         "schema.registry.ssl.truststore.password", PASSWORD, default=None, doc="Password of a PKCS12 truststore.")
@@ -221,7 +220,7 @@ class RegistryConfig:
         "schema.registry.ssl.keystore.location", STRING, default=None, is_file=True,
         doc="File with the client's certificate and private key, PEM or PKCS12, for a registry that asks for one.")
     schema_registry_ssl_keystore_type: str | None = option(
-        "schema.registry.ssl.keystore.type", STRING, default=None, choices=STORE_TYPES, ignore_case=True, convert=str.upper,
+        "schema.registry.ssl.keystore.type", STRING, default=None, choices=STORE_TYPES, ignore_case=True,
         doc="File format of the keystore; not set: as the file is.")
     schema_registry_ssl_keystore_password: Secret | None = option(
         "schema.registry.ssl.keystore.password", PASSWORD, default=None, doc="Password of a PKCS12 keystore.")
@@ -276,22 +275,8 @@ class RegistryConfig:
         return conceal(named, REGISTRY_KEYS)
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, object]) -> RegistryConfig:
-        """Read a configuration by these keys; others are ignored. Never blocks.
-
-        Raises:
-            ConfigError: with all problems.
-        """
-        mapping = cls.pick(mapping)
-        problems: list[str] = []
-        config = cls.check(mapping, problems)
-        if problems:
-            raise ConfigError(join_problems(problems))
-        return config
-
-    @classmethod
     def check(cls, mapping: Mapping[str, object], problems: list[str]) -> RegistryConfig:
-        """As from_mapping, for what `pick` returned; adds what is wrong to `problems`, and then the result must not be used."""
+        """Read what `pick` returned. Adds what is wrong to `problems`; then the result must not be used. Never blocks."""
         given = {key: value for key, value in mapping.items() if value is not None}
         problems.extend(_unknown(given))
         values: dict[str, Any] = read_all(rows_of(cls), given, problems)

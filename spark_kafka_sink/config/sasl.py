@@ -100,7 +100,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_entry(values: Mapping[str, Any]) -> JaasEntry | JaasProblem:
-    """The entry of sasl.jaas.config; NO_OPTIONS if the option is not set."""
+    """The entry of sasl.jaas.config; NO_JAAS_ENTRY if the option is not set."""
     secret = values["sasl_jaas_config"]
     return NO_JAAS_ENTRY if secret is None else parse_jaas(secret.reveal())
 

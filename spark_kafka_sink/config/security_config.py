@@ -52,7 +52,7 @@ class SecurityConfig:
     # fmt: off
     security_protocol: str = option(
         "security.protocol", STRING, default="PLAINTEXT", choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        ignore_case=True, convert=str.upper,
+        ignore_case=True,
         doc="Protocol to communicate with brokers: with TLS (SSL, SASL_SSL) or without, with authentication by SASL (SASL_…) or "
             "without.")
 
@@ -65,7 +65,6 @@ class SecurityConfig:
     ssl_cipher_suites: tuple[str, ...] = option("ssl.cipher.suites", LIST, default="",
         doc="Cipher suites to offer, by Java's names or OpenSSL's; empty: OpenSSL's default.")
     ssl_keystore_type: str = option("ssl.keystore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
-        convert=str.upper,
         doc="File format of the keystore; not set: PEM or PKCS12, as the file is. JKS is rejected with an error that shows the "
             "command to convert it.")
     ssl_keystore_location: str | None = option("ssl.keystore.location", STRING, default=None, is_file=True,
@@ -79,7 +78,6 @@ class SecurityConfig:
     ssl_key_password: Secret | None = option("ssl.key.password", PASSWORD, default=None,
         doc="Password of an encrypted PEM private key.")
     ssl_truststore_type: str = option("ssl.truststore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
-        convert=str.upper,
         doc="File format of the truststore; as for ssl.keystore.type.")
     ssl_truststore_location: str | None = option("ssl.truststore.location", STRING, default=None, is_file=True,
         doc="File with the trusted certificates, on each executor, or sent with --files; not set: those of the operating system.")

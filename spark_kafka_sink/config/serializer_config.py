@@ -8,7 +8,7 @@ format_options.py has those of the sink.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.config.format_options import (
@@ -90,15 +90,10 @@ def read_serializer_options(given: Mapping[str, object], parts: Sequence[str]) -
 
 def _conflicts(
     part: str, config: SerializerConfig, registry: RegistryConfig, given: Mapping[str, object], *, is_used: bool
-) -> list[str]:
+) -> Iterator[str]:
     schema: SchemaReference | None = getattr(config, f"{part}_schema")
     names = [key for key in SERIALIZER_KEYS if key.startswith(f"{part}.") and given.get(key) is not None]
-    if not is_used:
-        return (
-            [f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: set {part}.serializer=avro"]
-            if names
-            else []
-        )
-    if schema is not None and schema.kind != LATEST and registry.use_latest_version:
-        return [f"{part}.schema={schema} contradicts use.latest.version=true: remove one of the two"]
-    return []
+    if names and not is_used:
+        yield f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: set {part}.serializer=avro"
+    if is_used and schema is not None and schema.kind != LATEST and registry.use_latest_version:
+        yield f"{part}.schema={schema} contradicts use.latest.version=true: remove one of the two"

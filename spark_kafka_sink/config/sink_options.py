@@ -84,10 +84,6 @@ FAIL_TASK, SKIP, DEAD_LETTER = OUTCOMES = ("fail", "skip", "deadLetter")
 KEEP_FIRST = "keepFirst"
 
 
-def _outcome(name: str) -> str:
-    return next(outcome for outcome in OUTCOMES if outcome.lower() == name.lower())
-
-
 @dataclass(frozen=True, slots=True)
 class SinkOptions(FormatOptions):
     """Checked options of a write. Names are not case-sensitive, as everywhere in Spark."""
@@ -97,7 +93,6 @@ class SinkOptions(FormatOptions):
         doc="Topic of all rows; overrides a `topic` column.")
     delivery_guarantee: str = option(
         "deliveryGuarantee", STRING, default=AT_LEAST_ONCE, choices=(AT_LEAST_ONCE, NO_GUARANTEE, EXACTLY_ONCE), ignore_case=True,
-        convert=str.lower,
         doc="at-least-once: a task succeeds only when all in-sync replicas have acknowledged every row. exactly-once: readers "
             "with isolation.level=read_committed see each row once, and nothing of a write that fails. none: kafka.acks decides.")
     transactional_id_prefix: str | None = option("transactionalIdPrefix", STRING, default=None, non_empty=True,
@@ -114,7 +109,6 @@ class SinkOptions(FormatOptions):
         doc="exactly-once: true allows a df.write without a name. A repetition writes all of its rows again.")
     on_non_deterministic_replay: str = option(
         "onNonDeterministicReplay", STRING, default=FAIL_TASK, choices=(FAIL_TASK, KEEP_FIRST), ignore_case=True,
-        convert=lambda text: KEEP_FIRST if text.lower() == KEEP_FIRST.lower() else FAIL_TASK,
         doc="exactly-once: when a repetition of a committed write brings other rows. fail: it is an error. keepFirst: none of "
             "them is written, with a warning, and the report counts them.")
     marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
@@ -126,11 +120,11 @@ class SinkOptions(FormatOptions):
         doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp, by which brokers "
             "delete old records.")
     on_record_too_large: str = option(
-        "onRecordTooLarge", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True, convert=_outcome,
+        "onRecordTooLarge", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True,
         doc="What happens to a row that is larger than max.request.size or than the topic accepts. fail: the task fails. skip: "
             "the row is left out. deadLetter: it is written to deadLetterTopic.")
     on_invalid_record: str = option(
-        "onInvalidRecord", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True, convert=_outcome,
+        "onInvalidRecord", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True,
         doc="The same for a row that cannot be written, such as one with a null topic, or that a broker rejects (INVALID_RECORD, "
             "INVALID_TIMESTAMP).")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,

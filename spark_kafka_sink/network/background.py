@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkError, printable
@@ -28,15 +28,6 @@ class Background(NamedTuple):
 class Outcome(NamedTuple):
     result: Any
     error: KafkaError | None
-
-
-class Worker(Protocol):
-    """What ConnectionSetup needs; tests pass one without threads."""
-
-    def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None: ...
-    def finished(self) -> list[tuple[int, Outcome]]: ...
-    def overdue(self, now_ms: int) -> list[int]: ...
-    def forget(self, node_id: int) -> None: ...
 
 
 # After this time a work with the same key is started again. glibc's resolver reads answers over TCP without any time-out.

@@ -28,7 +28,7 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, NodeApiVersions, SaslDetection, Session, Step
 from spark_kafka_sink.network.kafka_client import ClientRequest, InFlightRequest
-from spark_kafka_sink.network.selector import Selectable
+from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.protocol.schema import Request
@@ -73,7 +73,7 @@ class BrokerConnection:
         config: client.id, back-off, time-outs, and how many requests may be in flight.
     """
 
-    def __init__(self, node: Node, config: ProducerConfig, selector: Selectable, random: Random) -> None:
+    def __init__(self, node: Node, config: ProducerConfig, selector: Selector, random: Random) -> None:
         self.node = node
         self.state = ConnectionState.DISCONNECTED
         self.in_flight: deque[InFlightRequest] = deque()  # sent and not answered, oldest first; any thread may read its length

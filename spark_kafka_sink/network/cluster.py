@@ -56,6 +56,7 @@ class Topic(NamedTuple):
     is_internal: bool = False
 
 
+_NO_TOPIC = Topic(None, MappingProxyType({}))
 _UNCHANGED = Topic(None, MappingProxyType({}))  # its identity counts
 
 
@@ -104,9 +105,6 @@ class Topics(Mapping[str, Topic]):
         return sum(1 for _ in self)
 
 
-_NO_PARTITIONS: Mapping[int, PartitionInfo] = MappingProxyType({})
-
-
 class Cluster:
     """An immutable picture of the cluster."""
 
@@ -124,28 +122,27 @@ class Cluster:
         self.cluster_id = cluster_id
         self.is_bootstrap = is_bootstrap  # the nodes are bootstrap.servers; no broker has answered yet
         self._nodes = {node.id: node for node in self.nodes}
-        self.topics = (
-            topics if isinstance(topics, Topics) else Topics(topics)
-        )  # every topic that an answer mentioned, even with an error
+        # every topic that an answer mentioned, even with an error
+        self.topics = topics if isinstance(topics, Topics) else Topics(topics)
         self._available: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
 
     def node(self, node_id: int) -> Node | None:
         return self._nodes.get(node_id)
 
-    def _partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
-        found = self.topics.get(topic)
-        return _NO_PARTITIONS if found is None else found.partitions
+    def _topic(self, name: str) -> Topic:
+        found: Topic = self.topics.get(name, _NO_TOPIC)
+        return found
 
     def partition(self, topic_partition: TopicPartition) -> PartitionInfo | None:
-        return self._partitions(topic_partition.topic).get(topic_partition.partition)
+        return self._topic(topic_partition.topic).partitions.get(topic_partition.partition)
 
     def partition_count(self, topic: str) -> int | None:
         """None while the topic is unknown."""
-        return len(self._partitions(topic)) or None
+        return len(self._topic(topic).partitions) or None
 
     def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
         """Every partition of the topic, by number; empty while the topic is unknown."""
-        return tuple(info for _, info in sorted(self._partitions(topic).items()))
+        return tuple(info for _, info in sorted(self._topic(topic).partitions.items()))
 
     def available_partitions(self, topic: str) -> Sequence[PartitionInfo]:
         """The partitions that have a leader whose address is known, by number."""
@@ -166,13 +163,11 @@ class Cluster:
 
     def topic_id(self, topic: str) -> UUID | None:
         """None when the topic is unknown or the brokers do not support topic ids."""
-        found = self.topics.get(topic)
-        return None if found is None else found.id
+        return self._topic(topic).id
 
     def topic_error(self, topic: str) -> ErrorCode | None:
         """The error in the last answer about this topic."""
-        found = self.topics.get(topic)
-        return None if found is None else found.error
+        return self._topic(topic).error
 
     def __repr__(self) -> str:
         nodes, topics = printable_list(self.nodes), printable_list(sorted(self.topics))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.errors import AuthenticationError, ProtocolError, ResponseTooLargeError
@@ -28,8 +27,7 @@ _SIZE = struct.Struct(">i")
 _TLS_ALERT = b"\x15\x03"  # content type, major version: as a size it would be 352 MB
 
 
-@dataclass(frozen=True, slots=True)
-class _ExpectedResponse:
+class _ExpectedResponse(NamedTuple):
     correlation_id: int
     api_key: ApiKey
     version: int

@@ -13,7 +13,7 @@ from functools import partial
 
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable
-from spark_kafka_sink.network.background import Background, Outcome, Worker
+from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome
 from spark_kafka_sink.network.broker_connection import BrokerConnection
 from spark_kafka_sink.network.dns import Resolver, literal_addresses, look_up
 from spark_kafka_sink.network.handshake import Session, Step, authenticate, handshake
@@ -32,7 +32,7 @@ class ConnectionSetup:
     metadata: Metadata
     close: Callable[[BrokerConnection, int, Disconnect], None]  # closes a connection, and fails what is in flight on it
     login: Login | None  # None without SASL
-    worker: Worker
+    worker: BackgroundWorker
     resolve_host: Resolver
     request_timeout_ms: int  # how long a login's work may take in the background
 

@@ -20,20 +20,16 @@ logger = logging.getLogger(__name__)
 Resolver = Callable[[str, int], Sequence[Address]]  # blocks; raises OSError
 
 
-def resolve(host: str, port: int) -> list[Address]:
-    """Every address of a host, in the system's order of preference. Blocks for DNS; raises OSError."""
-    return _look_up(host, port)
-
-
 def literal_addresses(host: str, port: int) -> list[Address]:
     """The address if `host` is an IP address, empty if it is a name. Does not use DNS. Raises OSError if it is neither."""
     try:
-        return _look_up(host, port, socket.AI_NUMERICHOST)
+        return resolve(host, port, socket.AI_NUMERICHOST)
     except socket.gaierror:
         return []
 
 
-def _look_up(host: str, port: int, flags: int = 0) -> list[Address]:
+def resolve(host: str, port: int, flags: int = 0) -> list[Address]:
+    """Every address of a host, in the system's order of preference. Blocks for DNS; raises OSError."""
     if not 0 < port < 1 << 16:
         raise OSError(f"{port} is not a port")  # the system would use its lower 16 bits
     if "\0" in host:

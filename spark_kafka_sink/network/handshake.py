@@ -165,16 +165,12 @@ def _check_mechanism(answer: SaslHandshakeResponse) -> None:
         return
     failure = error.error("SaslHandshake")
     if error == Errors.UNSUPPORTED_SASL_MECHANISM:
-        failure.message += f" It offers {_in_words(answer.mechanisms)}; set sasl.mechanism to one of them."
+        failure.message += f" It offers {printable_list(answer.mechanisms) or 'none'}; set sasl.mechanism to one of them."
     elif error == Errors.ILLEGAL_SASL_STATE:
         failure.message += (
             " This listener does not seem to use SASL: connect to one that does, or set security.protocol to PLAINTEXT or SSL."
         )
     raise failure
-
-
-def _in_words(mechanisms: tuple[str, ...]) -> str:
-    return printable_list(mechanisms) or "none"
 
 
 def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:

@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
     printable,
 )
-from spark_kafka_sink.network.background import BackgroundWorker, Outcome, Worker
+from spark_kafka_sink.network.background import BackgroundWorker, Outcome
 from spark_kafka_sink.network.broker_connection import BrokerConnection
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Response
@@ -37,16 +37,14 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.sasl.login import Login
-from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
+from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
 from spark_kafka_sink.network.tls.connector import TlsConnector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport
+from spark_kafka_sink.network.transport import Address, Transport
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:
     from spark_kafka_sink.config.producer_config import ProducerConfig
-
-__all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +72,10 @@ class NetworkClient:
         clock: Clock,
         *,
         metrics: NetworkMetrics | None = None,
-        selector: Selectable | None = None,
+        selector: Selector | None = None,
         resolve_host: Resolver = resolve,
         random: Random | None = None,
-        worker: Worker | None = None,
+        worker: BackgroundWorker | None = None,
     ) -> None:
         self._config = config
         self._metadata = metadata
@@ -85,7 +83,7 @@ class NetworkClient:
         self._random = random or Random()
         self._login = login_for(config, clock, self._random)  # None without SASL
         self._metrics = metrics or NetworkMetrics()
-        self._selector: Selectable = selector or _selector(config, clock, self._metrics)
+        self._selector = selector or _selector(config, clock, self._metrics)
         self._connections: dict[int, BrokerConnection] = {}  # of every node that a connection was ever attempted to
         self._learnt: dict[int, Node] = {}  # that other answers than Metadata's have named: coordinators; latest last
         self._setup = ConnectionSetup(
@@ -472,7 +470,7 @@ def _too_large(connection: BrokerConnection) -> ResponseTooLargeError | None:
     return ResponseTooLargeError(f"node {connection.node.id} ({connection.node.address}): {error.message}")
 
 
-def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
+def _call_back(responses: list[ClientResponse]) -> None:
     """Run every callback in order. One that raises keeps no other from running; the first error is raised at the end."""
     first_error: BaseException | None = None
     for response in responses:
@@ -485,7 +483,6 @@ def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
             first_error = first_error or error
     if first_error is not None:
         raise first_error
-    return responses
 
 
 def login_for(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
@@ -511,6 +508,4 @@ def transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
     """What opens a connection, with TLS if security.protocol says so."""
     if config.security_protocol in ("SSL", "SASL_SSL"):
         return TlsConnector(config)
-    return partial(
-        PlaintextTransport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes
-    )
+    return partial(Transport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes)

@@ -6,17 +6,7 @@ Selector and NetworkClient. ProducerMetrics reads them, from any thread.
 
 from __future__ import annotations
 
-from spark_kafka_sink.metrics import (
-    Samples,
-    average,
-    average_and_max,
-    count_meter,
-    gauge,
-    meter,
-    snapshot,
-    time_and_share,
-    total,
-)
+from spark_kafka_sink.metrics import Samples, average, average_and_max, count_meter, gauge, meter, snapshot, time_and_share, total
 
 NODE_METRICS = [
     *count_meter("request", "requests", "Requests sent, handshakes and metadata included."),

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import AuthenticationError
@@ -48,22 +48,6 @@ class Disconnect(NamedTuple):
     reason: str
     error: AuthenticationError | None = None  # with AUTHENTICATION_FAILED
     timed_out: bool = False  # the client closed it because an answer did not come in time
-
-
-class Selectable(Protocol):
-    """What NetworkClient needs of a Selector."""
-
-    connected: list[int]
-    completed_sends: list[int]
-    completed_receives: list[tuple[int, Response]]
-    disconnected: dict[int, Disconnect]
-
-    def connect(self, node_id: int, address: Address, connection: Connection) -> None: ...
-    def send(self, node_id: int, buffers: list[Buffer]) -> bool: ...
-    def poll(self, timeout_ms: int) -> None: ...
-    def is_channel_ready(self, node_id: int) -> bool: ...
-    def wakeup(self) -> None: ...
-    def close(self, node_id: int | None = None) -> None: ...
 
 
 class _Send:

@@ -1,4 +1,4 @@
-"""Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls/) is the other kind of Transport.
+"""Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls/) adds encryption.
 
 No method waits. dns.py makes Addresses.
 """
@@ -12,7 +12,7 @@ import selectors
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from spark_kafka_sink.protocol.primitives import Buffer
 
@@ -32,36 +32,11 @@ class Address(NamedTuple):
         return f"[{host}]:{port}" if self.family == socket.AF_INET6 else f"{host}:{port}"
 
 
-class Transport(Protocol):
-    """Raises OSError for errors of the network, AuthenticationError if one side does not accept the other."""
+class Transport:
+    """A TCP socket. A buffer size of -1 keeps the system's default.
 
-    def fileno(self) -> int: ...
-
-    def connect(self, address: Address) -> bool:
-        """Start to connect. True if it is connected already; otherwise call finish_connect when the socket is writable."""
-        ...
-
-    def finish_connect(self) -> bool:
-        """True when bytes can be sent. Otherwise call again when one of `connect_events` has happened."""
-        ...
-
-    def connect_events(self) -> int:
-        """What an unfinished connect waits for: selectors.EVENT_READ or EVENT_WRITE."""
-        ...
-
-    def send(self, buffers: Sequence[Buffer]) -> int:
-        """Write as much of `buffers` (at most MAX_BUFFERS) as possible. Returns the number of bytes, 0 if none can be written."""
-        ...
-
-    def receive_into(self, buffer: memoryview) -> int | None:
-        """The number of bytes read; 0 at the end of the stream; None if there is nothing to read now."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class PlaintextTransport:
-    """A TCP socket. A buffer size of -1 keeps the system's default."""
+    Methods raise OSError for errors of the network, and with TLS AuthenticationError if one side does not accept the other.
+    """
 
     def __init__(self, address: Address, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
         self._socket = socket.socket(address.family, socket.SOCK_STREAM)
@@ -77,29 +52,34 @@ class PlaintextTransport:
         return self._socket.fileno()
 
     def connect(self, address: Address) -> bool:
+        """Start to connect. True if it is connected already; otherwise call finish_connect when the socket is writable."""
         error = self._socket.connect_ex(address.socket_address)
         if error not in _CONNECT_IN_PROGRESS:
             raise OSError(error, os.strerror(error))
         return error == 0
 
     def finish_connect(self) -> bool:
+        """True when bytes can be sent. Otherwise call again when one of `connect_events` has happened."""
         error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
         return True
 
     def connect_events(self) -> int:
+        """What an unfinished connect waits for: selectors.EVENT_READ or EVENT_WRITE."""
         return selectors.EVENT_WRITE
 
     def send(self, buffers: Sequence[Buffer]) -> int:
+        """Write as much of `buffers` (at most MAX_BUFFERS) as possible. Returns the number of bytes, 0 if none can be written."""
         try:
-            if sys.platform == "win32":
-                return send_joined(self._socket, buffers)
+            if sys.platform == "win32":  # its sockets have no sendmsg
+                return self._socket.send(first_bytes(buffers, JOINED_BYTES))
             return self._socket.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
             return 0
 
     def receive_into(self, buffer: memoryview) -> int | None:
+        """The number of bytes read; 0 at the end of the stream; None if there is nothing to read now."""
         try:
             return self._socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
@@ -109,11 +89,6 @@ class PlaintextTransport:
         with contextlib.suppress(OSError):  # the peer may have closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-
-def send_joined(connection: socket.socket, buffers: Sequence[Buffer]) -> int:
-    """`sendmsg` for Windows, whose sockets do not have it: writes from the first JOINED_BYTES of `buffers`."""
-    return connection.send(first_bytes(buffers, JOINED_BYTES))
 
 
 def first_bytes(buffers: Sequence[Buffer], size: int) -> memoryview:

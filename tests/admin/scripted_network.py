@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
-from spark_kafka_sink.admin.operation import Ask, Done, Operation, Retry
+from spark_kafka_sink.admin.operation import Ask, Operation, Retry
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
@@ -106,13 +106,13 @@ class Ending(Operation[str, str]):
         (item,) = items
         return EndTxnRequest(transactional_id=item, producer_id=1, producer_epoch=0, committed=True)
 
-    def judge(self, item: str, answer: EndTxnResponse, version: int) -> Done[str] | Retry:  # noqa: ARG002
+    def judge(self, item: str, answer: EndTxnResponse, version: int) -> str:  # noqa: ARG002
         error = Errors.for_code(answer.error_code)
         if error.retriable:
-            return Retry(error)
+            raise Retry(error)
         if error:
             raise error.error(item)
-        return Done(item)
+        return item
 
     def describe(self, item: str) -> str:
         return f"EndTxn of {item}"

@@ -8,12 +8,13 @@ import pytest
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
-from spark_kafka_sink.admin.operation import Done, Operation, Retry
+from spark_kafka_sink.admin.operation import Operation, Retry
 from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
 from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.admin.transaction_operations import (
     DescribeTransactions,
+    EndOutcome,
     EndTransaction,
     FenceProducer,
     ListTransactions,
@@ -63,7 +64,8 @@ FINAL_THOUGH_RETRIABLE = {(each, UNKNOWN_TOPIC) for each in (CommitOffsets, Find
 UNKNOWN = Errors.for_code(999)
 
 
-def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Done[Any] | Retry | KafkaError:
+def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Any:
+    """What is raised for an answer with this error, or the result."""
     oldest, newest = operation.versions
     limits = API_TABLE[operation.api_key]
     version = limits.max_version if newest is None else newest
@@ -73,7 +75,7 @@ def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Done
     answer = request.RESPONSE.decode(version, b"".join(map(bytes, error_response(request, error).encode(version))))
     try:
         return operation.judge(item, answer, version)
-    except KafkaError as raised:
+    except (Retry, KafkaError) as raised:
         return raised
 
 
@@ -81,15 +83,15 @@ def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Done
 def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item: Any) -> None:
     for error in [*filter(None, ERROR_CODES.values()), UNKNOWN]:
         found = verdict(operation, item, error)
-        if isinstance(found, Done) and isinstance(operation, EndTransaction):
-            assert found.value.end is not TransactionEnd.ENDED
-            found = found.value.error
-        if isinstance(found, Done):
-            assert found.value is (True if isinstance(operation, MayWriteToId) else None)
-            assert (type(operation), error) in KNOWN_ANSWERS
-        elif isinstance(found, Retry):
+        if isinstance(found, EndOutcome):
+            assert found.end is not TransactionEnd.ENDED
+            found = found.error
+        if isinstance(found, Retry):
             assert error.retriable
             assert found.error == error
+        elif not isinstance(found, KafkaError):
+            assert found is (True if isinstance(operation, MayWriteToId) else None)
+            assert (type(operation), error) in KNOWN_ANSWERS
         else:
             assert not error.retriable or (type(operation), error) in FINAL_THOUGH_RETRIABLE
             assert found.condition == f"KAFKA_{error.name}"
@@ -108,8 +110,8 @@ def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item
 )
 def test_a_missing_permission_is_named(operation: Operation[Any, Any], item: Any, error: ErrorCode, permission: str) -> None:
     found = verdict(operation, item, error)
-    if isinstance(found, Done):
-        found = found.value.error
+    if isinstance(found, EndOutcome):
+        found = found.error
     assert isinstance(found, AuthorizationError)
     assert f"Grant the user {permission}" in found.message
 

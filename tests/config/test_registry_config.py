@@ -23,6 +23,7 @@ from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.tools.properties import option_name, parse_properties
+from tests.fakes.registry_config import registry_config
 
 CANARY = "canary7Qx2zzWq"
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -33,7 +34,7 @@ def problem_of(options: dict[str, object]) -> str:
     picked = RegistryConfig.pick(options)
     assert CANARY not in repr(picked)
     with pytest.raises(ConfigError) as raised:
-        RegistryConfig.from_mapping(picked)
+        registry_config(picked)
     shown = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
     shown.stack.pop(0)  # this function's own locals
     assert CANARY not in "".join(shown.format())
@@ -41,7 +42,7 @@ def problem_of(options: dict[str, object]) -> str:
 
 
 def accepted(options: dict[str, object]) -> RegistryConfig:
-    config = RegistryConfig.from_mapping(options)
+    config = registry_config(options)
     assert CANARY not in repr(config)
     return config
 
@@ -125,7 +126,7 @@ def test_a_misspelt_name_is_a_problem_with_the_right_one(wrong: str, right: str)
 def test_names_of_others_are_left_alone() -> None:
     assert not any(map(is_registry_key, ("topic", "kafka.bootstrap.servers", "valueSchema", "linger.ms", "ssl.key.password")))
     assert RegistryConfig.pick({"topic": "orders", "bootstrap.servers": "b:1"}) == {}
-    assert not RegistryConfig.from_mapping({"topic": "orders"}).is_set
+    assert not registry_config({"topic": "orders"}).is_set
 
 
 @pytest.mark.parametrize("name", ["basic.auth.user.info", "schema.registry.basic.auth.user.info"])

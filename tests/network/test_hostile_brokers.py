@@ -31,7 +31,7 @@ from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramKeys, check_server_final
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport
+from spark_kafka_sink.network.transport import Address, Transport
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.api_versions import (
@@ -121,7 +121,7 @@ def test_a_selector_survives_any_bytes_and_disconnects_at_the_first_violation(
 ) -> None:
     clock = ManualClock()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        selector = Selector(clock, connections_max_idle_ms=-1, open_transport=PlaintextTransport)
+        selector = Selector(clock, connections_max_idle_ms=-1, open_transport=Transport)
         connection = Connection("me")
         try:
             selector.connect(1, Address(socket.AF_INET, listener.getsockname()), connection)

@@ -15,7 +15,7 @@ import pytest
 from spark_kafka_sink.network import network_client
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import MAX_POLL_MS, ChannelState, Disconnect, Selector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport
+from spark_kafka_sink.network.transport import Address, Transport
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -75,7 +75,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def selector(clock: ManualClock) -> Iterator[Selector]:
-    selector = Selector(clock, connections_max_idle_ms=MAX_IDLE_MS, open_transport=PlaintextTransport)
+    selector = Selector(clock, connections_max_idle_ms=MAX_IDLE_MS, open_transport=Transport)
     yield selector
     selector.close()
 
@@ -164,7 +164,7 @@ def test_more_buffers_than_the_kernel_takes_at_once(selector: Selector, server: 
     assert receive(peer, len(expected)) == expected
 
 
-class DripTransport(PlaintextTransport):
+class DripTransport(Transport):
     """Writes a few bytes at a time, and now and then nothing."""
 
     generator = random.Random(7)
@@ -209,7 +209,7 @@ def test_what_happened_is_listed_until_the_next_poll(selector: Selector, server:
     assert selector.disconnected == {}
 
 
-class EagerTransport(PlaintextTransport):
+class EagerTransport(Transport):
     """Is connected at once, as a Unix socket or a local one on other systems."""
 
     def connect(self, address: Address) -> bool:
@@ -310,7 +310,7 @@ def test_half_an_answer_before_the_end_is_none(selector: Selector, server: Serve
     assert selector.disconnected[1].state is ChannelState.READY
 
 
-class BrokenPipeTransport(PlaintextTransport):
+class BrokenPipeTransport(Transport):
     def send(self, buffers: Sequence[Buffer]) -> int:
         raise OSError(errno.EPIPE, f"cannot write {len(buffers)} buffers")
 
@@ -377,7 +377,7 @@ def test_closing_a_connection_reports_nothing_and_lets_go_of_its_buffers(selecto
 # WAITING
 
 
-class StubbornTransport(PlaintextTransport):
+class StubbornTransport(Transport):
     def close(self) -> None:
         super().close()
         raise OSError(errno.EIO, "cannot be closed")
@@ -473,7 +473,7 @@ def test_a_connection_that_waits_for_an_answer_is_not_idle(selector: Selector, s
 
 
 def test_idle_connections_can_be_kept_for_ever(server: Server, clock: ManualClock) -> None:
-    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=PlaintextTransport)
+    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=Transport)
     connect(selector, server)
     clock.advance(10**9)
     selector.poll(0)
@@ -499,7 +499,7 @@ def test_buffer_sizes_of_minus_one_are_the_systems() -> None:
     address = Address(socket.AF_INET, ("127.0.0.1", 1))
     with socket.socket() as untouched:
         usual = untouched.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-    transport = PlaintextTransport(address, send_buffer_bytes=-1, receive_buffer_bytes=-1)
+    transport = Transport(address, send_buffer_bytes=-1, receive_buffer_bytes=-1)
     with socket.socket(fileno=socket.dup(transport.fileno())) as view:
         assert view.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == usual
     transport.close()

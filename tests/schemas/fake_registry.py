@@ -2,7 +2,7 @@
 
     with FakeRegistry() as registry:
         registry.register("orders-value", text)          # as another client would
-        SchemaRegistry(RegistryConfig.from_mapping({"schema.registry.url": registry.url}))
+        SchemaRegistry(registry_config({"schema.registry.url": registry.url}))
 
 `requests` lists what was asked, as "GET /subjects/orders-value/versions/latest". `fail_with` makes each request, or the next
 ones, go wrong in one of the ways of Fault.

@@ -14,6 +14,7 @@ from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.registry_errors import SUBJECT_NOT_FOUND, UNREACHABLE, RegistryError
 from tests.fakes.clock import ManualClock
+from tests.fakes.registry_config import registry_config
 from tests.network.sasl.token_server import TokenServer
 from tests.schemas.fake_registry import FakeRegistry
 
@@ -42,7 +43,7 @@ def clock() -> ManualClock:
 
 def config(registry: FakeRegistry, **more: str) -> RegistryConfig:
     given = {"schema.registry.url": registry.url, "schema.registry.max.retries": "0"}
-    return RegistryConfig.from_mapping(given | {name.replace("__", "."): value for name, value in more.items()})
+    return registry_config(given | {name.replace("__", "."): value for name, value in more.items()})
 
 
 def known(registry: FakeRegistry, clock: ManualClock, **more: str) -> KnownSchemas:

@@ -31,6 +31,7 @@ from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.part_format import PartFormat, plan_part
 from spark_kafka_sink.schemas.registry import RegisteredSchema
 from spark_kafka_sink.schemas.registry_errors import INCOMPATIBLE, SCHEMA_NOT_FOUND, WRITE_RULE, RegistryError
+from tests.fakes.registry_config import registry_config
 from tests.schemas.fake_registry import FakeRegistry
 
 ROW = pa.struct([pa.field("id", pa.int64(), nullable=False)])
@@ -60,9 +61,7 @@ def known(registry: FakeRegistry) -> Iterator[KnownSchemas]:
 
 
 def config(url: str = "http://localhost:1", **more: str) -> RegistryConfig:
-    return RegistryConfig.from_mapping(
-        {"schema.registry.url": url} | {key.replace("__", "."): each for key, each in more.items()}
-    )
+    return registry_config({"schema.registry.url": url} | {key.replace("__", "."): each for key, each in more.items()})
 
 
 def planned(type: pa.DataType = ROW, settings: RegistryConfig | None = None, **options: Any) -> PartFormat:

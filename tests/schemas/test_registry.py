@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
+from tests.fakes.registry_config import registry_config
 from tests.schemas.fake_registry import FakeRegistry, send
 from tests.schemas.registry_samples import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
 
@@ -23,7 +23,7 @@ def fake() -> Iterator[FakeRegistry]:
 
 def client(fake: FakeRegistry, **options: str) -> SchemaRegistry:
     named = {key.replace("__", "."): value for key, value in options.items()}
-    return SchemaRegistry(RegistryConfig.from_mapping({"schema.registry.url": fake.url, **named}))
+    return SchemaRegistry(registry_config({"schema.registry.url": fake.url, **named}))
 
 
 # REGISTERING

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.registry_client import RegistryClient, RegistryRequest
 from spark_kafka_sink.schemas.registry_errors import RegistryError
+from tests.fakes.registry_config import registry_config
 from tests.schemas.fake_registry import FakeRegistry
 from tests.schemas.real_registries import apicurio, srfake
 from tests.schemas.registry_samples import FIRST, ID, INCOMPATIBLE, SECOND, condition, record
@@ -52,7 +52,7 @@ def subject() -> str:
 
 
 def registry_at(url: str, **options: str) -> SchemaRegistry:
-    return SchemaRegistry(RegistryConfig.from_mapping({"schema.registry.url": url, **options}))
+    return SchemaRegistry(registry_config({"schema.registry.url": url, **options}))
 
 
 def skip_srfake(request: pytest.FixtureRequest, why: str) -> None:
@@ -133,7 +133,7 @@ def test_references_come_with_the_schema(registry_url: str, registry: SchemaRegi
 
 
 def another_client(url: str, method: str, path: tuple[str, ...], body: dict[str, Any]) -> Any:
-    client = RegistryClient(RegistryConfig.from_mapping({"schema.registry.url": url}))
+    client = RegistryClient(registry_config({"schema.registry.url": url}))
     return client.call(RegistryRequest("prepare a test", method, path, body=body))
 
 

@@ -25,6 +25,7 @@ from spark_kafka_sink.schemas.registry_errors import RegistryError
 from spark_kafka_sink.schemas.registry_pools import pool_for
 from tests.fakes.certificates import Authority
 from tests.fakes.clock import ManualClock
+from tests.fakes.registry_config import registry_config
 from tests.network.sasl.token_server import TokenServer
 from tests.schemas.fake_registry import FakeRegistry, Fault, answers, hangs_up, stops_halfway
 from tests.schemas.registry_samples import FIRST, condition
@@ -49,7 +50,7 @@ def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]
 
 def client(url: str, **options: str) -> SchemaRegistry:
     named = {key.replace("__", "."): value for key, value in options.items()}
-    return SchemaRegistry(RegistryConfig.from_mapping({"schema.registry.url": url, **QUICK, **named}))
+    return SchemaRegistry(registry_config({"schema.registry.url": url, **QUICK, **named}))
 
 
 def refusal(registry: SchemaRegistry) -> KafkaError:
@@ -327,7 +328,7 @@ def test_a_reference_that_no_time_is_left_for_is_named_in_the_error(fake: FakeRe
         return answers(200, json.dumps({"id": 1, "schema": "x", "references": references}).encode())(handler)
 
     given = {"schema.registry.url": fake.url, "schema.registry.default.api.timeout.ms": "5000"}
-    registry = SchemaRegistry(RegistryConfig.from_mapping(given), clock)
+    registry = SchemaRegistry(registry_config(given), clock)
     with fake.fail_with(slow), pytest.raises(RegistryError, match=r"reference a: .* all of .*timeout\.ms=5000 for the requests"):
         registry.latest("s")
 
@@ -525,7 +526,7 @@ def test_a_proxy_is_not_used_over_http_for_this_machine_or_where_it_is_excluded(
     for name in ("http_proxy", "https_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "inside.example")
-    (address,) = RegistryConfig.from_mapping({"schema.registry.url": url}).schema_registry_url
+    (address,) = registry_config({"schema.registry.url": url}).schema_registry_url
     assert pool_for(address, RegistryConfig()).proxy is None
 
 

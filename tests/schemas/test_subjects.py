@@ -5,12 +5,13 @@ import pytest
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.schemas.subjects import needs_record_name, needs_topic, subject_for
+from tests.fakes.registry_config import registry_config
 
 RECORD = "com.acme.Order"
 
 
 def config(strategy: str, part: str = "value") -> RegistryConfig:
-    return RegistryConfig.from_mapping({"schema.registry.url": "http://r", f"{part}.subject.name.strategy": strategy})
+    return registry_config({"schema.registry.url": "http://r", f"{part}.subject.name.strategy": strategy})
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 from pyspark import SparkFiles
 
 from spark_kafka_sink.config.jaas import JaasEntry, parse_jaas
-from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.schemas import known_schemas as answers
 from spark_kafka_sink.sink.shipped_files import known_schemas, with_shipped_files
+from tests.fakes.registry_config import registry_config
 from tests.schemas.fake_registry import FakeRegistry
 from tests.sink.columns import sink_options
 
@@ -44,7 +44,7 @@ def test_files_of_a_registry_are_found_when_it_is_asked(tmp_path: Path, monkeypa
     with FakeRegistry() as registry:
         registry.register("s", '"long"')
         given = {"schema.registry.url": registry.url, "schema.registry.ssl.truststore.location": "ca.pem"}
-        options = sink_options(registry=RegistryConfig.from_mapping(given))
+        options = sink_options(registry=registry_config(given))
         with known_schemas(options) as known:
             with pytest.raises(ConfigError, match=r"schema\.registry\.ssl\.truststore\.location=ca\.pem: there is no such file"):
                 known.by_id(1)

@@ -26,7 +26,7 @@ def assertion_of(config: ProducerConfig, clock: Clock) -> Secret:
         return read_secret_file(config.sasl_oauthbearer_assertion_file, "sasl.oauthbearer.assertion.file")
     key = read_secret_file(config.sasl_oauthbearer_assertion_private_key_file or "", KEY_FILE)
     header, claims = _template(config)
-    header = {"alg": config.sasl_oauthbearer_assertion_algorithm.upper(), "typ": "JWT"} | header
+    header = {"alg": config.sasl_oauthbearer_assertion_algorithm, "typ": "JWT"} | header
     claims = claims | assertion_claims(config, clock.wall_ms() // 1000)
     signed = SecretBytes(b"%b.%b" % (_base64url(json.dumps(header).encode()), _base64url(json.dumps(claims).encode())))
     signature = _sign(signed, key, config.sasl_oauthbearer_assertion_private_key_passphrase, header["alg"])

@@ -46,13 +46,10 @@ _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class Post(NamedTuple):
-    """A request. Its repr shows nothing."""
+    """A request. Its repr shows neither value."""
 
     body: SecretBytes
     authorization: Secret | None
-
-    def __repr__(self) -> str:
-        return "Post()"
 
 
 def client_credentials_post(config: ProducerConfig, entry: JaasEntry) -> Post:

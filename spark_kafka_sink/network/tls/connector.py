@@ -25,13 +25,11 @@ from spark_kafka_sink.config.security_config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
 from spark_kafka_sink.network.tls.peer import TlsPeer, tls_peer
 from spark_kafka_sink.network.tls.ssl_context import allowed_ciphers, client_context, describe_trust
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, first_bytes
+from spark_kafka_sink.network.transport import Address, Transport, first_bytes
 from spark_kafka_sink.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
     from spark_kafka_sink.config.producer_config import ProducerConfig
-
-__all__ = ["TlsConnector", "TlsTransport"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,31 +55,24 @@ class TlsConnector:
     """
 
     def __init__(self, config: ProducerConfig) -> None:
-        self._config = config
+        self.config = config
         self._read_at = _stamps(config)  # taken before reading: a change during it leads to reading again
         self._unusable: tuple[object, ...] = ()  # a state of the files that was logged as unreadable
         self.context = client_context(config)
         self.allowed_ciphers = allowed_ciphers(config)
         self.silent: set[Address] = set()  # closed the connection at our first message; to be probed next time
-        self._send_buffer_bytes = config.send_buffer_bytes
-        self._receive_buffer_bytes = config.receive_buffer_bytes
         self._trust = describe_trust(config)
         self._has_certificate = bool(config.ssl_keystore_location or config.ssl_keystore_key)
 
     def __call__(self, address: Address) -> TlsTransport:
-        stamps = _stamps(self._config)
+        stamps = _stamps(self.config)
         if stamps not in (self._read_at, self._unusable):
             self._read_again(stamps)
-        return TlsTransport(
-            address,
-            self,
-            send_buffer_bytes=self._send_buffer_bytes,
-            receive_buffer_bytes=self._receive_buffer_bytes,
-        )
+        return TlsTransport(address, self)
 
     def _read_again(self, stamps: tuple[object, ...]) -> None:
         try:
-            self.context = client_context(self._config)
+            self.context = client_context(self.config)
         except ConfigError as error:
             logger.warning("! certificate files have changed, but %s; the certificates read before stay in use", error.message)
             self._unusable = stamps
@@ -134,13 +125,12 @@ def _stamps(config: ProducerConfig) -> tuple[object, ...]:
     return tuple(name and file_stamp(name) for name in (config.ssl_keystore_location, config.ssl_truststore_location))
 
 
-class TlsTransport(PlaintextTransport):
+class TlsTransport(Transport):
     """A TCP socket that speaks TLS once it is connected. Made by a TlsConnector."""
 
-    def __init__(
-        self, address: Address, connector: TlsConnector, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1
-    ) -> None:
-        super().__init__(address, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes)
+    def __init__(self, address: Address, connector: TlsConnector) -> None:
+        config = connector.config
+        super().__init__(address, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes)
         self._connector = connector
         self._address = address
         self._tls: ssl.SSLSocket | None = None  # the same file descriptor, once it is connected
@@ -242,7 +232,7 @@ class TlsTransport(PlaintextTransport):
         return written
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """As in PlaintextTransport. `buffer` has room for a record: no decrypted bytes stay where select() cannot see them."""
+        """As in Transport. `buffer` has room for a record: no decrypted bytes stay where select() cannot see them."""
         assert self._tls is not None
         self._raise_failure()
         filled = 0

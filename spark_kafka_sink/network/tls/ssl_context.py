@@ -138,12 +138,12 @@ def _trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 
 def _trusted_in_file(config: ProducerConfig, location: str) -> list[str]:
-    store = _read_store("ssl.truststore", location, _given_type(config, "ssl.truststore.type", config.ssl_truststore_type))
-    if store.format is not _Format.PEM:
-        return _open_pkcs12("ssl.truststore", location, store.content, config.ssl_truststore_password).certificates
+    found, content = _read_store("ssl.truststore", location, config)
+    if found is not _Format.PEM:
+        return _open_pkcs12("ssl.truststore", location, content, config.ssl_truststore_password).certificates
     if config.ssl_truststore_password is not None:
         raise ConfigError(f"ssl.truststore.password is set, but ssl.truststore.location={location} is a PEM file; remove it")
-    return _pem_certificates(store.content)
+    return _pem_certificates(content)
 
 
 def _add_trusted(context: ssl.SSLContext, certificates: list[str], option: str) -> None:
@@ -169,17 +169,17 @@ def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 def _identify_with_file(context: ssl.SSLContext, config: ProducerConfig, location: str) -> None:
     option = f"ssl.keystore.location={location}"
-    store = _read_store("ssl.keystore", location, _given_type(config, "ssl.keystore.type", config.ssl_keystore_type))
-    if store.format is _Format.PEM:
+    found, content = _read_store("ssl.keystore", location, config)
+    if found is _Format.PEM:
         if config.ssl_keystore_password is not None:
             raise ConfigError(
                 f"ssl.keystore.password is set, but {option} is a PEM file; the password of its key is ssl.key.password"
             )
-        keys, chain = _pem_keys(store.content), _pem_certificates(store.content)
+        keys, chain = _pem_keys(content), _pem_certificates(content)
         _check_pem_keystore(keys, chain, option, option)
         _load_chain(context, keys[0], chain, config.ssl_key_password, option)
         return
-    opened = _open_pkcs12("ssl.keystore", location, store.content, config.ssl_keystore_password)
+    opened = _open_pkcs12("ssl.keystore", location, content, config.ssl_keystore_password)
     if opened.key is None:
         raise ConfigError(f"{option}: there is no private key with its certificate in it")
     _load_chain(context, opened.key, opened.certificates, None, option)
@@ -258,16 +258,6 @@ class _Format(Enum):
     JKS = "JKS"
 
 
-class _Store(NamedTuple):
-    format: _Format
-    content: Secret  # bytes as latin-1
-
-
-def _given_type(config: ProducerConfig, key: str, value: str) -> str | None:
-    """The type that the user gave. Kafka's default, JKS, does not count: Java reads PKCS12 under that name too."""
-    return value if key in config.given else None
-
-
 def java_store_problem(which: str, location: str) -> str | None:
     """What is wrong if the file at `location` is a store that only Java can read. None too if it cannot be read here.
 
@@ -286,7 +276,8 @@ def _only_for_java(which: str, location: str) -> str:
     return f"{which}.location={location} is a JKS store, which only Java can read; {_conversion(which, location)}"
 
 
-def _read_store(which: str, location: str, given_type: str | None) -> _Store:
+def _read_store(which: str, location: str, config: ProducerConfig) -> tuple[_Format, Secret]:
+    """What the file is, and its bytes as latin-1."""
     option = f"{which}.location={location}"
     content = _read(option, location)
     found = _format_of(content)
@@ -294,9 +285,11 @@ def _read_store(which: str, location: str, given_type: str | None) -> _Store:
         raise ConfigError(f"{option} is neither a PEM file nor a PKCS12 store")
     if found is _Format.JKS:
         raise ConfigError(_only_for_java(which, location))
-    if given_type is not None and (found is _Format.PEM) != (given_type == "PEM"):
+    # Kafka's default, JKS, does not count: Java reads PKCS12 under that name too.
+    given_type = getattr(config, f"{which}.type".replace(".", "_"))
+    if f"{which}.type" in config.given and (found is _Format.PEM) != (given_type == "PEM"):
         raise ConfigError(f"{option} is {found.value}, but {which}.type={given_type}; set it to {found.value}, or remove it")
-    return _Store(found, content)
+    return found, content
 
 
 def _read(option: str, location: str) -> Secret:

@@ -7,8 +7,7 @@ transaction.version is 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since
@@ -16,9 +15,8 @@ from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Mes
 LAST_END_TXN_BEFORE_V2 = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnResponse(Message):
-    API_KEY: ClassVar = ApiKey.END_TXN
+    API_KEY = ApiKey.END_TXN
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -26,7 +24,6 @@ class EndTxnResponse(Message):
     producer_epoch: Annotated[Int16, since(5), IGNORABLE] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnRequest(Request[EndTxnResponse]):
     transactional_id: str
     producer_id: Int64

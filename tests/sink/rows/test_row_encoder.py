@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.config.format_options import AVRO, FRAMED, LATEST, PartOptions, SchemaReference, SchemaUse
-from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL_TASK, SKIP
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.exactly_once.writes import WriteId
@@ -25,6 +24,7 @@ from spark_kafka_sink.sink.rows.dead_letters import HEADER_PREFIX
 from spark_kafka_sink.sink.rows.gathering import SparkRows
 from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
 from spark_kafka_sink.sink.rows.row_sender import RowSender
+from tests.fakes.registry_config import registry_config
 from tests.schemas.fake_registry import FakeRegistry
 from tests.sink.columns import columns, sink_options
 from tests.sink.fake_producer import FakeProducer
@@ -52,7 +52,7 @@ def registry() -> Iterator[FakeRegistry]:
 
 @pytest.fixture
 def known(registry: FakeRegistry) -> Iterator[KnownSchemas]:
-    with KnownSchemas(RegistryConfig.from_mapping({"schema.registry.url": registry.url})) as known:
+    with KnownSchemas(registry_config({"schema.registry.url": registry.url})) as known:
         yield known
 
 
