@@ -74,14 +74,11 @@ class KafkaError(Exception):
         return f"[{self.condition}] {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.__dict__.copy())
+        return _rebuild, (type(self), self.message), self.__dict__.copy()
 
 
-def _rebuild(cls: type[KafkaError], message: str, state: dict[str, Any]) -> KafkaError:
-    error = cls.__new__(cls)
-    Exception.__init__(error, message)
-    error.__dict__.update(state)
-    return error
+def _rebuild(cls: type[KafkaError], message: str) -> KafkaError:
+    return cls.__new__(cls, message)
 
 
 _Error = TypeVar("_Error", bound=Exception)
