@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.producer.producer_record import ProducerColumns, null_topic
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
-from spark_kafka_sink.records.columns import RecordColumns, record_columns, texts
+from spark_kafka_sink.records.columns import RecordColumns, is_text, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
 
 # Rows that are encoded at a time: bounds the scratch memory, some 250 B per row. With few partitions, columns of this length stay
@@ -120,7 +120,7 @@ def check_topic_type(topic: str | pa.Array) -> None:
     if isinstance(topic, str):
         return
     kind = topic.type.value_type if pa.types.is_dictionary(topic.type) else topic.type
-    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+    if not is_text(kind) and not pa.types.is_null(kind):
         raise SchemaError(f"column topic has type {topic.type}; it must be string: cast it before sending")
 
 
