@@ -68,9 +68,6 @@ class RecordPartitioner(Protocol):
 class UserPartitioner:
     """Calls a user's partitioner for the rows that name no partition, and checks its answers.
 
-    Args:
-        config: `partitioner.class` is read from it; `configure` gets its `for_plugins()`.
-
     Raises ConfigError if the partitioner cannot be loaded, created or configured.
     """
 
@@ -113,16 +110,17 @@ class UserPartitioner:
             pa.nulls(columns.rows, pa.binary()) if column is None else contiguous(column)
             for column in (columns.key, columns.value)
         )
-        try:
-            if self._by_columns is not None:
-                answer = self._by_columns(topic, key, value, cluster)
-            else:
-                answer = self._ask_per_row(topic, key, value, cluster)
-        except Exception as error:
-            raise self._failed(f"raised {type(error).__name__}: {error}", topic) from error
+        method = self._ask_per_row if self._by_columns is None else self._by_columns
+        answer = self._ask(method, topic, key, value, cluster)
         decided = partitions.copy()
         decided[undecided] = self._checked(answer, topic, rows, cluster.partition_count(topic) or 1)
         return decided
+
+    def _ask(self, method: Callable[..., object], topic: str, *others: object) -> object:
+        try:
+            return method(topic, *others)
+        except Exception as error:
+            raise self._failed(f"raised {type(error).__name__}: {error}", topic) from error
 
     def _ask_per_row(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> pa.Array:
         assert self._by_record is not None
@@ -135,10 +133,7 @@ class UserPartitioner:
     ) -> int:
         """The partition of a record that names none, or NO_PARTITION. Raises KafkaError. Only if `asks_per_record`."""
         assert self._by_record is not None
-        try:
-            answer = self._by_record(topic, key, key_bytes, value, value_bytes, cluster)
-        except Exception as error:
-            raise self._failed(f"raised {type(error).__name__}: {error}", topic) from error
+        answer = self._ask(self._by_record, topic, key, key_bytes, value, value_bytes, cluster)
         count = cluster.partition_count(topic) or 1
         if type(answer) is int and 0 <= answer < count:
             return answer
