@@ -21,12 +21,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import (
-    InvalidRecordError,
-    KafkaError,
-    ProducerClosedError,
-    fresh_copy,
-)
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig, Plugins
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError
@@ -244,9 +239,7 @@ class EventHandler:
         return index
 
 
-def _take_round(
-    waiting: dict[TopicPartition, deque[SerializedMessage]],
-) -> list[tuple[TopicPartition, list[SerializedMessage]]]:
+def _take_round(waiting: dict[TopicPartition, deque[SerializedMessage]]) -> list[tuple[TopicPartition, list[SerializedMessage]]]:
     """The next portion of each partition, for as many partitions as there is memory for, and at least one."""
     taken: list[tuple[TopicPartition, list[SerializedMessage]]] = []
     room = ROUND_BYTES

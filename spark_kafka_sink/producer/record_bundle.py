@@ -111,9 +111,7 @@ class RecordBundle:
         self._waiters = Waiters(self._outcome_lock)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
         self._looked_up = 0  # how many of them have been entered in `_outcomes`; done only when a future asks
-        self._outcomes: npt.NDArray[np.int32] | None = (
-            None  # int32[n]: index of an acknowledgement, or as above; before seal: None
-        )
+        self._outcomes: npt.NDArray[np.int32] | None = None  # int32[n]: index of an acknowledgement, or as above; from `seal` on
         self._errors: dict[int, KafkaError] = {}
         self._columns: RecordColumns | None = None  # for RecordMetadata; without payloads
 
@@ -121,12 +119,7 @@ class RecordBundle:
         return len(self.callbacks) if self._outcomes is None else len(self._outcomes)
 
     def add(
-        self,
-        key: Any,
-        value: Any,
-        callback: Callback | None,
-        size_bytes: int,
-        details: RecordDetails | None = None,
+        self, key: Any, value: Any, callback: Callback | None, size_bytes: int, details: RecordDetails | None = None
     ) -> RecordFuture | None:
         """Add a record. None if the bundle takes no more, or if more memory has to be charged first."""
         with self._lock:

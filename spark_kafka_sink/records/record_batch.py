@@ -158,14 +158,7 @@ def encode_batch_header(
     """
     attributes = codec_id | (_TRANSACTIONAL if is_transactional else 0)
     checked = _CHECKED.pack(
-        attributes,
-        record_count - 1,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
+        attributes, record_count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count
     )
     crc = crc32c(checked)
     size = 0

@@ -216,9 +216,8 @@ class BuiltInPartitioner:
             if partitioners.sticky.in_use and partitioners.load_state != state:
                 partitioners.load_state = state
                 self._update_load_of(topic, partitioners.sticky, cluster, slow_nodes)
-            if not any(
-                queue.batches for queue in list(self._queues.of_topic(topic).values())
-            ):  # callers may add queues meanwhile
+            queues = list(self._queues.of_topic(topic).values())  # callers may add some meanwhile
+            if not any(queue.batches for queue in queues):
                 partitioners.sticky.update_load([], [], all_counted=True)
                 self._active.discard(topic)
 
