@@ -187,23 +187,19 @@ class Delivery:
             self.acknowledged += rows
             self._settle_locked()
 
-    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        """Fail all rows of a part. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467)."""
-        self.fail_rows(part, part.rows, error, record_errors)
-
-    def fail_rows(
-        self,
-        part: Part,
-        rows: npt.NDArray[np.int32] | npt.NDArray[np.int64],
-        error: KafkaError,
-        record_errors: Mapping[int, KafkaError],
+    def fail(
+        self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError], rows: npt.NDArray[np.int64] | None = None
     ) -> None:
-        """`rows`: those of the part, by their positions in the call."""
-        blamed = {int(rows[at]): record_error for at, record_error in part.errors_of_rows(record_errors).items()}
+        """Fail all rows of a part. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467).
+
+        `rows`: their positions in the call, where they are others than the part says.
+        """
+        positions: npt.NDArray[np.int32] | npt.NDArray[np.int64] = part.rows if rows is None else rows
+        blamed = {int(positions[at]): record_error for at, record_error in part.errors_of_rows(record_errors).items()}
         if blamed:
             row, record_error = next(iter(blamed.items()))
             error = _at_row(record_error, part.topic_partition, row, self._whole)
-        self._fail(RowFailure(rows, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
+        self._fail(RowFailure(positions, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
     def abandon(self, rows: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
         """Fail rows that got into no batch."""
@@ -234,7 +230,7 @@ class _LaterRows:
         self._delivery.acknowledge(part, base_offset, log_append_time_ms)
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self._delivery.fail_rows(part, self._in_call(part.rows), error, record_errors)
+        self._delivery.fail(part, error, record_errors, self._in_call(part.rows))
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         self._delivery.abandon(self._in_call(rows), error)
