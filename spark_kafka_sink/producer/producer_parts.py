@@ -36,18 +36,11 @@ if TYPE_CHECKING:
 
 
 class ProducerParts:
-    """The parts of one producer, connected. No thread runs yet.
+    """The parts of one producer, connected. No thread runs yet. Raises ConfigError as NetworkClient and ProducerPlugins do.
 
     Args:
-        config: of the producer.
-        clock: for every part that waits or expires.
-        if_this_fails: gets what closes the parts, for a producer that cannot be created or started.
         may_wait: whether the calling thread may wait for memory. The Sender's must not: it would wait for itself.
-        largest_record: how many bytes a single record may have, if that is more than max.request.size.
-        avro: what encodes keys and values, if anything does.
-
-    Raises:
-        ConfigError: as NetworkClient and ProducerPlugins do.
+        largest_record: as KafkaProducer's.
     """
 
     def __init__(

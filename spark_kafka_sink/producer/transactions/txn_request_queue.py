@@ -103,12 +103,7 @@ class TxnRequestQueue:
             request.settle(error)
 
     def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        """Send the next request, if it can be sent; returns in how many ms to ask again.
-
-        Args:
-            all_settled: whether every batch is acknowledged or has failed.
-            is_all_sent: tells whether every other batch is in flight.
-        """
+        """Send the next request, if it can be sent; returns in how many ms to ask again. Arguments as TransactionManager.step."""
         wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
             request = self._queue[0][2]
