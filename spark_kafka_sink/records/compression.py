@@ -25,7 +25,6 @@ _log = logging.getLogger(__name__)
 class Codec:
     """One value of compression.type. Levels are those of compression.<name>.level; config/ checks their range."""
 
-    name: str
     id: int  # bits 0-2 of the batch's attributes
     default_level: int | None  # None: the codec has no levels
     function: Callable[[ByteBuffer, int | None], bytes]
@@ -143,14 +142,11 @@ def _lz4_without_package(data: ByteBuffer, level: int | None) -> bytes:
 
 
 CODECS = {
-    codec.name: codec
-    for codec in (
-        Codec("none", 0, None, lambda data, _: bytes(data)),
-        Codec("gzip", 1, -1, _gzip),  # -1: zlib's default, 6
-        Codec("snappy", 2, None, _snappy, (_SNAPPY_HEADER, b"")),
-        Codec("lz4", 3, 9, _lz4, (_LZ4_FRAME_HEADER, _LZ4_END_MARK)),
-        Codec("zstd", 4, 3, functools.partial(_arrow, "zstd")),
-    )
+    "none": Codec(0, None, lambda data, _: bytes(data)),
+    "gzip": Codec(1, -1, _gzip),  # -1: zlib's default, 6
+    "snappy": Codec(2, None, _snappy, (_SNAPPY_HEADER, b"")),
+    "lz4": Codec(3, 9, _lz4, (_LZ4_FRAME_HEADER, _LZ4_END_MARK)),
+    "zstd": Codec(4, 3, functools.partial(_arrow, "zstd")),
 }
 
 
