@@ -129,11 +129,6 @@ class Interceptors:
             each.on_acknowledgement is not None and each.on_batch_acknowledgement is None for each in self._chain
         )
 
-    @classmethod
-    def of(cls, config: ProducerConfig) -> Interceptors | None:
-        """None when there are none."""
-        return cls(config) if config.interceptor_classes else None
-
     def close(self) -> None:
         """Never raises."""
         for each in self._chain:

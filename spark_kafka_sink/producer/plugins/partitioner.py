@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
@@ -85,11 +84,6 @@ class UserPartitioner:
         except ConfigError:
             self._plugin.close()
             raise
-
-    @classmethod
-    def of(cls, config: ProducerConfig) -> UserPartitioner | None:
-        """None if `partitioner.class` is not set or names one of Kafka's."""
-        return None if config.partitioner_class in (None, *KAFKAS_PARTITIONERS) else cls(config)
 
     @property
     def asks_per_record(self) -> bool:
