@@ -43,8 +43,6 @@ class RecordAccumulator:
     """The queues of all partitions, and the memory of their batches.
 
     Args:
-        config: of the producer.
-        clock: for linger, back-off and expiry.
         wake_sender: called when there is something to send.
         sequencer: the TransactionManager.
         random: for sticky partitions and back-off jitter; seeded by tests.

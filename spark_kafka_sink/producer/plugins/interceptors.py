@@ -239,16 +239,16 @@ class Interceptors:
                 failures.log()
 
 
+@dataclass(eq=False, slots=True)
 class InterceptedCall:
     """One send_columns call: makes the owners of its rows, and knows how many rows are reported by these."""
 
-    def __init__(self, interceptors: Interceptors) -> None:
-        self._interceptors = interceptors
-        self.queued: Counter[str] = Counter()  # topic -> rows that have an owner
+    interceptors: Interceptors
+    queued: Counter[str] = field(default_factory=Counter)  # topic -> rows that have an owner
 
     def owner(self, rows: TopicRows, columns: RecordColumns, delivery: RecordsOwner) -> RecordsOwner:
         """The owner of the rows that are queued next. `columns`: all of the call."""
-        owner = InterceptedOwner(self._interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
+        owner = InterceptedOwner(self.interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
         self.queued[rows.topic] += len(rows.rows)
         return owner
 
