@@ -269,11 +269,9 @@ class RecordAccumulator:
         if batch.in_flight:
             raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
         batch.body, batch.segments = [], []
-        memory, surplus = batch.memory, batch.surplus
-        if memory.blocks or memory.charged:
-            self.pool.deallocate(memory)
-        if surplus:
-            self.pool.deallocate(surplus)
+        for memory in (batch.memory, batch.surplus):
+            if memory:
+                self.pool.deallocate(memory)
         self.incomplete.remove(batch)
 
     # ANY THREAD
