@@ -66,12 +66,7 @@ class EventHandler:
         self._abandoned = Signal()
 
     def serialize(self, messages: Iterable[KeyedMessage]) -> list[SerializedMessage]:
-        """Any thread may call this.
-
-        Raises:
-            SerializationError: a message or key cannot be serialized.
-            TypeError: an item is not a KeyedMessage.
-        """
+        """Any thread may call this. Raises SerializationError, or TypeError for an item that is not a KeyedMessage."""
         return [self._serialize(message) for message in messages]
 
     def _serialize(self, message: KeyedMessage) -> SerializedMessage:

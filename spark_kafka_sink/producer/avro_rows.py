@@ -49,12 +49,10 @@ Check: TypeAlias = Callable[[Any], None]  # raises TypeError for what would chan
 class PythonRows(NamedTuple):
     """How objects of one schema are taken and become an Arrow array.
 
-    Args:
-        type: of the Arrow array that objects become.
-        take: raises TypeError for an object that cannot have this schema; what is wrong with its numbers and texts shows later.
+    `take` raises TypeError for an object that cannot have this schema; what is wrong with its numbers and texts shows later.
     """
 
-    type: pa.DataType
+    type: pa.DataType  # of the array
     take: Take
 
 

@@ -109,11 +109,7 @@ class _TopicStats:
 
 
 class ProducerMetrics:
-    """Counts for one producer, its topics and its nodes.
-
-    Args:
-        config: metrics.sample.window.ms and metrics.num.samples are read from it.
-    """
+    """Counts for one producer, its topics and its nodes."""
 
     def __init__(self, config: ProducerConfig, clock: Clock) -> None:
         self._clock = clock

@@ -26,14 +26,10 @@ ZONES = "dt.tz_localize('UTC') in pandas, dt.replace_time_zone('UTC') in polars,
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Where the parts of a record are in each batch, and which columns are changed first.
-
-    Args:
-        conversions: by position, for columns in a layout that is not read elsewhere.
-    """
+    """Where the parts of a record are in each batch, and which columns are changed first."""
 
     mapping: RowMapping
-    conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]
+    conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]  # by position; of layouts that are not read elsewhere
 
     @classmethod
     def find(cls, schema: pa.Schema, topic: str | None, encodes: Callable[[str], bool] = lambda _: False) -> TableColumns:

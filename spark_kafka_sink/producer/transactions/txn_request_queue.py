@@ -48,18 +48,13 @@ class RequestOwner(Protocol):
 
 
 class TxnRequestQueue:
-    """One producer's requests to coordinators: those that wait, and the one in flight.
-
-    Args:
-        owner: hears of every request that has failed for good.
-        random: for back-off jitter; seeded by tests.
-    """
+    """One producer's requests to coordinators: those that wait, and the one in flight."""
 
     def __init__(
         self, owner: RequestOwner, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None
     ) -> None:
         self.coordinators = CoordinatorDirectory(client)
-        self._owner = owner
+        self._owner = owner  # hears of every request that has failed for good
         self._client = client
         self._clock = clock
         self._request_timeout_ms = config.request_timeout_ms
