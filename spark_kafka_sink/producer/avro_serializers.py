@@ -166,10 +166,7 @@ class AvroSerializers:
 
     def _object_format(self, part: str, topic: str) -> _ObjectFormat:
         key = (part, topic)
-        found = self._objects.get(key)
-        if found is None:
-            found = self._ask_once(key, self._objects, partial(self._plan_objects, *key))
-        return found
+        return self._objects.get(key) or self._ask_once(key, self._objects, partial(self._plan_objects, *key))
 
     def _plan_objects(self, part: str, topic: str) -> _ObjectFormat:
         rows = python_rows(self._schema_of_objects(part, topic), part)

@@ -93,10 +93,8 @@ SECTIONS = {
 
 def markdown_tables() -> str:
     """For docs/metrics.md."""
-    tables = []
-    for heading, metrics in SECTIONS.items():
-        tables.append("\n".join([f"| {heading} | |", "|---|---|", *markdown_rows(metrics)]))
-    return "\n\n".join(tables)
+    rows = ([f"| {heading} | |", "|---|---|", *markdown_rows(metrics)] for heading, metrics in SECTIONS.items())
+    return "\n\n".join(map("\n".join, rows))
 
 
 class _TopicStats:
