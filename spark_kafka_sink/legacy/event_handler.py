@@ -29,7 +29,7 @@ from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.hand_overs import INTERRUPTED_CONDITION
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.serializers import serialize
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 PORTION_BYTES = LEGACY_BATCH_BYTES // 2
 ROUND_BYTES = LEGACY_BUFFER_BYTES * 3 // 4  # sent at a time; less than buffer.memory, so that no portion waits for memory
 _PORTION_OVERHEAD = 32 * 1024  # memory that a portion takes besides its messages: its first and last block in the pool
-_SETTLE_MARGIN_MS = 5_000
 _CAUSES_NAMED = 5
 
 
@@ -163,7 +162,7 @@ class EventHandler:
         if isinstance(delivery, KafkaError):
             return delivery
         try:
-            delivery.result(2 * self.config.request_timeout_ms + _SETTLE_MARGIN_MS)
+            delivery.result(2 * self.config.request_timeout_ms + CLOSE_MARGIN_MS)
         except KafkaError as error:
             if delivery.acknowledged:
                 logger.warning(
