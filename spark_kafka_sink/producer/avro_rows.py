@@ -78,13 +78,13 @@ def _rows(schema: AvroSchema, at: str, encoder: DefaultEncoder) -> PythonRows:
         case AvroMap():
             return _map(_rows(schema.values, f"{at}[*]", encoder))
         case AvroUnion():
-            branches = [branch for branch in schema.branches if branch != NULL]
-            if len(branches) != 1:
+            branch = _not_null(schema)
+            if branch is schema:
                 raise SchemaError(
                     f"{printable(at)} is a {schema} in the schema, and of an object it cannot be told which of them it is: send"
                     " it by send_columns or send_table, whose columns have a type"
                 )
-            return _nullable(_rows(branches[0], at, encoder))
+            return _nullable(_rows(branch, at, encoder))
     fixed = _fixed(schema)
     if fixed is not None:
         return PythonRows(fixed.type, partial(_take_fixed, fixed))
@@ -258,6 +258,7 @@ def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, l
 
 
 def _not_null(schema: AvroSchema) -> AvroSchema:
+    """What a type and null are a union of; any other schema as it is."""
     branches = [branch for branch in schema.branches if branch != NULL] if isinstance(schema, AvroUnion) else [schema]
     return branches[0] if len(branches) == 1 else schema
 
@@ -290,7 +291,7 @@ def _default(field: AvroField) -> Any:
 def _from_json(value: Any, schema: AvroSchema) -> Any:
     match schema:
         case AvroUnion():  # the default is of the first branch
-            return None if value is None else _from_json(value, next(each for each in schema.branches if each != NULL))
+            return None if value is None else _from_json(value, _not_null(schema))
         case AvroRecord():
             return {
                 field.name: _from_json(value[field.name], field.schema) if field.name in value else _default(field)
