@@ -4,27 +4,14 @@ Spark passes only the text of an exception from an executor to the driver, so th
 condition in brackets, `[KAFKA_RECORD_TOO_LARGE]`, and then names what happened, where, which limit applies, and what to do. The
 class tells callers how they can react. Tests and users match on the condition.
 
-    KafkaError
-    ├── ConfigError                an option is missing, malformed or contradicts another
-    ├── SchemaError                a column is missing or has a type that cannot be written
-    ├── InvalidRecordError         one row cannot be sent as it is (null topic, partition out of range)
-    │   └── RecordTooLargeError    a row exceeds a size limit of the client or of the broker
-    ├── KafkaTimeoutError          a wait timed out: for metadata, memory, delivery or flush
-    │   └── TransactionTimeoutError    a transactional call continues in the background: call again to wait for it
-    ├── ProducerClosedError        the producer was used after close(), or closed while rows were waiting
-    ├── IllegalStateError          a call does not fit the state of the producer
-    ├── AbortableTransactionError  the transaction failed: abort it and go on
-    ├── TransactionAbortedError    rows were not sent, because their transaction was aborted
-    ├── FatalProducerError         the producer cannot be used any more: close it
-    │   └── ProducerFencedError    another producer with the same transactional.id has taken over
-    ├── NetworkError               no broker answered, or a connection was lost
-    │   └── AuthenticationError    client and broker do not accept each other: credentials, certificates, or only one uses TLS
-    ├── ProtocolError              the bytes of a response are malformed
-    │   ├── ResponseTooLargeError      a response is larger than this client takes from that API
-    │   └── UnsupportedVersionError    client and broker have no version of a request in common, or it lacks a field
-    ├── BrokerError                a broker answered with an error code (protocol/error_codes.py)
-    │   └── AuthorizationError     the user lacks a permission on a topic, the cluster or a transactional id; never retried
-    └── DeliveryError              rows of a write were not acknowledged; the text contains the first failure
+All derive from KafkaError. Those with subclasses:
+
+    InvalidRecordError    RecordTooLargeError
+    KafkaTimeoutError     TransactionTimeoutError
+    FatalProducerError    ProducerFencedError
+    NetworkError          AuthenticationError
+    ProtocolError         ResponseTooLargeError, UnsupportedVersionError
+    BrokerError           AuthorizationError
 """
 
 from __future__ import annotations
@@ -34,11 +21,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
-_MAX_PRINTED_CHARACTERS = 300
-_MAX_PRINTED_ITEMS = 20
 
-
-def printable(text: object, limit: int = _MAX_PRINTED_CHARACTERS) -> str:
+def printable(text: object, limit: int = 300) -> str:
     """Text from a broker or another server in a form that is safe for a log line or an error: one line of limited length.
 
     Control characters, line separators, characters that are invisible or change the writing direction, and lone surrogates are
@@ -51,7 +35,7 @@ def printable(text: object, limit: int = _MAX_PRINTED_CHARACTERS) -> str:
     return shown if len(text) <= limit else f"{shown}… ({len(text) - limit:,} more characters)"
 
 
-def printable_list(items: Iterable[object], limit: int = _MAX_PRINTED_ITEMS) -> str:
+def printable_list(items: Iterable[object], limit: int = 20) -> str:
     """Names in the same form: the first `limit` of them and the number of the others, "a, b and 3 more"."""
     items = iter(items)
     shown = ", ".join(printable(item) for item in islice(items, limit))
@@ -74,14 +58,11 @@ class KafkaError(Exception):
         return f"[{self.condition}] {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.__dict__.copy())
+        return _rebuild, (type(self), self.message), self.__dict__.copy()
 
 
-def _rebuild(cls: type[KafkaError], message: str, state: dict[str, Any]) -> KafkaError:
-    error = cls.__new__(cls)
-    Exception.__init__(error, message)
-    error.__dict__.update(state)
-    return error
+def _rebuild(cls: type[KafkaError], message: str) -> KafkaError:
+    return cls.__new__(cls, message)
 
 
 _Error = TypeVar("_Error", bound=Exception)
@@ -120,7 +101,10 @@ NOT_ENCODABLE = "KAFKA_ROW_NOT_ENCODABLE"  # the condition of an InvalidRecordEr
 
 
 class InvalidRecordError(KafkaError):
-    """`row`: the position of the row that is to blame, among those of the call. None: of none, or it is not known."""
+    """One row cannot be sent as it is (null topic, partition out of range).
+
+    `row`: its position among those of the call. None: no row is to blame, or it is not known which.
+    """
 
     condition = "KAFKA_INVALID_RECORD"
 
@@ -219,7 +203,7 @@ class UnsupportedVersionError(ProtocolError):
 
 
 class BrokerError(KafkaError):
-    """`error_code` is Kafka's number of the error; the condition is KAFKA_ and Kafka's name of it."""
+    """A broker has answered with an error. `error_code` is Kafka's number of it, the condition KAFKA_ and Kafka's name of it."""
 
     condition = "KAFKA_BROKER_ERROR"
 
@@ -229,7 +213,7 @@ class BrokerError(KafkaError):
 
 
 class AuthorizationError(BrokerError):
-    """The condition names the resource: KAFKA_TOPIC_AUTHORIZATION_FAILED, KAFKA_CLUSTER_AUTHORIZATION_FAILED and so on."""
+    """The user lacks a permission on what the condition names, as in KAFKA_TOPIC_AUTHORIZATION_FAILED. Never retried."""
 
 
 class DeliveryError(KafkaError):

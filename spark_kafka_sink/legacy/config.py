@@ -127,8 +127,7 @@ class LegacyProducerConfig:
         passed_on = {key: value for key, value in given.items() if key.startswith(_PASSED_ON)}
         _warn_of_keys_without_effect(given.keys() - passed_on.keys())
         values: dict[str, Any] = {each.name: each.default for each in fields(cls) if "option" in each.metadata}
-        read = read_all(rows_of(cls), given, problems)
-        values |= read
+        values |= read_all(rows_of(cls), given, problems)
         if "metadata.broker.list" not in given:
             problems.append("Option 'metadata.broker.list' is not set. Name at least one broker as host:port.")
         if values["batch_num_messages"] > values["queue_buffering_max_messages"]:

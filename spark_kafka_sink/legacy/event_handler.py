@@ -21,12 +21,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import (
-    InvalidRecordError,
-    KafkaError,
-    ProducerClosedError,
-    fresh_copy,
-)
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig, Plugins
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError
@@ -34,7 +29,7 @@ from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.hand_overs import INTERRUPTED_CONDITION
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.serializers import serialize
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -44,7 +39,6 @@ logger = logging.getLogger(__name__)
 PORTION_BYTES = LEGACY_BATCH_BYTES // 2
 ROUND_BYTES = LEGACY_BUFFER_BYTES * 3 // 4  # sent at a time; less than buffer.memory, so that no portion waits for memory
 _PORTION_OVERHEAD = 32 * 1024  # memory that a portion takes besides its messages: its first and last block in the pool
-_SETTLE_MARGIN_MS = 5_000
 _CAUSES_NAMED = 5
 
 
@@ -71,12 +65,7 @@ class EventHandler:
         self._abandoned = Signal()
 
     def serialize(self, messages: Iterable[KeyedMessage]) -> list[SerializedMessage]:
-        """Any thread may call this.
-
-        Raises:
-            SerializationError: a message or key cannot be serialized.
-            TypeError: an item is not a KeyedMessage.
-        """
+        """Any thread may call this. Raises SerializationError, or TypeError for an item that is not a KeyedMessage."""
         return [self._serialize(message) for message in messages]
 
     def _serialize(self, message: KeyedMessage) -> SerializedMessage:
@@ -173,7 +162,7 @@ class EventHandler:
         if isinstance(delivery, KafkaError):
             return delivery
         try:
-            delivery.result(2 * self.config.request_timeout_ms + _SETTLE_MARGIN_MS)
+            delivery.result(2 * self.config.request_timeout_ms + CLOSE_MARGIN_MS)
         except KafkaError as error:
             if delivery.acknowledged:
                 logger.warning(
@@ -244,9 +233,7 @@ class EventHandler:
         return index
 
 
-def _take_round(
-    waiting: dict[TopicPartition, deque[SerializedMessage]],
-) -> list[tuple[TopicPartition, list[SerializedMessage]]]:
+def _take_round(waiting: dict[TopicPartition, deque[SerializedMessage]]) -> list[tuple[TopicPartition, list[SerializedMessage]]]:
     """The next portion of each partition, for as many partitions as there is memory for, and at least one."""
     taken: list[tuple[TopicPartition, list[SerializedMessage]]] = []
     room = ROUND_BYTES

@@ -1,14 +1,7 @@
 """The producer: Arrow columns in, acknowledged Kafka records out. Usable without Spark.
 
-docs/design.md follows a row and the end of a transaction by file and function, and says who wakes a thread that waits.
-
-Threads
-    caller      any thread that calls KafkaProducer: chooses partitions, encodes, fills batches; waits for memory, metadata
-                and flush; runs the callbacks of records that cannot be queued
-    Sender      one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches; runs all
-                other callbacks
-    ProducerSendThread  only with producer.type=async of legacy/producer.py: a caller like any other, fed by a queue
-    background  a short-lived daemon thread per host name to look up, token or ticket to fetch (network/background.py)
+docs/design.md follows a row and the end of a transaction by file and function, and says what each thread does and who wakes one
+that waits.
 
 Which thread uses which class
     KafkaProducer       callers, with MetadataWait and ColumnSender, which also queues gathered records

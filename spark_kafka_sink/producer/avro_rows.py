@@ -34,6 +34,7 @@ from spark_kafka_sink.schemas.avro_schema import (
     AvroRecord,
     AvroSchema,
     AvroUnion,
+    LogicalType,
 )
 
 VARINT_BYTES = 10
@@ -48,12 +49,10 @@ Check: TypeAlias = Callable[[Any], None]  # raises TypeError for what would chan
 class PythonRows(NamedTuple):
     """How objects of one schema are taken and become an Arrow array.
 
-    Args:
-        type: of the Arrow array that objects become.
-        take: raises TypeError for an object that cannot have this schema; what is wrong with its numbers and texts shows later.
+    `take` raises TypeError for an object that cannot have this schema; what is wrong with its numbers and texts shows later.
     """
 
-    type: pa.DataType
+    type: pa.DataType  # of the array
     take: Take
 
 
@@ -79,22 +78,22 @@ def _rows(schema: AvroSchema, at: str, encoder: DefaultEncoder) -> PythonRows:
         case AvroMap():
             return _map(_rows(schema.values, f"{at}[*]", encoder))
         case AvroUnion():
-            branches = [branch for branch in schema.branches if branch != NULL]
-            if len(branches) != 1:
+            branch = _not_null(schema)
+            if branch is schema:
                 raise SchemaError(
                     f"{printable(at)} is a {schema} in the schema, and of an object it cannot be told which of them it is: send"
                     " it by send_columns or send_table, whose columns have a type"
                 )
-            return _nullable(_rows(branches[0], at, encoder))
+            return _nullable(_rows(branch, at, encoder))
     fixed = _fixed(schema)
     if fixed is not None:
         return PythonRows(fixed.type, partial(_take_fixed, fixed))
     if isinstance(schema, AvroFixed):
         return PythonRows(pa.binary(), _take_octets)  # the encoder compares its size
-    name = _of_milliseconds(schema)
-    if name is not None:
-        return PythonRows(_OF_MILLISECONDS[name], partial(_take_milliseconds, _check_of_time(name)))
-    return PythonRows(_TEXTS.get(getattr(schema, "type", ""), pa.string()), _take_text)
+    finer = _of_milliseconds(schema)
+    if finer is not None:
+        return PythonRows(finer.type, partial(_take_milliseconds, finer))
+    return PythonRows(pa.binary() if getattr(schema, "type", "") == "bytes" else pa.string(), _take_text)
 
 
 def _take_fixed(fixed: _Fixed, value: Any) -> Taken:
@@ -103,18 +102,14 @@ def _take_fixed(fixed: _Fixed, value: Any) -> Taken:
     return value, fixed.bytes
 
 
-def _take_milliseconds(check: Check, value: Any) -> Taken:
-    if value is not None:
-        check(value)
+def _take_milliseconds(finer: _Fixed, value: Any) -> Taken:
+    taken, size = _take_fixed(finer, value)
     is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return int(value) * 1000 if is_number else value, VARINT_BYTES
+    return int(value) * 1000 if is_number else taken, size
 
 
 def _take_octets(value: Any) -> Taken:
     return _take_text(value.bytes if isinstance(value, UUID) else value)
-
-
-_TEXTS = {"bytes": pa.binary(), "string": pa.string()}
 
 
 def _take_text(value: Any) -> Taken:
@@ -127,12 +122,8 @@ def _take_text(value: Any) -> Taken:
     try:
         copied = bytes(memoryview(value))
     except TypeError:
-        raise TypeError(f"text or bytes are expected, not {_kind(value)}") from None
+        raise TypeError(f"text or bytes are expected, not {type(value).__name__}") from None
     return copied, VARINT_BYTES + len(copied)
-
-
-def _kind(value: object) -> str:
-    return value.__class__.__name__
 
 
 # WHAT ARROW WOULD CHANGE WITHOUT A WORD
@@ -145,7 +136,7 @@ def _check_whole(value: Any) -> None:
     try:
         index(value)
     except TypeError:
-        raise TypeError(f"a whole number is expected, not {_kind(value)}, whose fraction would be cut off") from None
+        raise TypeError(f"a whole number is expected, not {type(value).__name__}, whose fraction would be cut off") from None
 
 
 def _check_float(value: Any) -> None:
@@ -160,9 +151,8 @@ _BEYOND_FLOAT = 2.0**128 - 2.0**103  # rounded up, from here
 
 def _check_date(value: Any) -> None:
     if isinstance(value, datetime):
-        raise TypeError(f"a date is expected, not {_kind(value)}, whose time of day would be cut off")
-    if not isinstance(value, date | np.datetime64):
-        _check_whole(value)
+        raise TypeError(f"a date is expected, not {type(value).__name__}, whose time of day would be cut off")
+    _check_instant(value)
 
 
 def _check_instant(value: Any) -> None:
@@ -174,17 +164,10 @@ def _check_local(value: Any) -> None:
     """Arrow would move it to UTC."""
     if isinstance(value, datetime | time) and value.tzinfo is not None:
         raise TypeError(
-            f"the schema's time is local: a {_kind(value)} without a time zone is expected, not one with {value.tzinfo}"
+            f"the schema's time is local: a {type(value).__name__} without a time zone is expected, not one with {value.tzinfo}"
         )
     if not isinstance(value, date | time | np.datetime64):
         _check_whole(value)
-
-
-def _check_of_time(name: str) -> Check:
-    """`name`: a logical type."""
-    if name == "date":
-        return _check_date
-    return _check_instant if name.startswith("timestamp-") else _check_local
 
 
 # NESTED OBJECTS
@@ -275,6 +258,7 @@ def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, l
 
 
 def _not_null(schema: AvroSchema) -> AvroSchema:
+    """What a type and null are a union of; any other schema as it is."""
     branches = [branch for branch in schema.branches if branch != NULL] if isinstance(schema, AvroUnion) else [schema]
     return branches[0] if len(branches) == 1 else schema
 
@@ -307,7 +291,7 @@ def _default(field: AvroField) -> Any:
 def _from_json(value: Any, schema: AvroSchema) -> Any:
     match schema:
         case AvroUnion():  # the default is of the first branch
-            return None if value is None else _from_json(value, next(each for each in schema.branches if each != NULL))
+            return None if value is None else _from_json(value, _not_null(schema))
         case AvroRecord():
             return {
                 field.name: _from_json(value[field.name], field.schema) if field.name in value else _default(field)
@@ -345,49 +329,38 @@ _PLAIN = {
     "float": _Fixed(pa.float32(), 4, _check_float),
     "double": _Fixed(pa.float64(), 8),
 }
-_UNITS = {"micros": "us", "nanos": "ns"}
-_OF_MILLISECONDS = {
-    "time-millis": pa.time64("us"),
-    "timestamp-millis": pa.timestamp("us", "UTC"),
-    "local-timestamp-millis": pa.timestamp("us"),
+_TIMES = {
+    "date": _Fixed(pa.date32(), VARINT_BYTES, _check_date),
+    "time-micros": _Fixed(pa.time64("us"), VARINT_BYTES, _check_local),
+    "timestamp-micros": _Fixed(pa.timestamp("us", "UTC"), VARINT_BYTES, _check_instant),
+    "timestamp-nanos": _Fixed(pa.timestamp("ns", "UTC"), VARINT_BYTES, _check_instant),
+    "local-timestamp-micros": _Fixed(pa.timestamp("us"), VARINT_BYTES, _check_local),
+    "local-timestamp-nanos": _Fixed(pa.timestamp("ns"), VARINT_BYTES, _check_local),
 }
 
 
-def _of_milliseconds(schema: AvroSchema) -> str | None:
-    """The logical type, if it has a finer one here: the encoder refuses or cuts off what values have of microseconds."""
-    logical = schema.logical if isinstance(schema, AvroPrimitive) else None
-    return logical.name if logical is not None and logical.name in _OF_MILLISECONDS else None
-
-
-def _fixed(schema: AvroSchema) -> _Fixed | None:
-    """None for texts, bytes, what is nested, and times in milliseconds. Bytes may change after `send`, so they are copied."""
-    if _of_milliseconds(schema) is not None:
-        return None
+def _of_milliseconds(schema: AvroSchema) -> _Fixed | None:
+    """A time in milliseconds has microseconds here: the encoder refuses or cuts off what values have of them."""
     match schema:
-        case AvroFixed() if schema.logical is not None and schema.logical.name == "decimal":
-            return _Fixed(_decimal_type(schema.logical.precision, schema.logical.scale), schema.size)
-        case AvroPrimitive(logical=None):
-            return _PLAIN.get(schema.type)
-        case AvroPrimitive() if schema.logical is not None:
-            return _logical(schema.logical.name, schema.logical.precision, schema.logical.scale)
+        case AvroPrimitive(logical=LogicalType(name)) if name.endswith("-millis"):
+            return _TIMES[name.replace("millis", "micros")]
         case _:
             return None
 
 
-def _logical(name: str, precision: int, scale: int) -> _Fixed | None:
-    """None for a uuid, which is a text."""
-    if name == "decimal":
-        return _Fixed(_decimal_type(precision, scale), VARINT_BYTES + 32)
-    if name == "uuid":
-        return None
-    kind, _, unit = name.rpartition("-")
-    types = {
-        "": pa.date32,
-        "time": lambda: pa.time64(_UNITS[unit]),
-        "timestamp": lambda: pa.timestamp(_UNITS[unit], "UTC"),
-        "local-timestamp": lambda: pa.timestamp(_UNITS[unit]),
-    }
-    return _Fixed(types[kind](), VARINT_BYTES, _check_of_time(name))
+def _fixed(schema: AvroSchema) -> _Fixed | None:
+    """None for texts, bytes, what is nested, and times in milliseconds. Bytes may change after `send`, so they are copied."""
+    match schema:
+        case AvroFixed(logical=LogicalType("decimal", precision, scale)):
+            return _Fixed(_decimal_type(precision, scale), schema.size)
+        case AvroPrimitive(logical=LogicalType("decimal", precision, scale)):
+            return _Fixed(_decimal_type(precision, scale), VARINT_BYTES + 32)
+        case AvroPrimitive(logical=None):
+            return _PLAIN.get(schema.type)
+        case AvroPrimitive(logical=LogicalType(name)):
+            return _TIMES.get(name)
+        case _:
+            return None
 
 
 def _decimal_type(precision: int, scale: int) -> pa.DataType:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,38 +45,24 @@ class _ObjectFormat(NamedTuple):
     column: ColumnFormat
 
 
+@dataclass(eq=False, repr=False)
 class AvroSerializers:
-    """Any thread, as KafkaProducer.
+    """Any thread, as KafkaProducer."""
 
-    Args:
-        parts: the options of "key", "value" or both.
-        registry: its options.
-        max_block_ms: how long a call may wait for the registry.
-        may_wait: whether the calling thread may. The Sender's must not.
-        await_topic: returns if the topic exists, and raises if not: columns for others register no schema.
-    """
+    parts: Mapping[str, PartOptions]  # the options of "key", "value" or both
+    registry: RegistryConfig  # its options
+    max_block_ms: int  # how long a call may wait for the registry
+    may_wait: Callable[[], bool]  # whether the calling thread may. The Sender's must not
+    await_topic: Callable[[str], object]  # returns if the topic exists, and raises if not: columns for others register no schema
 
-    def __init__(
-        self,
-        parts: Mapping[str, PartOptions],
-        registry: RegistryConfig,
-        max_block_ms: int,
-        may_wait: Callable[[], bool],
-        await_topic: Callable[[str], object],
-    ) -> None:
-        self._parts = parts
-        self._config = replace(
-            registry,
-            schema_registry_default_api_timeout_ms=min(registry.schema_registry_default_api_timeout_ms, max(1, max_block_ms)),
-        )
-        self._max_block_ms = max_block_ms
-        self._may_wait = may_wait
-        self._await_topic = await_topic
+    def __post_init__(self) -> None:
+        limit_ms = min(self.registry.schema_registry_default_api_timeout_ms, max(1, self.max_block_ms))
+        self._config = replace(self.registry, schema_registry_default_api_timeout_ms=limit_ms)
         self._columns: dict[tuple[str, pa.DataType, str], ColumnFormat] = {}  # by part, type and topic; grows only
         self._objects: dict[tuple[str, str], _ObjectFormat] = {}  # by part and topic; grows only
 
     def encodes(self, part: str) -> bool:
-        return part in self._parts
+        return part in self.parts
 
     # COLUMNS: send_columns and send_table
 
@@ -92,7 +78,7 @@ class AvroSerializers:
             RegistryError, KafkaTimeoutError: the registry refuses, or does not answer in time.
         """
         encoded = {}
-        for part in self._parts:
+        for part in self.parts:
             column = getattr(given, part)
             if column is not None and not pa.types.is_null(column.type):
                 encoded[part] = self._encode_column(part, given.topic, column)
@@ -119,13 +105,13 @@ class AvroSerializers:
         found = self._columns.get(key)
         if found is None:
             self._require_may_wait(topic)
-            self._await_topic(topic)
+            self.await_topic(topic)
             found = self._ask_once(key, self._columns, partial(self._plan_column, *key))
         return found
 
     def _plan_column(self, part: str, type: pa.DataType, topic: str) -> ColumnFormat:
         problems: list[str] = []
-        planned = plan_part(self._parts[part], type, self._config, problems)
+        planned = plan_part(self.parts[part], type, self._config, problems)
         if problems:
             raise SchemaError(join_problems(problems))
         return planned.for_topic(SchemaRegistry(self._config), topic)
@@ -151,7 +137,7 @@ class AvroSerializers:
 
         A part that is no Avro is bytes already.
         """
-        if taken is None or part not in self._parts:
+        if taken is None or part not in self.parts:
             return taken
         values, errors = self.encode_objects(part, topic, [taken])
         if errors:
@@ -180,17 +166,14 @@ class AvroSerializers:
 
     def _object_format(self, part: str, topic: str) -> _ObjectFormat:
         key = (part, topic)
-        found = self._objects.get(key)
-        if found is None:
-            found = self._ask_once(key, self._objects, partial(self._plan_objects, *key))
-        return found
+        return self._objects.get(key) or self._ask_once(key, self._objects, partial(self._plan_objects, *key))
 
     def _plan_objects(self, part: str, topic: str) -> _ObjectFormat:
         rows = python_rows(self._schema_of_objects(part, topic), part)
         return _ObjectFormat(rows, self._plan_column(part, rows.type, topic))
 
     def _schema_of_objects(self, part: str, topic: str) -> AvroSchema:
-        options = self._parts[part]
+        options = self.parts[part]
         reference = options.schema
         if reference is None:
             raise SchemaError(
@@ -212,11 +195,11 @@ class AvroSerializers:
     def _ask_once(self, key: tuple[Any, ...], known: dict[Any, Any], plan: Callable[[], Any]) -> Any:
         """What `plan` returns, kept in `known`. Several threads that come at the same time ask the same, which does no harm."""
         self._require_may_wait(key[-1])
-        outcome = outcome_within(partial(_result_of, plan), self._max_block_ms)
+        outcome = outcome_within(partial(_result_of, plan), self.max_block_ms)
         if outcome is None:
             raise KafkaTimeoutError(
                 f"the schema registry has not told the {key[0]}'s schema for topic {printable(key[-1])} within"
-                f" max.block.ms={self._max_block_ms}"
+                f" max.block.ms={self.max_block_ms}"
             )
         if outcome.error is not None:
             raise outcome.error
@@ -226,7 +209,7 @@ class AvroSerializers:
         return known.setdefault(key, result)
 
     def _require_may_wait(self, topic: str) -> None:
-        if not self._may_wait():
+        if not self.may_wait():
             raise KafkaError(
                 f"the schema of topic {printable(topic)} is not known yet, and a callback cannot ask the registry, as its own"
                 " thread sends: send a record to the topic before, or send from another thread",

@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.accumulator.delivery import Delivery, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
@@ -83,12 +83,15 @@ class ColumnSender:
                 self.metrics.records_failed(rows.topic, len(rows.rows))
             raise
 
-        owner = delivery.expect(columns.rows)
-
-        def owner_of(rows: TopicRows) -> RecordsOwner:
-            return owner if call is None else call.owner(rows, columns, owner)
-
-        self._append_all(hand_over, slices, owner, owner_of)
+        whole = delivery.expect(columns.rows)
+        for rows, cluster in slices:
+            hand_over.begin()
+            try:
+                owner = whole if call is None else call.owner(rows, columns, whole)
+            except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
+                self.accumulator.abandon(rows.topic, rows.rows, whole, error)
+                raise
+            self.accumulator.append(rows, cluster, owner, hand_over)
 
     def _checked_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
         """Check sizes, wait for the partitions of each topic, and let a user's partitioner choose among them."""
@@ -110,22 +113,6 @@ class ColumnSender:
             for rows, cluster in zip(topics, clusters, strict=True)
             for part in rows.slices(cluster.partition_count(rows.topic) or 1)
         ]
-
-    def _append_all(
-        self,
-        hand_over: HandOver,
-        slices: Sequence[tuple[TopicRows, Cluster]],
-        whole: RecordsOwner,
-        owner_of: Callable[[TopicRows], RecordsOwner],
-    ) -> None:
-        for rows, cluster in slices:
-            hand_over.begin()
-            try:
-                owner = owner_of(rows)
-            except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
-                self.accumulator.abandon(rows.topic, rows.rows, whole, error)
-                raise
-            self.accumulator.append(rows, cluster, owner, hand_over)
 
     # GATHERED RECORDS: the thread of the caller who filled the bundle, or the Sender's after linger.ms
 

@@ -61,15 +61,11 @@ class HandOver:
 
 
 class HandOvers:
-    """Runs calls that hand rows over, and remembers whether one was interrupted.
-
-    Args:
-        on_failure: called when an interrupt has ended the producer: it stops `send` and wakes the Sender.
-    """
+    """Runs calls that hand rows over, and remembers whether one was interrupted."""
 
     def __init__(self, clock: Clock, on_failure: Callable[[], None]) -> None:
         self._clock = clock
-        self._on_failure = on_failure
+        self._on_failure = on_failure  # called when an interrupt has ended the producer: stops `send` and wakes the Sender
         self._begun: set[HandOver] = set()
         self._failure: KafkaError | None = None
         self._is_reported = False  # `on_failure` has been called

@@ -69,10 +69,7 @@ class MetadataWait:
                 self.metrics.waited_for_metadata(asked_ns)
 
     def await_brokers(self, timeout_ms: int) -> None:
-        """Wait until a broker has answered for the first time. Blocks at most `timeout_ms`.
-
-        Raises KafkaTimeoutError when none has by then, and fatal errors such as a rejected login.
-        """
+        """As KafkaProducer.await_brokers."""
         deadline_ms = self.clock.now_ms() + timeout_ms
         while self.metadata.cluster().is_bootstrap:
             version = self.metadata.request_update("a caller waits for the first broker")
@@ -85,16 +82,15 @@ class MetadataWait:
                 ) from error
 
     def ask_for(self, topics: Iterable[str]) -> None:
-        """Have the metadata of several topics fetched together, before await_partition is called for each. Never blocks."""
+        """As KafkaProducer.ask_for_topics."""
         now_ms = self.clock.now_ms()
         for topic in filter(is_topic_name, topics):
             self.metadata.add_topic(topic, now_ms)
 
     def unknown_topics(self, topics: Iterable[str], max_age_ms: int) -> dict[str, str]:
-        """The topics that do not exist by the brokers' latest answer, with an error text each. Never blocks.
+        """As KafkaProducer.unknown_topics; empty when the answer is older than `max_age_ms`, as the topics may exist by now.
 
-        Empty when that answer is older than `max_age_ms`: the topics may exist by now. They are not requested again until a
-        caller names them.
+        They are not requested again until a caller names them.
         """
         if self.clock.now_ms() - self.metadata.last_answer_ms > max_age_ms:
             return {}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -74,7 +74,7 @@ class KafkaProducer(TransactionalMethods):
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on none of our frames holds the caller's options: a traceback with locals would show their secrets.
         avro_parts = [option.partition(".")[0] for option, wanted in serializers.items() if is_avro(wanted)]
-        config, of_registry = _split_options(config, serializers) if avro_parts else (config, {})
+        config, of_registry = _split_options(config) if avro_parts else (config, {})
         config = ProducerConfig.conceal({key: value for key, value in config.items() if key not in serializers})
         self._serialize_key = find_serializer("key.serializer", serializers["key.serializer"])
         self._serialize_value = find_serializer("value.serializer", serializers["value.serializer"])
@@ -82,15 +82,7 @@ class KafkaProducer(TransactionalMethods):
         self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
-        self._avro: AvroSerializers | None = None
-        if avro_parts:
-            self._avro = _avro_serializers(
-                avro_parts,
-                of_registry,
-                max_block_ms=self._config.max_block_ms,
-                may_wait=self._may_wait,
-                await_topic=self.partitions_for,
-            )
+        self._avro = self._avro_serializers(avro_parts, of_registry) if avro_parts else None
         self._generation = forks.generation()
         self._clock = clock or Clock()
         with ExitStack() as if_this_fails:
@@ -99,6 +91,13 @@ class KafkaProducer(TransactionalMethods):
             if_this_fails.callback(self._sender.force_close)
             self._thread.start()
             if_this_fails.pop_all()
+
+    def _avro_serializers(self, parts: Sequence[str], options: Mapping[str, object]) -> AvroSerializers:
+        from spark_kafka_sink.config.serializer_config import read_serializer_options
+        from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+
+        checked = read_serializer_options(options, parts)
+        return AvroSerializers(*checked, self._config.max_block_ms, self._may_wait, self.partitions_for)
 
     def _may_wait(self) -> bool:
         """Whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself."""
@@ -524,26 +523,10 @@ class KafkaProducer(TransactionalMethods):
 # AVRO SERIALIZERS: their modules are loaded by producers that have one
 
 
-def _split_options(
-    config: Mapping[str, object], serializers: Mapping[str, object]
-) -> tuple[dict[str, object], dict[str, object]]:
+def _split_options(config: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     """The producer's own options, and those of Avro serializers and the registry, whose secrets are wrapped."""
     from spark_kafka_sink.config.registry_config import is_registry_key
     from spark_kafka_sink.config.serializer_config import SERIALIZER_KEYS, serializer_options
 
     own = {key: value for key, value in config.items() if key not in SERIALIZER_KEYS and not is_registry_key(key)}
-    return own | dict(serializers), serializer_options(config)
-
-
-def _avro_serializers(
-    parts: Sequence[str],
-    options: Mapping[str, object],
-    *,
-    max_block_ms: int,
-    may_wait: Callable[[], bool],
-    await_topic: Callable[[str], object],
-) -> AvroSerializers:
-    from spark_kafka_sink.config.serializer_config import read_serializer_options
-    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
-
-    return AvroSerializers(*read_serializer_options(options, parts), max_block_ms, may_wait, await_topic)
+    return own, serializer_options(config)

@@ -93,10 +93,8 @@ SECTIONS = {
 
 def markdown_tables() -> str:
     """For docs/metrics.md."""
-    tables = []
-    for heading, metrics in SECTIONS.items():
-        tables.append("\n".join([f"| {heading} | |", "|---|---|", *markdown_rows(metrics)]))
-    return "\n\n".join(tables)
+    rows = ([f"| {heading} | |", "|---|---|", *markdown_rows(metrics)] for heading, metrics in SECTIONS.items())
+    return "\n\n".join(map("\n".join, rows))
 
 
 class _TopicStats:
@@ -109,11 +107,7 @@ class _TopicStats:
 
 
 class ProducerMetrics:
-    """Counts for one producer, its topics and its nodes.
-
-    Args:
-        config: metrics.sample.window.ms and metrics.num.samples are read from it.
-    """
+    """Counts for one producer, its topics and its nodes."""
 
     def __init__(self, config: ProducerConfig, clock: Clock) -> None:
         self._clock = clock

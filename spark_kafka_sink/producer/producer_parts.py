@@ -36,18 +36,11 @@ if TYPE_CHECKING:
 
 
 class ProducerParts:
-    """The parts of one producer, connected. No thread runs yet.
+    """The parts of one producer, connected. No thread runs yet. Raises ConfigError as NetworkClient and ProducerPlugins do.
 
     Args:
-        config: of the producer.
-        clock: for every part that waits or expires.
-        if_this_fails: gets what closes the parts, for a producer that cannot be created or started.
         may_wait: whether the calling thread may wait for memory. The Sender's must not: it would wait for itself.
-        largest_record: how many bytes a single record may have, if that is more than max.request.size.
-        avro: what encodes keys and values, if anything does.
-
-    Raises:
-        ConfigError: as NetworkClient and ProducerPlugins do.
+        largest_record: as KafkaProducer's.
     """
 
     def __init__(
@@ -59,42 +52,33 @@ class ProducerParts:
         largest_record: int,
         avro: AvroSerializers | None,
     ) -> None:
-        self._config = config
-        self._clock = clock
-        self.size_limits = SizeLimits(config, largest_record)
-        self.metrics = ProducerMetrics(config, clock)
-        self.metadata = Metadata(config, clock)
-        self._client = NetworkClient(config, self.metadata, clock, metrics=self.metrics.network)
-        if_this_fails.callback(self._client.close)
-        self.transactions = manager_of(config, self._client, clock)
-        wake_sender = self._client.wakeup
-        self.accumulator = RecordAccumulator(config, clock, wake_sender, self.transactions, Random(), self.rows_failed)
-        self._hand_overs = HandOvers(clock, self._interrupted)
-        self.metadata_wait = MetadataWait(self.metadata, self._client.wakeup, self.metrics, clock, config.max_block_ms)
-        self.metrics.watch(self.accumulator.pool, self.metadata, self._client.in_flight_request_count)
-        self.plugins = ProducerPlugins(config)  # users' code runs last, when nothing else can fail
-        if_this_fails.callback(self.plugins.close)
-        self.columns = ColumnSender(
-            self.size_limits,
-            clock,
-            self.metadata_wait,
-            self.accumulator,
-            self._hand_overs,
-            self.plugins,
-            self.metrics,
-            self._encode_topic,
-            avro,
+        size_limits = self.size_limits = SizeLimits(config, largest_record)
+        metrics = self.metrics = ProducerMetrics(config, clock)
+        metadata = self.metadata = Metadata(config, clock)
+        client = self._client = NetworkClient(config, metadata, clock, metrics=metrics.network)
+        if_this_fails.callback(client.close)
+        transactions = self.transactions = manager_of(config, client, clock)
+        accumulator = RecordAccumulator(config, clock, client.wakeup, transactions, Random(), self.rows_failed)
+        self.accumulator = accumulator
+        hand_overs = HandOvers(clock, self._interrupted)
+        metadata_wait = self.metadata_wait = MetadataWait(metadata, client.wakeup, metrics, clock, config.max_block_ms)
+        metrics.watch(accumulator.pool, metadata, client.in_flight_request_count)
+        plugins = self.plugins = ProducerPlugins(config)  # users' code runs last, when nothing else can fail
+        if_this_fails.callback(plugins.close)
+        columns = self.columns = ColumnSender(
+            size_limits, clock, metadata_wait, accumulator, hand_overs, plugins, metrics, self._encode_topic, avro
         )
-        self.tables = TableSender(self.columns, self.plugins.interceptors, self._hand_overs, clock, self.transactions.row_failed)
-        self.gatherer = RecordGatherer(
-            config, clock, self.accumulator, self._hand_overs, self.columns.send_gathered, may_wait, self.plugins.interceptors
+        self.tables = TableSender(columns, plugins.interceptors, hand_overs, clock, transactions.row_failed)
+        gatherer = self.gatherer = RecordGatherer(
+            config, clock, accumulator, hand_overs, columns.send_gathered, may_wait, plugins.interceptors
         )
-        failures = SenderFailures(config, self._hand_overs)
-        parts = SenderParts(
-            config, self._client, self.metadata, self.accumulator, self.transactions, self.metrics, failures, clock
-        )
-        self.sender = Sender(parts, self.gatherer)
-        self.caller_side = self._make_caller_side()
+        failures = SenderFailures(config, hand_overs)
+        parts = SenderParts(config, client, metadata, accumulator, transactions, metrics, failures, clock)
+        self.sender = Sender(parts, gatherer)
+        self.caller_side: CallerSide | None = None
+        if isinstance(transactions, Transactions):
+            took = metrics.transaction_call
+            self.caller_side = CallerSide(transactions, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, took)
 
     def rows_failed(self, topic: str, rows: int, error: KafkaError) -> None:
         """Rows that were accepted got into no batch: the transaction that they belong to cannot be committed."""
@@ -107,15 +91,3 @@ class ProducerParts:
 
     def _encode_topic(self, topic: str) -> None:
         self.gatherer.encode_topic(topic)
-
-    def _make_caller_side(self) -> CallerSide | None:
-        if not isinstance(self.transactions, Transactions):
-            return None
-        return CallerSide(
-            self.transactions,
-            self.gatherer.encode_all,
-            self._client.wakeup,
-            self._clock,
-            self._config.max_block_ms,
-            self.metrics.transaction_call,
-        )

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import count, repeat
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +22,11 @@ from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import Part, RecordsOwner
 from spark_kafka_sink.producer.plugins.interceptors import InterceptedOwner, Interceptors
 from spark_kafka_sink.producer.producer_record import HEADERS_MAP, Callback, ProducerColumns, RecordDetails, RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.varint import Int64Column
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +111,7 @@ class RecordBundle:
         self._waiters = Waiters(self._outcome_lock)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
         self._looked_up = 0  # how many of them have been entered in `_outcomes`; done only when a future asks
-        self._outcomes: npt.NDArray[np.int32] | None = (
-            None  # int32[n]: index of an acknowledgement, or as above; before seal: None
-        )
+        self._outcomes: npt.NDArray[np.int32] | None = None  # int32[n]: index of an acknowledgement, or as above; from `seal` on
         self._errors: dict[int, KafkaError] = {}
         self._columns: RecordColumns | None = None  # for RecordMetadata; without payloads
 
@@ -123,12 +119,7 @@ class RecordBundle:
         return len(self.callbacks) if self._outcomes is None else len(self._outcomes)
 
     def add(
-        self,
-        key: Any,
-        value: Any,
-        callback: Callback | None,
-        size_bytes: int,
-        details: RecordDetails | None = None,
+        self, key: Any, value: Any, callback: Callback | None, size_bytes: int, details: RecordDetails | None = None
     ) -> RecordFuture | None:
         """Add a record. None if the bundle takes no more, or if more memory has to be charged first."""
         with self._lock:
@@ -221,22 +212,22 @@ class RecordBundle:
     # OUTCOMES: the Sender's thread, or a caller whose bundle could not be queued
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
-        acknowledgement = _Acknowledgement(part, base_offset, log_append_time_ms)
         with self._outcome_lock:
-            self._acknowledgements.append(acknowledgement)
+            self._acknowledgements.append(_Acknowledgement(part, base_offset, log_append_time_ms))
             self._waiters.wake_all_locked()
         if self.callbacks:
-            self._call_back(part.rows, self._metadata(acknowledgement), repeat(None))
+            assert self._columns is not None
+            self._call_back(part.rows, part.metadata(base_offset, log_append_time_ms, self._columns), repeat(None))
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        at = {int(part.rows[index - part.first_delta]): each for index, each in record_errors.items() if _lies_in(part, index)}
+        own = {int(part.rows[at]): each for at, each in part.errors_of_rows(record_errors).items()}
         others = error
         if record_errors:
             others = KafkaError(
                 f"{part.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
                 condition="KAFKA_BATCH_HAS_INVALID_RECORDS",
             )
-        self._fail_rows(part.rows, dict.fromkeys(part.rows.tolist(), others) | at)
+        self._fail_rows(part.rows, dict.fromkeys(part.rows.tolist(), others) | own)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         error = for_keeping(error)
@@ -280,16 +271,6 @@ class RecordBundle:
         if ended_by is not None:
             raise ended_by
 
-    def _metadata(self, acknowledged: _Acknowledgement, start: int = 0) -> Iterator[RecordMetadata]:
-        """Metadata of a part's rows from `start` on, made by columns: little is left to do per row. May yield more than that."""
-        assert self._columns is not None
-        part, base_offset, log_append_time_ms = acknowledged
-        rows = part.rows[start:]
-        offsets = repeat(UNKNOWN_OFFSET) if base_offset == UNKNOWN_OFFSET else count(base_offset + part.first_delta + start)
-        times = _rows_of(self._columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, rows)
-        sizes = (_rows_of(lengths, rows) for lengths in (self._columns.key_lengths, self._columns.value_lengths))
-        return map(_new_metadata, zip(repeat(self.topic), repeat(part.topic_partition.partition), offsets, times, *sizes))
-
     # FOR FUTURES: any thread
 
     def is_settled(self, row: int) -> bool:
@@ -322,24 +303,9 @@ class RecordBundle:
 
     def metadata_of(self, row: int) -> RecordMetadata:
         """Where an acknowledged row was written."""
-        acknowledged = self._acknowledgements[self._outcome_of(row)]
-        return next(self._metadata(acknowledged, int(np.argmax(acknowledged.part.rows == row))))
-
-
-def _rows_of(column: Int64Column | int, rows: npt.NDArray[np.int32]) -> Iterable[int]:
-    """The column's values for these rows; an endless iterator when all rows have the same value."""
-    if isinstance(column, int):
-        return repeat(column)
-    values: list[int] = column[rows].tolist()
-    return values
-
-
-def _lies_in(part: Part, index: int) -> bool:
-    return 0 <= index - part.first_delta < part.row_count
-
-
-# Like RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
-_new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))
+        assert self._columns is not None
+        part, base_offset, log_append_time_ms = self._acknowledgements[self._outcome_of(row)]
+        return next(part.metadata(base_offset, log_append_time_ms, self._columns, int(np.argmax(part.rows == row))))
 
 
 def failed_record(

@@ -26,31 +26,17 @@ def _string(value: Any) -> bytes:
     return value.encode("utf-8")
 
 
-def _packed(layout: str) -> Serializer:
-    return struct.Struct(layout).pack
-
-
 BUILT_IN: dict[str, Serializer] = {
     "bytes": _bytes,
     "string": _string,
-    "short": _packed(">h"),
-    "integer": _packed(">i"),
-    "long": _packed(">q"),
-    "float": _packed(">f"),
-    "double": _packed(">d"),
-}
-_JAVA = {  # org.apache.kafka.common.serialization.…
-    "ByteArraySerializer": "bytes",
-    "BytesSerializer": "bytes",
-    "StringSerializer": "string",
-    "ShortSerializer": "short",
-    "IntegerSerializer": "integer",
-    "LongSerializer": "long",
-    "FloatSerializer": "float",
-    "DoubleSerializer": "double",
+    "short": struct.Struct(">h").pack,
+    "integer": struct.Struct(">i").pack,
+    "long": struct.Struct(">q").pack,
+    "float": struct.Struct(">f").pack,
+    "double": struct.Struct(">d").pack,
 }
 _JAVA_PACKAGE = "org.apache.kafka.common.serialization."
-
+_JAVA = {f"{name.capitalize()}Serializer": name for name in BUILT_IN} | {"ByteArraySerializer": "bytes"}  # in that package
 
 AVRO_NAMES = ("avro", "io.confluent.kafka.serializers.KafkaAvroSerializer")
 

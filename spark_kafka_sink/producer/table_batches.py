@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import KafkaError, SchemaError, printable_list
 
-READ_FAILED = "KAFKA_TABLE_READ_FAILED"
-
 
 class ArrowStreamExportable(Protocol):
     """A table that comes in batches: pyarrow's, a DataFrame of polars, pandas or datafusion, a relation of duckdb."""
@@ -63,7 +61,7 @@ def next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
     except StopIteration:
         return None
     except Exception as error:
-        raise KafkaError(f"the table cannot be read: {error}", condition=READ_FAILED) from error
+        raise KafkaError(f"the table cannot be read: {error}", condition="KAFKA_TABLE_READ_FAILED") from error
     if _columns(batch.schema) != _columns(reader.schema):
         raise SchemaError(f"a batch has the columns {_named(batch.schema)}, and its table has {_named(reader.schema)}")
     return batch

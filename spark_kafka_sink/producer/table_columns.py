@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError, printable_list
 from spark_kafka_sink.producer.producer_record import ProducerColumns
-from spark_kafka_sink.records.columns import is_payload, is_text
+from spark_kafka_sink.records.columns import are_header_types, is_payload, is_text
 from spark_kafka_sink.records.interleave import pieces_of
 from spark_kafka_sink.records.row_mapping import PARTS, RowMapping, nearest_column
 
@@ -26,14 +26,10 @@ ZONES = "dt.tz_localize('UTC') in pandas, dt.replace_time_zone('UTC') in polars,
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Where the parts of a record are in each batch, and which columns are changed first.
-
-    Args:
-        conversions: by position, for columns in a layout that is not read elsewhere.
-    """
+    """Where the parts of a record are in each batch, and which columns are changed first."""
 
     mapping: RowMapping
-    conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]
+    conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]  # by position; of layouts that are not read elsewhere
 
     @classmethod
     def find(cls, schema: pa.Schema, topic: str | None, encodes: Callable[[str], bool] = lambda _: False) -> TableColumns:
@@ -113,17 +109,14 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def _is_headers(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
-        return _are_entries({"key": kind.key_type, "value": kind.item_type})
+        return are_header_types({"key": kind.key_type, "value": kind.item_type})
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         return False
     entry = kind.value_type
     if pa.types.is_null(entry):  # of lists that are all empty
         return True
-    return bool(pa.types.is_struct(entry)) and len(entry) == 2 and _are_entries({each.name.lower(): each.type for each in entry})
-
-
-def _are_entries(types: Mapping[str, pa.DataType]) -> bool:
-    return set(types) == {"key", "value"} and all(is_payload(kind) or pa.types.is_null(kind) for kind in types.values())
+    is_pair = bool(pa.types.is_struct(entry)) and len(entry) == 2
+    return is_pair and are_header_types({each.name.lower(): each.type for each in entry})
 
 
 def _is_timestamp(kind: pa.DataType) -> bool:

@@ -8,6 +8,7 @@ hand-over from its first queued row to its last (hand_overs.py), and one call in
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -23,43 +24,26 @@ from spark_kafka_sink.producer.table_batches import next_batch, open_table
 from spark_kafka_sink.producer.table_columns import TableColumns
 
 
+@dataclass(eq=False, repr=False)
 class TableSender:
-    """Sends the tables of one producer.
-
-    Args:
-        columns: queues the rows of a batch.
-        interceptors: see the columns of each batch first.
-        hand_overs: rows are handed over under its rule.
-        clock: of the Delivery.
-        on_half_sent: called with an error that comes when rows of a table are queued and others never will be.
-    """
-
-    def __init__(
-        self,
-        columns: ColumnSender,
-        interceptors: Interceptors | None,
-        hand_overs: HandOvers,
-        clock: Clock,
-        on_half_sent: Callable[[KafkaError], None],
-    ) -> None:
-        self._columns = columns
-        self._interceptors = interceptors
-        self._hand_overs = hand_overs
-        self._clock = clock
-        self._on_half_sent = on_half_sent
+    columns: ColumnSender  # queues the rows of a batch
+    interceptors: Interceptors | None  # see the columns of each batch first
+    hand_overs: HandOvers  # rows are handed over under its rule
+    clock: Clock  # of the Delivery
+    on_half_sent: Callable[[KafkaError], None]  # gets an error after which rows of a table are queued and others never will be
 
     def send(self, topic: str | None, table: object, check_usable: Callable[[], None]) -> Delivery:
         """As KafkaProducer.send_table. `check_usable`: raises when no further rows can be sent; called before each batch."""
         if not (topic is None or isinstance(topic, str)):
             raise SchemaError(f"topic has the Python type {type(topic).__name__}; pass a str, or None for the column topic")
         reader = open_table(table)
-        columns = TableColumns.find(reader.schema, topic, self._columns.encodes)
-        return self._hand_overs.run(self._send_all, reader, columns, check_usable)
+        columns = TableColumns.find(reader.schema, topic, self.columns.encodes)
+        return self.hand_overs.run(self._send_all, reader, columns, check_usable)
 
     def _send_all(
         self, hand_over: HandOver, reader: pa.RecordBatchReader, columns: TableColumns, check_usable: Callable[[], None]
     ) -> Delivery:
-        delivery = Delivery(0, self._clock, whole="table")
+        delivery = Delivery(0, self.clock, whole="table")
         first_row = 0  # of the batch that is read and queued
         try:
             while (batch := next_batch(reader)) is not None:
@@ -73,12 +57,12 @@ class TableSender:
                 _name_row_of_table(error, first_row)
             if first_row:
                 error.message = _half_sent(error.message, first_row)
-                self._on_half_sent(error)
+                self.on_half_sent(error)
             raise
         except ORDINARY_ERRORS as error:
             if not first_row:
                 raise
-            self._on_half_sent(KafkaError(_half_sent(repr(error), first_row)))
+            self.on_half_sent(KafkaError(_half_sent(repr(error), first_row)))
             # One of numpy's MemoryErrors takes other arguments.
             kind = MemoryError if isinstance(error, MemoryError) else type(error)
             raise kind(_half_sent(str(error) or "out of memory", first_row)) from error
@@ -86,11 +70,11 @@ class TableSender:
 
     def _send_batch(self, hand_over: HandOver, given: ProducerColumns, delivery: Delivery) -> None:
         given.require_topics()
-        queue = partial(self._columns.queue, hand_over, delivery)
-        if self._interceptors is None:
+        queue = partial(self.columns.queue, hand_over, delivery)
+        if self.interceptors is None:
             queue(given)
         else:
-            self._interceptors.send_columns(given, queue)
+            self.interceptors.send_columns(given, queue)
 
 
 def _name_row_of_table(error: InvalidRecordError, first_row: int) -> None:

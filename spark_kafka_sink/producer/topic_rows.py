@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.producer.producer_record import ProducerColumns, null_topic
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
-from spark_kafka_sink.records.columns import RecordColumns, record_columns, texts
+from spark_kafka_sink.records.columns import RecordColumns, is_text, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
 
 # Rows that are encoded at a time: bounds the scratch memory, some 250 B per row. With few partitions, columns of this length stay
@@ -74,10 +74,10 @@ def row_count(given: ProducerColumns) -> int:
 
 
 def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
-    if partition is not None and len(partition) != rows:
-        raise SchemaError(f"column partition has {len(partition)} rows where {rows} are expected; pass columns of one length")
     if partition is None:
         return np.full(rows, NO_PARTITION, np.int32)
+    if len(partition) != rows:
+        raise SchemaError(f"column partition has {len(partition)} rows where {rows} are expected; pass columns of one length")
     kind = partition.type.value_type if pa.types.is_dictionary(partition.type) else partition.type
     if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise SchemaError(f"column partition has type {partition.type}; it must be int32: cast it before sending")
@@ -85,16 +85,14 @@ def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np
         partition = contiguous(partition).dictionary_decode()
     if partition.null_count == len(partition):
         return np.full(rows, NO_PARTITION, np.int32)
-    lowest = pc.min(partition).as_py()
+    lowest, highest = pc.min_max(partition).as_py().values()
     if lowest < 0:
         raise InvalidRecordError(
             f"Invalid partition: {lowest}. Partition number should always be non-negative or null.",
             condition="KAFKA_INVALID_PARTITION",
         )
-    if pc.max(partition).as_py() > 2**31 - 1:
-        raise InvalidRecordError(
-            f"Invalid partition: {pc.max(partition).as_py()} is not an int32", condition="KAFKA_INVALID_PARTITION"
-        )
+    if highest > 2**31 - 1:
+        raise InvalidRecordError(f"Invalid partition: {highest} is not an int32", condition="KAFKA_INVALID_PARTITION")
     explicit: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
     return explicit
 
@@ -120,7 +118,7 @@ def check_topic_type(topic: str | pa.Array) -> None:
     if isinstance(topic, str):
         return
     kind = topic.type.value_type if pa.types.is_dictionary(topic.type) else topic.type
-    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+    if not is_text(kind) and not pa.types.is_null(kind):
         raise SchemaError(f"column topic has type {topic.type}; it must be string: cast it before sending")
 
 
@@ -131,12 +129,9 @@ def _encodable(names: pa.Array) -> pa.Array:
 def names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
     """The distinct names, and for each row the index of its topic among them. Raises InvalidRecordError for a null."""
     column = contiguous(topic)
-    if pa.types.is_dictionary(column.type):  # its entries may repeat each other, and one may be null
-        encoded = _encodable(column.dictionary).dictionary_encode()
-        codes = encoded.indices.take(column.indices)
-    else:
-        encoded = _encodable(column).dictionary_encode()
-        codes = encoded.indices
+    is_dictionary = pa.types.is_dictionary(column.type)  # its entries may repeat each other, and one may be null
+    encoded = _encodable(column.dictionary if is_dictionary else column).dictionary_encode()
+    codes = encoded.indices.take(column.indices) if is_dictionary else encoded.indices
     if codes.null_count:
         raise null_topic(pc.index(codes.is_null(), True).as_py())
     return texts(encoded.dictionary), codes.to_numpy()

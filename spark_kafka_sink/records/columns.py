@@ -8,7 +8,7 @@ Law: a row is null if and only if its length is -1; the modules below do not rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -27,10 +27,8 @@ ATTRIBUTES_SIZE = 1  # of the first field after a record's length
 NO_HEADERS = b"\0"  # a count of 0
 _NO_LENGTHS = np.zeros(0, np.int64)
 
-_PAYLOAD_TYPES = (
-    *(pa.binary(), pa.large_binary(), pa.binary_view()),
-    *(pa.string(), pa.large_string(), pa.string_view()),
-)
+_TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
+_PAYLOAD_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view(), *_TEXT_TYPES)
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray | None
 
@@ -163,7 +161,7 @@ def is_payload(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string(), pa.string_view())
+    return kind in _TEXT_TYPES
 
 
 def texts(column: pa.Array) -> list[Any]:
@@ -287,8 +285,13 @@ def _check_header_type(kind: pa.DataType) -> None:
         types = {"key": kind.key_type, "value": kind.item_type}
     elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
         types = {field.name.lower(): field.type for field in kind.value_type}  # case-insensitive, as in Spark
-    if set(types) != {"key", "value"} or not all(is_payload(type_) or pa.types.is_null(type_) for type_ in types.values()):
+    if not are_header_types(types):
         raise SchemaError(f"column headers has type {kind}; it must be list<struct<key: string, value: binary>>")
+
+
+def are_header_types(types: Mapping[str, pa.DataType]) -> bool:
+    """Whether these are the parts of a header."""
+    return set(types) == {"key", "value"} and all(is_payload(kind) or pa.types.is_null(kind) for kind in types.values())
 
 
 def _refuse_null_header_keys(joined: JoinedHeaders) -> None:

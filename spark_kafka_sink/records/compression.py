@@ -25,7 +25,6 @@ _log = logging.getLogger(__name__)
 class Codec:
     """One value of compression.type. Levels are those of compression.<name>.level; config/ checks their range."""
 
-    name: str
     id: int  # bits 0-2 of the batch's attributes
     default_level: int | None  # None: the codec has no levels
     function: Callable[[ByteBuffer, int | None], bytes]
@@ -57,17 +56,9 @@ def framed_blocks(codec: str, blocks: Sequence[memoryview]) -> list[memoryview]:
     return [piece for piece in [memoryview(opening), *blocks, memoryview(closing)] if piece]
 
 
-def _none(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
-    return bytes(data)
-
-
 def _gzip(data: ByteBuffer, level: int | None) -> bytes:
     """zlib is at least as fast as pyarrow's codec (63 against 55 MB/s at level 6), and supports Java's level -1."""
     return zlib.compress(data, -1 if level is None else level, wbits=31)  # 31: a gzip header around 15 bits of window
-
-
-def _zstd(data: ByteBuffer, level: int | None) -> bytes:
-    return _arrow("zstd", data, level)
 
 
 def _arrow(codec: str, data: ByteBuffer, level: int | None = None) -> bytes:
@@ -114,7 +105,7 @@ def _lz4(data: ByteBuffer, level: int | None) -> bytes:
         return _lz4_without_package(data, level)
     compressed: bytes = frame.compress(
         data,
-        compression_level=0 if level in (None, _LZ4_FAST_LEVEL) else _lz4hc_level(level),
+        compression_level=_lz4hc_level(level) or 0,
         block_size=frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         store_size=False,
@@ -122,8 +113,9 @@ def _lz4(data: ByteBuffer, level: int | None) -> bytes:
     return compressed
 
 
-def _lz4hc_level(level: int) -> int:
-    return min(max(level, _LZ4HC_LEVELS[0]), _LZ4HC_LEVELS[-1])
+def _lz4hc_level(level: int | None) -> int | None:
+    """None: the fast compressor."""
+    return None if level in (None, _LZ4_FAST_LEVEL) else min(max(level, _LZ4HC_LEVELS[0]), _LZ4HC_LEVELS[-1])
 
 
 @functools.cache
@@ -137,7 +129,7 @@ def _lz4_frame() -> Any:
 
 
 def _lz4_without_package(data: ByteBuffer, level: int | None) -> bytes:
-    hc_level = None if level in (None, _LZ4_FAST_LEVEL) else _lz4hc_level(level)
+    hc_level = _lz4hc_level(level)
     framed: list[ByteBuffer] = [_LZ4_FRAME_HEADER]
     for block in _blocks(data, _LZ4_BLOCK_SIZE):
         compressed = _arrow("lz4_raw", block, hc_level)
@@ -150,14 +142,11 @@ def _lz4_without_package(data: ByteBuffer, level: int | None) -> bytes:
 
 
 CODECS = {
-    codec.name: codec
-    for codec in (
-        Codec("none", 0, None, _none),
-        Codec("gzip", 1, -1, _gzip),  # -1: zlib's default, 6
-        Codec("snappy", 2, None, _snappy, (_SNAPPY_HEADER, b"")),
-        Codec("lz4", 3, 9, _lz4, (_LZ4_FRAME_HEADER, _LZ4_END_MARK)),
-        Codec("zstd", 4, 3, _zstd),
-    )
+    "none": Codec(0, None, lambda data, _: bytes(data)),
+    "gzip": Codec(1, -1, _gzip),  # -1: zlib's default, 6
+    "snappy": Codec(2, None, _snappy, (_SNAPPY_HEADER, b"")),
+    "lz4": Codec(3, 9, _lz4, (_LZ4_FRAME_HEADER, _LZ4_END_MARK)),
+    "zstd": Codec(4, 3, functools.partial(_arrow, "zstd")),
 }
 
 

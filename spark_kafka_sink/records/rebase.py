@@ -39,15 +39,7 @@ class RebasedRecords:
 
 
 def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> RebasedRecords:
-    """Take apart uncompressed, consecutive records.
-
-    Args:
-        raw: the records section of one batch, below 2 GiB.
-        sizes: bytes of each record.
-
-    Raises:
-        ProtocolError: `sizes` do not add up to `raw`.
-    """
+    """Take apart the uncompressed records of one batch, below 2 GiB. Raises ProtocolError if `sizes` do not add up to `raw`."""
     data = np.frombuffer(raw, np.uint8)
     ends = np.cumsum(sizes, dtype=np.int64)
     if len(data) != (int(ends[-1]) if len(ends) else 0):

@@ -68,16 +68,11 @@ class EncodedRecords(NamedTuple):
 
 
 class RecordRows:
-    """Rows in the order in which they are written, prepared but for the deltas, which depend on their batches.
-
-    Args:
-        selected: for each row its index in the columns; None for all rows in their order.
-        base_sizes: of each row, in the new order.
-    """
+    """Rows in the order in which they are written, prepared but for the deltas, which depend on their batches."""
 
     def __init__(self, columns: RecordColumns, selected: Int64Column | None, base_sizes: Int64Column) -> None:
-        self._base_sizes = base_sizes
-        self._selected = selected
+        self._base_sizes = base_sizes  # of each row, in the order in which they are written
+        self._selected = selected  # for each row its index in the columns; None: all rows in their order
         self._key_lengths, self._key = self._column(columns.key_lengths, columns.key)
         self._value_lengths, self._value = self._column(columns.value_lengths, columns.value)
         self._headers = NO_HEADERS if columns.headers is None else Payload.of(columns.headers, selected)
@@ -158,14 +153,7 @@ def encode_batch_header(
     """
     attributes = codec_id | (_TRANSACTIONAL if is_transactional else 0)
     checked = _CHECKED.pack(
-        attributes,
-        record_count - 1,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
+        attributes, record_count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count
     )
     crc = crc32c(checked)
     size = 0

@@ -46,15 +46,12 @@ class RowMapping:
     @classmethod
     def find(cls, columns: Sequence[str], topic: str | None, *, with_timestamp: bool) -> RowMapping:
         """Find the columns by their names. `topic`: of all rows; None: the column decides."""
-        found = {name: columns.index(name) for name in PARTS if name in columns}
-        return cls(
-            topic=found.get("topic") if topic is None else topic,
-            value=found.get("value"),
-            key=found.get("key"),
-            partition=found.get("partition"),
-            headers=found.get("headers"),
-            timestamp=found.get("timestamp") if with_timestamp else None,
-        )
+        found: dict[str, Any] = {name: columns.index(name) if name in columns else None for name in PARTS}
+        if topic is not None:
+            found["topic"] = topic
+        if not with_timestamp:
+            found["timestamp"] = None
+        return cls(**found)
 
     def columns(self, table: pa.Table) -> dict[str, Any]:
         """The arguments of `KafkaProducer.send_columns`. Values stay in pieces; the pieces of other columns are joined."""

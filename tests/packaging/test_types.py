@@ -134,7 +134,7 @@ QUESTIONS = {
 # What the package alone calls: of objects that only it makes, and of the driver's commit.
 OF_THE_PACKAGE = {
     "Cluster.__init__", "Cluster.topic_error",
-    "Delivery.__init__", "Delivery.acknowledge", "Delivery.fail", "Delivery.expect", "Delivery.fail_rows",
+    "Delivery.__init__", "Delivery.acknowledge", "Delivery.fail", "Delivery.expect",
     "RecordFuture.__init__",
     *(f"TransactionClient.{each}" for each in QUESTIONS),
 }  # fmt: skip

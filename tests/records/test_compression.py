@@ -48,7 +48,7 @@ def test_any_pieces_read_back(codec: str, pieces: list[bytes]) -> None:
 
 
 def test_ids_are_those_of_the_attributes() -> None:
-    assert {codec.name: codec.id for codec in CODECS.values()} == {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+    assert {name: codec.id for name, codec in CODECS.items()} == {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 @pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", 1, 22), ("lz4", 9, 17)])

@@ -17,17 +17,12 @@ ESTIMATION_MARGIN = 1.05  # Java's COMPRESSION_RATE_ESTIMATION_FACTOR: the next 
 
 
 class BatchCompressor:
-    """Compresses one producer's batches, and says how many bytes of records a batch may take before that.
-
-    Args:
-        config: batch.size, compression.type and its level are read from it.
-        pool: takes back the memory that compression saves.
-    """
+    """Compresses one producer's batches, and says how many bytes of records a batch may take before that."""
 
     def __init__(self, config: ProducerConfig, pool: BufferPool) -> None:
         self.compression = Compression.of(config)
         self._max_record_bytes = config.batch_size - BATCH_HEADER_SIZE  # of a batch as it is sent
-        self._pool = pool
+        self._pool = pool  # takes back the memory that compression saves
         self._ratios = CompressionRatioEstimator()
 
     def raw_limit(self, topic: str) -> int:

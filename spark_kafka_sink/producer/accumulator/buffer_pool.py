@@ -82,13 +82,7 @@ class _Turn:
 
 
 class BufferPool:
-    """`buffer.memory` bytes in blocks of min(batch.size, 8 KiB).
-
-    Args:
-        total_memory: bytes that may be handed out at a time, `buffer.memory`.
-        batch_size: bytes, `batch.size`; smaller batches get smaller blocks.
-        clock: for the bounded waits.
-    """
+    """Hands out at most `total_memory` bytes (buffer.memory) at a time, in blocks of 8 KiB, or `batch_size` if that is less."""
 
     def __init__(self, total_memory: int, batch_size: int, clock: Clock) -> None:
         self.block_size = max(1, min(MAX_BLOCK_SIZE, max(batch_size, MIN_BLOCK_SIZE), total_memory))

@@ -37,16 +37,11 @@ class StickyPartitioner:
     It switches where a batch ends. If the partition's open batch is partly filled already, the partition gets rows until the
     batch after it is full too, so at most twice the batch size; this avoids what KIP-794 calls fractional batches.
     Once queue lengths are known, partitions with shorter queues are chosen more often.
-
-    Args:
-        batch_size: bytes that a partition gets before the switch.
-        open_bytes: returns how many bytes of a partition's open batch are filled.
-        random: seeded by tests.
     """
 
     def __init__(self, batch_size: int, open_bytes: Callable[[int], int], random: Random) -> None:
-        self._batch_size = batch_size
-        self._open_bytes = open_bytes
+        self._batch_size = batch_size  # bytes that a partition gets before the switch
+        self._open_bytes = open_bytes  # how many bytes of a partition's open batch are filled
         self._random = random
         self.in_use = False  # set by the first row without a key: before that, queue lengths are not needed
         self._lock = threading.Lock()  # guards the three below; held while assigning, never while waiting
@@ -216,9 +211,8 @@ class BuiltInPartitioner:
             if partitioners.sticky.in_use and partitioners.load_state != state:
                 partitioners.load_state = state
                 self._update_load_of(topic, partitioners.sticky, cluster, slow_nodes)
-            if not any(
-                queue.batches for queue in list(self._queues.of_topic(topic).values())
-            ):  # callers may add queues meanwhile
+            queues = list(self._queues.of_topic(topic).values())  # callers may add some meanwhile
+            if not any(queue.batches for queue in queues):
                 partitioners.sticky.update_load([], [], all_counted=True)
                 self._active.discard(topic)
 

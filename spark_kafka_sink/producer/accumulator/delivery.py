@@ -7,9 +7,11 @@ reports the outcome of a Part, its rows of one call. The Sender thread completes
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from itertools import count, repeat
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,10 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer import forks
+from spark_kafka_sink.producer.producer_record import RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.varint import Int64Column
 
 UNKNOWN_OFFSET = -1  # acknowledged without an offset: acks=0, or a duplicate of a batch that the broker no longer remembers
 
@@ -70,6 +75,41 @@ class Part:
     @property
     def row_count(self) -> int:
         return len(self.rows)
+
+    def first_offset(self, base_offset: int) -> int:
+        """That of the first row, if the batch has this one."""
+        return UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + self.first_delta
+
+    def metadata(
+        self, base_offset: int, log_append_time_ms: int, columns: RecordColumns, start: int = 0
+    ) -> Iterator[RecordMetadata]:
+        """Metadata of the rows from `start` on, made by columns: little is left to do per row. May yield more than that.
+
+        `columns`: those that `rows` are positions in.
+        """
+        rows, first = self.rows[start:], self.first_offset(base_offset)
+        offsets = repeat(UNKNOWN_OFFSET) if first == UNKNOWN_OFFSET else count(first + start)
+        times = _rows_of(columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, rows)
+        sizes = (_rows_of(lengths, rows) for lengths in (columns.key_lengths, columns.value_lengths))
+        topic, partition = self.topic_partition
+        return map(_new_metadata, zip(repeat(topic), repeat(partition), offsets, times, *sizes))
+
+    def errors_of_rows(self, record_errors: Mapping[int, KafkaError]) -> dict[int, KafkaError]:
+        """Of errors by their positions in the batch, those of these rows, by their positions in the part."""
+        by_position = {index - self.first_delta: error for index, error in sorted(record_errors.items())}
+        return {position: error for position, error in by_position.items() if 0 <= position < self.row_count}
+
+
+def _rows_of(column: Int64Column | int, rows: npt.NDArray[np.int32]) -> Iterable[int]:
+    """The column's values for these rows; an endless iterator when all rows have the same value."""
+    if isinstance(column, int):
+        return repeat(column)
+    values: list[int] = column[rows].tolist()
+    return values
+
+
+# Like RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
+_new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +178,8 @@ class Delivery:
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         del log_append_time_ms  # only single records report timestamps
         rows = len(part.rows)
-        first = last = UNKNOWN_OFFSET
-        if base_offset != UNKNOWN_OFFSET:
-            first = base_offset + part.first_delta
-            last = first + rows - 1
+        first = part.first_offset(base_offset)
+        last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + rows - 1
         new = OffsetRange(first, last, rows, part.size_bytes)
         with self._lock:
             known = self.offsets.get(part.topic_partition)
@@ -149,27 +187,19 @@ class Delivery:
             self.acknowledged += rows
             self._settle_locked()
 
-    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        """Fail all rows of a part. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467)."""
-        self.fail_rows(part, part.rows, error, record_errors)
-
-    def fail_rows(
-        self,
-        part: Part,
-        rows: npt.NDArray[np.int32] | npt.NDArray[np.int64],
-        error: KafkaError,
-        record_errors: Mapping[int, KafkaError],
+    def fail(
+        self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError], rows: npt.NDArray[np.int64] | None = None
     ) -> None:
-        """`rows`: those of the part, by their positions in the call."""
-        blamed = {
-            int(rows[index - part.first_delta]): record_error
-            for index, record_error in sorted(record_errors.items())
-            if 0 <= index - part.first_delta < part.row_count
-        }
+        """Fail all rows of a part. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467).
+
+        `rows`: their positions in the call, where they are others than the part says.
+        """
+        positions: npt.NDArray[np.int32] | npt.NDArray[np.int64] = part.rows if rows is None else rows
+        blamed = {int(positions[at]): record_error for at, record_error in part.errors_of_rows(record_errors).items()}
         if blamed:
             row, record_error = next(iter(blamed.items()))
             error = _at_row(record_error, part.topic_partition, row, self._whole)
-        self._fail(RowFailure(rows, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
+        self._fail(RowFailure(positions, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
     def abandon(self, rows: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
         """Fail rows that got into no batch."""
@@ -200,7 +230,7 @@ class _LaterRows:
         self._delivery.acknowledge(part, base_offset, log_append_time_ms)
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self._delivery.fail_rows(part, self._in_call(part.rows), error, record_errors)
+        self._delivery.fail(part, error, record_errors, self._in_call(part.rows))
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         self._delivery.abandon(self._in_call(rows), error)

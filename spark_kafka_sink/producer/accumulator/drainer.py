@@ -138,12 +138,7 @@ class Drainer:
     # DRAIN
 
     def drain(
-        self,
-        cluster: Cluster,
-        nodes: Iterable[int],
-        max_size: int,
-        now_ms: int,
-        occupied: Mapping[int, Sequence[int]],
+        self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int, occupied: Mapping[int, Sequence[int]]
     ) -> dict[int, list[ProducerBatch]]:
         """Take one batch of each partition that a ready node leads, up to `max_size` bytes per node (one batch always fits).
 

@@ -128,7 +128,8 @@ class PartitionQueue:
     def withdraw(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
         """Remove all batches, or those that were never drained, because they fail with `error`.
 
-        A batch that a caller still writes into stays, poisoned with `error`, and `take_expired` removes it later.
+        A batch that a caller still writes into stays, poisoned with `error`: `take_expired` removes it later, when its memory can
+        be freed.
         """
         taken: list[ProducerBatch] = []
         left: deque[ProducerBatch] = deque()

@@ -43,8 +43,6 @@ class RecordAccumulator:
     """The queues of all partitions, and the memory of their batches.
 
     Args:
-        config: of the producer.
-        clock: for linger, back-off and expiry.
         wake_sender: called when there is something to send.
         sequencer: the TransactionManager.
         random: for sticky partitions and back-off jitter; seeded by tests.
@@ -146,11 +144,7 @@ class RecordAccumulator:
             self.pool.allocate(block_count, self._config.max_block_ms, charge=charge, into=into, taking=taking)
 
     def flush(self, timeout_ms: int, is_enough: Callable[[], bool] = lambda: False) -> bool:
-        """Send all rows that were appended before this call, without lingering, and wait until they have an outcome.
-
-        With `is_enough`, wait until it returns true, if that is sooner; it is asked after each batch that is done. Blocks at most
-        `timeout_ms`; returns false when that time ran out.
-        """
+        """As IncompleteBatches.flush. Nothing lingers meanwhile."""
         return self.incomplete.flush(timeout_ms, self.wake_sender, is_enough)
 
     def check_not_closed(self) -> None:
@@ -233,7 +227,7 @@ class RecordAccumulator:
     # SENDER: batches that fail
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
-        """Remove the batches that are older than delivery.timeout.ms, and those that are poisoned."""
+        """As PartitionQueue.take_expired, of all queues."""
         expired: list[ProducerBatch] = []
         oldest = self.queues.oldest
         if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.some_are_poisoned:
@@ -251,28 +245,20 @@ class RecordAccumulator:
         return NEVER_MS if oldest_ms == NEVER_MS else max(0, oldest_ms + self._config.delivery_timeout_ms - now_ms)
 
     def take_waiting_for(self, leader: int | None, cluster: Cluster, error: KafkaError) -> list[ProducerBatch]:
-        """Remove the queued batches of this leader, which are to fail with `error`. None: those whose leader is not known.
-
-        A batch that a caller still writes into stays in its queue, poisoned with `error`, until `expired_batches` removes it.
-        """
+        """As PartitionQueue.withdraw, of the batches of this leader. None: those whose leader is not known."""
         return self.queues.withdraw(
             error, lambda queue: bool(queue.batches) and cluster.leader_for(queue.topic_partition) == leader
         )
 
     def withdraw_batches(self, error: KafkaError) -> list[ProducerBatch]:
-        """Empty all queues. Returns every batch, queued or in flight, oldest first: they are to fail with `error`.
-
-        A batch that a caller still writes into is returned too, but stays in its queue, poisoned, until `expired_batches`
-        removes it and its memory can be freed.
-        """
+        """As PartitionQueue.withdraw, of all queues. Returns all, oldest first: also those in flight, and those that stay."""
         self.queues.withdraw(error)
         return list(self.incomplete)
 
     def abort_undrained(self, error: KafkaError) -> list[ProducerBatch]:
-        """Remove the batches that were never drained, which are to fail with `error`: those of a transaction that is aborted.
+        """As PartitionQueue.withdraw, of the batches of a transaction that is aborted, as far as they were never drained.
 
         Batches in flight or in retry stay: the broker may have them, and the transaction cannot end before that is known.
-        A batch that a caller still writes into stays, poisoned with `error`, until `expired_batches` removes it.
         """
         return sorted(self.queues.withdraw(error, undrained_only=True), key=lambda batch: batch.flush_id)
 
@@ -283,11 +269,9 @@ class RecordAccumulator:
         if batch.in_flight:
             raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
         batch.body, batch.segments = [], []
-        memory, surplus = batch.memory, batch.surplus
-        if memory.blocks or memory.charged:
-            self.pool.deallocate(memory)
-        if surplus:
-            self.pool.deallocate(surplus)
+        for memory in (batch.memory, batch.surplus):
+            if memory:
+                self.pool.deallocate(memory)
         self.incomplete.remove(batch)
 
     # ANY THREAD

@@ -20,13 +20,10 @@ def records_of(columns: ProducerColumns, rows: int) -> list[ProducerRecord]:
         return [None] * rows if column is None else _cells(column)
 
     topics = [columns.topic] * rows if isinstance(columns.topic, str) else texts(columns.topic)
+    others = map(cells, (columns.value, columns.key, columns.partition, columns.headers, columns.timestamp))
     return [
         ProducerRecord(topic, value, key, partition, _pairs(headers), timestamp)
-        for topic, value, key, partition, headers, timestamp in zip(
-            topics,
-            *map(cells, (columns.value, columns.key, columns.partition, columns.headers, columns.timestamp)),
-            strict=True,
-        )
+        for topic, value, key, partition, headers, timestamp in zip(topics, *others, strict=True)
     ]
 
 

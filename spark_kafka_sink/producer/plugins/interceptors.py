@@ -12,9 +12,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -129,11 +129,6 @@ class Interceptors:
             each.on_acknowledgement is not None and each.on_batch_acknowledgement is None for each in self._chain
         )
 
-    @classmethod
-    def of(cls, config: ProducerConfig) -> Interceptors | None:
-        """None when there are none."""
-        return cls(config) if config.interceptor_classes else None
-
     def close(self) -> None:
         """Never raises."""
         for each in self._chain:
@@ -201,9 +196,10 @@ class Interceptors:
     def report_success(self, part: Part, base_offset: int, log_append_time_ms: int, columns: RecordColumns) -> None:
         """`columns`: the columns that `part.rows` are positions in."""
         topic, partition = part.topic_partition
-        first = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + part.first_delta
-        batch = BatchMetadata(topic, partition, first, part.row_count, log_append_time_ms)
-        records = _metadata_of_records(part, first, log_append_time_ms, columns) if self._any_hears_records else []
+        batch = BatchMetadata(topic, partition, part.first_offset(base_offset), part.row_count, log_append_time_ms)
+        records: list[RecordMetadata] = []
+        if self._any_hears_records:
+            records = list(islice(part.metadata(base_offset, log_append_time_ms, columns), part.row_count))
         self._report(batch, records, [None] * len(records), None)
 
     def report_failure(
@@ -243,16 +239,16 @@ class Interceptors:
                 failures.log()
 
 
+@dataclass(eq=False, slots=True)
 class InterceptedCall:
     """One send_columns call: makes the owners of its rows, and knows how many rows are reported by these."""
 
-    def __init__(self, interceptors: Interceptors) -> None:
-        self._interceptors = interceptors
-        self.queued: Counter[str] = Counter()  # topic -> rows that have an owner
+    interceptors: Interceptors
+    queued: Counter[str] = field(default_factory=Counter)  # topic -> rows that have an owner
 
     def owner(self, rows: TopicRows, columns: RecordColumns, delivery: RecordsOwner) -> RecordsOwner:
         """The owner of the rows that are queued next. `columns`: all of the call."""
-        owner = InterceptedOwner(self._interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
+        owner = InterceptedOwner(self.interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
         self.queued[rows.topic] += len(rows.rows)
         return owner
 
@@ -277,9 +273,8 @@ class InterceptedOwner:
             self.owner.acknowledge(part, base_offset, log_append_time_ms)
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        by_row = {index - part.first_delta: each for index, each in record_errors.items()}
         try:
-            self.interceptors.report_failure(*part.topic_partition, part.row_count, error, by_row)
+            self.interceptors.report_failure(*part.topic_partition, part.row_count, error, part.errors_of_rows(record_errors))
         finally:
             self.owner.fail(part, error, record_errors)
 
@@ -335,17 +330,3 @@ def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerCol
         changed = columns
     failures.log()
     return changed
-
-
-def _metadata_of_records(part: Part, first: int, log_append_time_ms: int, columns: RecordColumns) -> list[RecordMetadata]:
-    topic, partition = part.topic_partition
-    count = part.row_count
-    offsets = [first] * count if first == UNKNOWN_OFFSET else range(first, first + count)
-    times, key_sizes, value_sizes = (
-        np.broadcast_to(np.asarray(column), columns.rows)[part.rows].tolist()
-        for column in (columns.timestamps, columns.key_lengths, columns.value_lengths)
-    )
-    if log_append_time_ms != NO_TIMESTAMP:
-        times = [log_append_time_ms] * count
-    fields = zip([topic] * count, [partition] * count, offsets, times, key_sizes, value_sizes, strict=True)
-    return list(map(RecordMetadata._make, fields))

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
@@ -68,9 +67,6 @@ class RecordPartitioner(Protocol):
 class UserPartitioner:
     """Calls a user's partitioner for the rows that name no partition, and checks its answers.
 
-    Args:
-        config: `partitioner.class` is read from it; `configure` gets its `for_plugins()`.
-
     Raises ConfigError if the partitioner cannot be loaded, created or configured.
     """
 
@@ -88,11 +84,6 @@ class UserPartitioner:
         except ConfigError:
             self._plugin.close()
             raise
-
-    @classmethod
-    def of(cls, config: ProducerConfig) -> UserPartitioner | None:
-        """None if `partitioner.class` is not set or names one of Kafka's."""
-        return None if config.partitioner_class in (None, *KAFKAS_PARTITIONERS) else cls(config)
 
     @property
     def asks_per_record(self) -> bool:
@@ -113,16 +104,17 @@ class UserPartitioner:
             pa.nulls(columns.rows, pa.binary()) if column is None else contiguous(column)
             for column in (columns.key, columns.value)
         )
-        try:
-            if self._by_columns is not None:
-                answer = self._by_columns(topic, key, value, cluster)
-            else:
-                answer = self._ask_per_row(topic, key, value, cluster)
-        except Exception as error:
-            raise self._failed(f"raised {type(error).__name__}: {error}", topic) from error
+        method = self._ask_per_row if self._by_columns is None else self._by_columns
+        answer = self._ask(method, topic, key, value, cluster)
         decided = partitions.copy()
         decided[undecided] = self._checked(answer, topic, rows, cluster.partition_count(topic) or 1)
         return decided
+
+    def _ask(self, method: Callable[..., object], topic: str, *others: object) -> object:
+        try:
+            return method(topic, *others)
+        except Exception as error:
+            raise self._failed(f"raised {type(error).__name__}: {error}", topic) from error
 
     def _ask_per_row(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> pa.Array:
         assert self._by_record is not None
@@ -135,10 +127,7 @@ class UserPartitioner:
     ) -> int:
         """The partition of a record that names none, or NO_PARTITION. Raises KafkaError. Only if `asks_per_record`."""
         assert self._by_record is not None
-        try:
-            answer = self._by_record(topic, key, key_bytes, value, value_bytes, cluster)
-        except Exception as error:
-            raise self._failed(f"raised {type(error).__name__}: {error}", topic) from error
+        answer = self._ask(self._by_record, topic, key, key_bytes, value, value_bytes, cluster)
         count = cluster.partition_count(topic) or 1
         if type(answer) is int and 0 <= answer < count:
             return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
@@ -12,9 +13,9 @@ class ProducerPlugins:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.interceptors: Interceptors | None = None
-        self.partitioner = UserPartitioner.of(config)
+        self.partitioner = None if config.partitioner_class in (None, *KAFKAS_PARTITIONERS) else UserPartitioner(config)
         try:
-            self.interceptors = Interceptors.of(config)
+            self.interceptors = Interceptors(config) if config.interceptor_classes else None
         except BaseException:
             self.close()
             raise

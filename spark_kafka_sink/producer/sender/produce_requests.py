@@ -71,11 +71,9 @@ class ProduceRequests:
             TopicProduceData(name=topic, topic_id=cluster.topic_id(topic) or ZERO_UUID, partition_data=tuple(partitions))
             for topic, partitions in by_topic.items()
         )
+        transactional_id = self._transactions.transactional_id
         message = ProduceRequest(
-            transactional_id=self._transactions.transactional_id,
-            acks=self._acks,
-            timeout_ms=self._timeout_ms,
-            topic_data=topics,
+            transactional_id=transactional_id, acks=self._acks, timeout_ms=self._timeout_ms, topic_data=topics
         )
         names = {topic.topic_id: topic.name for topic in topics}
         return ClientRequest(
@@ -152,10 +150,8 @@ def _error_without_message(response: ClientResponse) -> tuple[ErrorCode, str | N
         return Errors.UNSUPPORTED_VERSION, response.error.message
     if response.timed_out:
         limit_ms = response.request.request_timeout_ms
-        return (
-            Errors.REQUEST_TIMED_OUT,
-            f"disconnected from node {node}, which did not answer within request.timeout.ms={limit_ms}",
-        )
+        text = f"disconnected from node {node}, which did not answer within request.timeout.ms={limit_ms}"
+        return Errors.REQUEST_TIMED_OUT, text
     if response.disconnected:
         return Errors.NETWORK_EXCEPTION, f"disconnected from node {node} before it answered"
     return Errors.NONE, None

@@ -133,15 +133,12 @@ class Sender:
         """Refuse new rows, settle the queued ones, then end."""
         self._accumulator.close(self.failures.error())  # rows that are refused from here on say why, if the producer has failed
         self._running = False
-        self.wakeup()
+        self._client.wakeup()
 
     def force_close(self) -> None:
         """End at once. Rows that are not acknowledged fail."""
         self._must_end.give()
         self.initiate_close()
-
-    def wakeup(self) -> None:
-        self._client.wakeup()
 
     # ONE ROUND: Sender thread
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch, increment_sequence
 from spark_kafka_sink.records.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
-NO_LAST_ACKED_SEQUENCE = -1
+NO_LAST_ACKED_SEQUENCE = -1  # 0 follows
 HALF_RANGE = 2**30  # two sequences are less than this apart, so the order is known across the wrap-around too
 
 
@@ -61,9 +61,7 @@ class PartitionSequences:
             self.last_acked_sequence = last_sequence
 
     def is_next(self, sequence: int) -> bool:
-        """Whether `sequence` directly follows the last acknowledged one."""
-        if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE:
-            return sequence == 0
+        """Whether `sequence` directly follows the last acknowledged one. Before the first, that is 0."""
         return sequence == increment_sequence(self.last_acked_sequence, 1)
 
     def start_at_beginning(self, producer: ProducerIdAndEpoch) -> None:

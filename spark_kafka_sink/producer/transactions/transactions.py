@@ -189,12 +189,10 @@ class Transactions(IdempotentManager):
     def _ask_for_identity(
         self, call: TransactionalCall | None, identity: ProducerIdAndEpoch = NO_PRODUCER, priority: int = 1
     ) -> None:
-        received = self.identity_received
-        self.requests.enqueue(
-            InitProducerIdHandler(
-                self.transactional_id, self._timeout_ms, identity, received=received, call=call, priority=priority
-            )
+        request = InitProducerIdHandler(
+            self.transactional_id, self._timeout_ms, identity, received=self.identity_received, call=call, priority=priority
         )
+        self.requests.enqueue(request)
 
     def _begin(self, call: TransactionalCall) -> None:
         self.transition_to(TxnState.IN_TRANSACTION)

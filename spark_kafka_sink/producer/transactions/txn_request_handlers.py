@@ -62,25 +62,17 @@ class Problem(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TxnRequestHandler(ABC):
-    """Base of the requests to coordinators: makes the message, and handles its answer.
-
-    Args:
-        call: who waits for this request; gets its outcome.
-        priority: a smaller one goes first (Kafka's TxnRequestHandler.priority).
-        begins_transaction: whether the coordinator learns of the transaction by this request.
-        is_behind_rows: whether it is sent behind all batches that wait now: on their connection, or when they are settled.
-        max_version: the newest version to use; None: the newest that the node knows.
-    """
+    """Base of the requests to coordinators: makes the message, and handles its answer."""
 
     API: ClassVar[ApiKey]
     NAME: ClassVar[str]  # in errors and logs
     completes_call: ClassVar[bool] = True  # whether nothing follows this request
 
-    call: TransactionalCall | None = None
-    priority: int = 2
-    begins_transaction: bool = False
-    is_behind_rows: bool = False
-    max_version: int | None = None
+    call: TransactionalCall | None = None  # who waits for this request; gets its outcome
+    priority: int = 2  # a smaller one goes first (Kafka's TxnRequestHandler.priority)
+    begins_transaction: bool = False  # the coordinator learns of the transaction by this request
+    is_behind_rows: bool = False  # sent behind all batches that wait now: on their connection, or when they are settled
+    max_version: int | None = None  # the newest version to use; None: the newest that the node knows
     number: int = -1  # its place among those of its priority, which the queue gives it once
     attempts: int = 0
     not_before_ms: int = 0

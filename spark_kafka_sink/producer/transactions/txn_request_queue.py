@@ -48,18 +48,13 @@ class RequestOwner(Protocol):
 
 
 class TxnRequestQueue:
-    """One producer's requests to coordinators: those that wait, and the one in flight.
-
-    Args:
-        owner: hears of every request that has failed for good.
-        random: for back-off jitter; seeded by tests.
-    """
+    """One producer's requests to coordinators: those that wait, and the one in flight."""
 
     def __init__(
         self, owner: RequestOwner, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None
     ) -> None:
         self.coordinators = CoordinatorDirectory(client)
-        self._owner = owner
+        self._owner = owner  # hears of every request that has failed for good
         self._client = client
         self._clock = clock
         self._request_timeout_ms = config.request_timeout_ms
@@ -103,12 +98,7 @@ class TxnRequestQueue:
             request.settle(error)
 
     def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        """Send the next request, if it can be sent; returns in how many ms to ask again.
-
-        Args:
-            all_settled: whether every batch is acknowledged or has failed.
-            is_all_sent: tells whether every other batch is in flight.
-        """
+        """Send the next request, if it can be sent; returns in how many ms to ask again. Arguments as TransactionManager.step."""
         wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
             request = self._queue[0][2]

@@ -30,6 +30,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
+from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.serializers import SerializationError
@@ -130,9 +131,7 @@ def binary(*values: bytes | None) -> pa.Array:
 
 
 def chain(*interceptors: object) -> Interceptors:
-    found = Interceptors.of(config(interceptor_classes=list(interceptors)))
-    assert found is not None
-    return found
+    return Interceptors(config(interceptor_classes=list(interceptors)))
 
 
 def through(*interceptors: object, **columns: Any) -> ProducerColumns:
@@ -346,7 +345,7 @@ def test_one_that_hears_batches_hears_no_records() -> None:
 
 def test_interceptors_are_configured_once_with_the_configuration_and_closed_once() -> None:
     instance = Appends()
-    found = Interceptors.of(config(interceptor_classes=[instance], linger_ms="7", audit_name="x"))
+    found = Interceptors(config(interceptor_classes=[instance], linger_ms="7", audit_name="x"))
     assert (instance.configured, instance.closed) == (1, 0)
     assert {name: instance.config[name] for name in ("linger.ms", "audit.name")} == {"linger.ms": 7, "audit.name": "x"}
     assert found is not None
@@ -381,7 +380,7 @@ def test_an_interceptor_that_cannot_be_had_is_a_configuration_error(wanted: obje
 
 
 def test_no_interceptors_make_no_chain() -> None:
-    assert Interceptors.of(config(interceptor_classes="")) is None
+    assert ProducerPlugins(config(interceptor_classes="")).interceptors is None
 
 
 # KAFKAPRODUCER

@@ -13,6 +13,7 @@ import pytest
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
+from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import record_columns
@@ -71,9 +72,7 @@ HERE = __name__
 
 
 def partitioner_of(wanted: object, **options: object) -> UserPartitioner:
-    found = UserPartitioner.of(config(partitioner_class=wanted, **options))
-    assert found is not None
-    return found
+    return UserPartitioner(config(partitioner_class=wanted, **options))
 
 
 def decide(wanted: object, values: list[bytes | None], explicit: list[int] | None = None, **more: Any) -> list[int]:
@@ -94,7 +93,7 @@ def decide(wanted: object, values: list[bytes | None], explicit: list[int] | Non
     ],
 )
 def test_kafkas_partitioners_need_no_class_of_a_users(name: str | None) -> None:
-    assert UserPartitioner.of(config(partitioner_class=name)) is None
+    assert ProducerPlugins(config(partitioner_class=name)).partitioner is None
 
 
 @pytest.mark.parametrize("wanted", [f"{HERE}.ByLength", ByLength, ByLength()])

@@ -399,7 +399,7 @@ def test_every_call_raises_what_has_ended_the_sender(broker: FakeBroker, monkeyp
         raise SystemExit("as planned")
 
     monkeypatch.setattr(producer._sender, "run_once", end)
-    producer._sender.wakeup()
+    producer._sender._client.wakeup()
     producer._thread.join(30)
     for call in ALL_CALLS.values():
         with pytest.raises(KafkaError, match="as planned"):
