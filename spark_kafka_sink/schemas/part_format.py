@@ -94,10 +94,10 @@ class PartFormat:
 
     def _look_for_text(self, registry: Registry, subject: str, text: str) -> ColumnFormat | None:
         if not self.config.auto_register_schemas:
-            return self._of_text(registry.for_writing(subject, text), subject)  # only looks, and says what differs
+            return self._of_registered(registry.for_writing(subject, text), subject)  # only looks, and says what differs
         found = registry.lookup(subject, text)
         if found is not None:
-            return self._of_text(found, subject)
+            return self._of_registered(found, subject)
         registry.require_compatible(subject, text)
         return None
 
@@ -112,7 +112,7 @@ class PartFormat:
         """The format where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
         assert self.text is not None
         subject = self.subject_of(topic)
-        return self._of_text(registry.for_writing(subject, self.text), subject)
+        return self._of_registered(registry.for_writing(subject, self.text), subject)
 
     def for_topic(self, registry: Registry, topic: str | None) -> ColumnFormat:
         """`look`, and `register` if need be: for callers that collect no other problems.
@@ -132,16 +132,12 @@ class PartFormat:
         Raises:
             SchemaError: the column does not fit that schema.
         """
-        problems: list[str] = []
-        found = self._resolved(registry.by_id(schema_id), subject, problems)
-        if found is None:
-            raise SchemaError("; ".join(problems))
-        return found
+        return self._of_registered(registry.by_id(schema_id), subject)
 
     # FROM AN ANSWER TO A FORMAT
 
-    def _of_text(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
-        """Rows are encoded by the registry's text of what it took for the same schema: that is what readers get for this id."""
+    def _of_registered(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
+        """Encodes by the registry's text, which it may only have taken for the same: that is what readers get for this id."""
         problems: list[str] = []
         found = self._resolved(registered, subject, problems)
         if found is None:
@@ -162,9 +158,8 @@ class PartFormat:
             )
             return None
         references = tuple(registered.references.items())
-        own_problems: list[str] = []
-        encoder = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps, own_problems)
-        problems.extend(f"{problem} ({registered.label})" for problem in own_problems)
+        encoder, found = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps)
+        problems.extend(f"{problem} ({registered.label})" for problem in found)
         return None if encoder is None else self._format(registered, subject, encoder)
 
     def _format(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> ColumnFormat:
@@ -176,7 +171,7 @@ class PartFormat:
 
 
 @functools.lru_cache(maxsize=64)
-def _resolution(
+def _encoder(
     type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], at: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder | None, tuple[str, ...]]:
     """The encoder, or the problems. A stream resolves the same for each micro-batch."""
@@ -187,19 +182,6 @@ def _resolution(
         return None, (f"the schema of the {at} cannot be used: {error.message}",)
     encoder = resolve_column(type, schema, at=at, truncates_timestamps=truncates_timestamps, problems=problems)
     return (None if problems else encoder), tuple(problems)
-
-
-def _encoder(
-    type: pa.DataType,
-    text: str,
-    references: tuple[tuple[str, str], ...],
-    at: str,
-    truncates_timestamps: bool,
-    problems: list[str],
-) -> AvroEncoder | None:
-    encoder, found = _resolution(type, text, references, at, truncates_timestamps)
-    problems.extend(found)
-    return encoder
 
 
 class PlannedFormat(NamedTuple):
@@ -249,18 +231,15 @@ def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> st
     """The text, which rows of the type can be encoded with: it may be registered before any row is."""
     name, found = options.record_name or TOP_LEVEL_RECORD, list[str]()
     text = derive_schema(type, False, name=name, namespace=options.record_namespace, at=options.part, problems=found)
-    if not found:
-        _encoder(type, text, (), options.part, options.truncates_timestamps, found)
-    problems.extend(found)
+    problems.extend(found or _encoder(type, text, (), options.part, options.truncates_timestamps)[1])
     return text
 
 
 def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> PartFormat:
     assert options.schema is not None
     text = options.schema.text
-    own_problems: list[str] = []
-    encoder = _encoder(type, text, (), options.part, options.truncates_timestamps, own_problems)
-    problems.extend(f"{problem} ({options.schema_key})" for problem in own_problems)
+    encoder, found = _encoder(type, text, (), options.part, options.truncates_timestamps)
+    problems.extend(f"{problem} ({options.schema_key})" for problem in found)
     schema = parse_schema(text) if encoder is not None else None
     name = schema.name if isinstance(schema, AvroRecord) else None
     if name is None and encoder is not None and options.subject is None and subjects.needs_record_name(config, options.part):
