@@ -9,7 +9,7 @@ Law: the registry is asked only for topics that exist, as it may register a sche
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,28 +101,22 @@ def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, EncodedColumn], r
     return replace(chunk, columns=columns)
 
 
+@dataclass(eq=False, repr=False)
 class _PartEncoder:
     """Encodes the keys or the values. The fields of refused rows begin with the part: value.address.zip."""
 
-    def __init__(
-        self,
-        planned: PlannedFormat,
-        known: KnownSchemas,
-        decided: int | None,
-        missing_topics: Callable[[Sequence[str]], Collection[str]],
-        only_compares: bool,
-    ) -> None:
-        self._part = planned.wanted
-        self._known = known
-        self._missing_topics = missing_topics
-        self._only_compares = only_compares
-        self._of_all = None if planned.column is None else self._as_decided(planned.column, decided)
+    planned: PlannedFormat
+    known: KnownSchemas
+    decided: int | None
+    missing_topics: Callable[[Sequence[str]], Collection[str]]
+    only_compares: bool
+
+    def __post_init__(self) -> None:
+        self._part = self.planned.wanted
+        self.name = self._part.part
+        self._of_all = None if self.planned.column is None else self._as_decided(self.planned.column)
         self._of_topics: dict[str, ColumnFormat] = {}
         self.uses: set[SchemaUse] = set()
-
-    @property
-    def name(self) -> str:
-        return self._part.part
 
     def encode(self, column: Any, topic: str | pa.Array) -> EncodedColumn:
         if self._of_all is not None:
@@ -161,27 +155,27 @@ class _PartEncoder:
 
     def _missing_among(self, topics: list[str]) -> Collection[str]:
         new = [topic for topic in topics if topic not in self._of_topics]
-        return self._missing_topics(new) if new else ()
+        return self.missing_topics(new) if new else ()
 
     def _of_topic(self, topic: str) -> ColumnFormat:
         found = self._of_topics.get(topic)
         if found is None:
-            found = self._of_topics[topic] = self._part.for_topic(self._known, topic)
+            found = self._of_topics[topic] = self._part.for_topic(self.known, topic)
         return found
 
-    def _as_decided(self, column: ColumnFormat, decided: int | None) -> ColumnFormat:
-        if decided is None or decided == column.use.id:
+    def _as_decided(self, column: ColumnFormat) -> ColumnFormat:
+        if self.decided is None or self.decided == column.use.id:
             return column
         try:
-            return self._part.with_id(self._known, decided, column.use.subject)
+            return self._part.with_id(self.known, self.decided, column.use.subject)
         except SchemaError as error:
-            if self._only_compares:
+            if self.only_compares:
                 return column
             raise ReplayError(
-                f"an earlier run has begun this version with {self.name} schema {decided}, and only a part of it is in Kafka;"
-                f" the repetition cannot complete it, as its columns do not fit that schema: {error.message}."
-                " Repeat it with the columns that it had,"
-                " or begin anew with another transactionalIdPrefix and accept that rows of this version are there twice"
+                f"an earlier run has begun this version with {self.name} schema {self.decided}, and only a part of it is in"
+                f" Kafka; the repetition cannot complete it, as its columns do not fit that schema: {error.message}. Repeat it"
+                " with the columns that it had, or begin anew with another transactionalIdPrefix and accept that rows of this"
+                " version are there twice"
             ) from error
 
 
