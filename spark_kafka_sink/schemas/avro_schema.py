@@ -369,10 +369,8 @@ def _kind_in_union(branch: AvroSchema) -> str:
             return branch.type
         case AvroRecord() | AvroEnum() | AvroFixed():
             return branch.name
-        case AvroArray():
-            return "array"
         case _:
-            return "map"
+            return str(branch)  # array or map
 
 
 def _doc(declared: dict[str, Any]) -> str | None:
