@@ -60,7 +60,7 @@ def planned(
     known: KnownSchemas, part: str = "value", kind: pa.DataType = ROW, topic: str | None = "t", **options: Any
 ) -> PlannedFormat:
     given = {"format": AVRO, "schema": SchemaReference(LATEST)} | options
-    found = plan_part(PartOptions(part, **given), kind, known._config, [])
+    found = plan_part(PartOptions(part, **given), kind, known.config, [])
     return PlannedFormat(found, None if topic is None else found.for_topic(known, topic))
 
 
