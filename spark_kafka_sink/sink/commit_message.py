@@ -12,6 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
+from spark_kafka_sink.sink.task import Task
 
 
 class TaskTimes(NamedTuple):
@@ -101,15 +102,17 @@ class KafkaCommitMessage(WriterCommitMessage):
     schemas: tuple[SchemaUse, ...] = ()  # that keys and values were encoded with
 
     @classmethod
-    def without_rows(
-        cls, *, spark_partition: int, attempt: int, query_id: str | None, batch_id: int | None
-    ) -> KafkaCommitMessage:
-        """The report of a task that found that its driver had aborted the write."""
+    def of_aborted(cls, task: Task) -> KafkaCommitMessage:
+        """The report of a task that ended without its rows, as the driver has aborted the write. A commit with it fails.
+
+        query.stop() makes the driver abort, and Spark kills the tasks then, unless foreachBatch has set another job group. If the
+        task failed instead, Spark would log stack traces and run it again for nothing.
+        """
         return cls(
-            spark_partition=spark_partition,
-            attempt=attempt,
-            query_id=query_id,
-            batch_id=batch_id,
+            spark_partition=task.partition,
+            attempt=task.attempt,
+            query_id=task.query_id,
+            batch_id=task.batch_id,
             rows=0,
             bytes=0,
             seconds=0.0,
