@@ -145,7 +145,7 @@ def overflow_groups_in(values: Mapping[str, str], group: str) -> int:
 
 def marker_text(content: Content) -> str:
     """The metadata of a marker."""
-    ids = [f" {part}_schema={number}" for part, number in content.schemas._asdict().items() if number is not None]
+    ids = [f" {part}_schema={number}" for part, number in content.schemas.by_part().items()]
     return f"rows={content.rows} fingerprint={content.fingerprint:016x}{''.join(ids)}"
 
 

@@ -86,7 +86,7 @@ class TaskAttempt:
         self._is_open = False
         self._is_marked = False
         self._content = Content()  # of all rows that were read
-        self.schemas = NO_SCHEMAS  # to encode the rows with, after begin()
+        self.schemas = NO_SCHEMAS  # to encode the rows with, after begin(): of the plan, or of the run that began this version
 
     @property
     def writes(self) -> bool:

@@ -23,9 +23,12 @@ class SchemaIds(NamedTuple):
     key: int | None = None
     value: int | None = None
 
+    def by_part(self) -> dict[str, int]:
+        """Those that are not None."""
+        return {part: number for part, number in self._asdict().items() if number is not None}
+
     def __str__(self) -> str:
-        known = [f"{part} schema {number}" for part, number in self._asdict().items() if number is not None]
-        return " and ".join(known) or "no registered schema"
+        return " and ".join(f"{part} schema {number}" for part, number in self.by_part().items()) or "no registered schema"
 
 
 NO_SCHEMAS = SchemaIds()

@@ -89,11 +89,6 @@ def _planned_schemas(plan: WritePlan) -> SchemaIds:
     return SchemaIds(**{each.wanted.part: each.column.use.id for each in plan.formats if each.column is not None})
 
 
-def decided_schemas(attempt: TaskAttempt) -> dict[str, int]:
-    """Tell, by part, the schemas to encode the rows with: of the plan, or of the run that began this version."""
-    return {part: number for part, number in attempt.schemas._asdict().items() if number is not None}
-
-
 def content_to_compare(chunk: Chunk, write: WriteId) -> Content:
     """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
     chunks = [chunk, *(each.chunk for each in chunk.unencoded)]

@@ -113,7 +113,7 @@ class _KafkaWriter:
                 return sender.report(task, rows.waited_s, rows.schemas())
 
     def _write_exactly_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
-        from spark_kafka_sink.sink.exactly_once_task import content_to_compare, decided_schemas, open_task
+        from spark_kafka_sink.sink.exactly_once_task import content_to_compare, open_task
         from spark_kafka_sink.sink.rows.gathering import SparkRows
         from spark_kafka_sink.sink.rows.row_sender import RowSender
 
@@ -121,7 +121,7 @@ class _KafkaWriter:
         task = Task.current()
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
-            decided = decided_schemas(attempt)
+            decided = attempt.schemas.by_part()
             with encoder_of(self.plan, sender.missing_topics, decided, only_compares=not attempt.writes) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
                 for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
