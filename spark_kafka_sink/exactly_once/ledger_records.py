@@ -28,6 +28,7 @@ from base64 import b85decode, b85encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
@@ -260,11 +261,14 @@ def _unpacked_schemas(text: str, versions: int) -> list[SchemaIds]:
 _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows
 
 
+def _layout(rows: int) -> struct.Struct:
+    return struct.Struct("<" + "".join(f"{rows}{code}" for code in _COLUMNS))
+
+
 def pack_entries(entries: Sequence[TaskTransaction]) -> str:
     rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
-    columns = zip(*rows, strict=True)  # none without entries
-    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
-    return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
+    arrays = _layout(len(rows)).pack(*chain.from_iterable(zip(*rows, strict=True)))
+    return b85encode(struct.pack("<I", len(rows)) + zlib.compress(arrays, 9)).decode()
 
 
 def unpack_entries(text: str, decision: Decision, group: str) -> tuple[TaskTransaction, ...]:
@@ -287,17 +291,13 @@ def _columns(text: str, most_rows: int) -> list[tuple[int, ...]]:
     (rows,) = struct.unpack_from("<I", data)
     if rows > most_rows:
         raise ValueError
-    layouts = [f"<{rows}{code}" for code in _COLUMNS]
-    size = sum(map(struct.calcsize, layouts))
+    layout = _layout(rows)
     inflater = zlib.decompressobj()
-    arrays = inflater.decompress(data[4:], size + 1)  # a few kilobytes can inflate to gigabytes
-    if len(arrays) != size or not inflater.eof or inflater.unused_data:
+    arrays = inflater.decompress(data[4:], layout.size + 1)  # a few kilobytes can inflate to gigabytes
+    if len(arrays) != layout.size or not inflater.eof or inflater.unused_data:
         raise ValueError
-    columns = []
-    start = 0
-    for layout in layouts:
-        columns.append(struct.unpack_from(layout, arrays, start))
-        start += struct.calcsize(layout)
+    values = layout.unpack(arrays)
+    columns = [values[rows * place : rows * (place + 1)] for place in range(len(_COLUMNS))]
     if any(min(column, default=0) < 0 for column in columns) or len(set(columns[0])) < rows:  # each partition once
         raise ValueError
     return columns
