@@ -88,7 +88,7 @@ def check_markers(
 
 
 def _check_later(version: int, reports: Mapping[int, TaskReport], markers: Mapping[int, Marker], *, keeps_first: bool) -> None:
-    """Whether tasks wrote nothing because later rows than their own are in Kafka."""
+    """Refuse a write of which tasks wrote nothing, as later rows than theirs are in Kafka."""
     skipped = {number for number, report in reports.items() if report.result is Result.SKIPPED}
     later = {number: each for number, each in markers.items() if number in skipped and each.version > version}
     if later:
