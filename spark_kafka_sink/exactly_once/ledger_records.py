@@ -76,25 +76,15 @@ class Earlier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which transactions of a version are committed, and what has become of that.
-
-    Args:
-        version: of the write.
-        state: what has become of it.
-        tasks: Spark partitions of the write.
-        partitions: the most that any version of this owner has had, as far as it is known.
-        content: what is in Kafka, or will be: the whole write, all partitions together.
-        entries: the transactions to be committed. Only while `state` is DECIDED.
-        earlier: the last versions before this one that are in Kafka as a whole.
-    """
+    """Which transactions of a version are committed, and what has become of that."""
 
     version: int
     state: State
-    tasks: int
-    partitions: int
-    content: Content
-    entries: tuple[TaskTransaction, ...] = ()
-    earlier: tuple[Earlier, ...] = ()
+    tasks: int  # Spark partitions of the write
+    partitions: int  # the most that any version of this owner has had, as far as it is known
+    content: Content  # what is in Kafka, or will be: the whole write, all partitions together
+    entries: tuple[TaskTransaction, ...] = ()  # the transactions to be committed; only while `state` is DECIDED
+    earlier: tuple[Earlier, ...] = ()  # the last versions before this one that are in Kafka as a whole
 
     def reaches(self, version: int) -> bool:
         """Whether that version is decided or carried out: its rows are not written again."""

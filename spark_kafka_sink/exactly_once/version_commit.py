@@ -94,19 +94,12 @@ class HowCommitted(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """How a commit() ended, and what it found on its way.
-
-    Args:
-        how: by this run, or by another before.
-        skipped: Spark partitions whose rows an earlier run had written; for COMMITTED only.
-        fenced: transactional ids that others had left, and that were fenced.
-        other_rows: rows of this write that were not written, as the version is in Kafka with other ones; not for COMMITTED.
-    """
+    """How a commit() ended, and what it found on its way."""
 
     how: HowCommitted
-    skipped: int = 0
-    fenced: int = 0
-    other_rows: int = 0
+    skipped: int = 0  # Spark partitions whose rows an earlier run had written; for COMMITTED only
+    fenced: int = 0  # transactional ids that others had left, and that were fenced
+    other_rows: int = 0  # that were not written, as the version is in Kafka with other ones; not for COMMITTED
 
 
 class _ListBesideDecision(NamedTuple):

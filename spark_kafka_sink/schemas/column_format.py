@@ -20,19 +20,12 @@ from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 
 @dataclass(frozen=True, slots=True)
 class ColumnFormat:
-    """Plain data.
+    """Plain data."""
 
-    Args:
-        type: of the column, as it was planned.
-        use: the schema.
-        prefix: stands before each payload.
-        encoder: None if the payloads are encoded already, and only get the prefix.
-    """
-
-    type: pa.DataType
+    type: pa.DataType  # of the column, as it was planned
     use: SchemaUse
-    prefix: bytes
-    encoder: AvroEncoder | None = field(repr=False)
+    prefix: bytes  # stands before each payload
+    encoder: AvroEncoder | None = field(repr=False)  # None if the payloads are encoded already, and only get the prefix
 
     @property
     def format(self) -> str:

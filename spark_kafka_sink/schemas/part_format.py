@@ -41,20 +41,12 @@ class Registry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartFormat:
-    """Plain data. `plan_part` makes it.
-
-    Args:
-        options: of this part.
-        type: of the column.
-        text: of the schema, if it is derived or given; else None.
-        record_name: the full name of its record; None if it is no record.
-        config: of the registry.
-    """
+    """Plain data. `plan_part` makes it."""
 
     options: PartOptions
-    type: pa.DataType
-    text: str | None
-    record_name: str | None
+    type: pa.DataType  # of the column
+    text: str | None  # of the schema, if it is derived or given
+    record_name: str | None  # the full name of its record; None if it is no record
     config: RegistryConfig = field(repr=False)
 
     @property
@@ -185,15 +177,10 @@ def _encoder(
 
 
 class PlannedFormat(NamedTuple):
-    """One part of a plan. Plain data.
+    """One part of a plan. Plain data."""
 
-    Args:
-        wanted: which part it is, and which schema it wants.
-        column: the format of all rows; None if each topic has a schema of its own, and the tasks ask for it.
-    """
-
-    wanted: PartFormat
-    column: ColumnFormat | None
+    wanted: PartFormat  # which part it is, and which schema it wants
+    column: ColumnFormat | None  # of all rows; None if each topic has a schema of its own, and the tasks ask for it
 
 
 # PLANNING

@@ -16,17 +16,11 @@ from spark_kafka_sink.sink.task import Task
 
 
 class TaskTimes(NamedTuple):
-    """What one task spent its time on.
+    """What one task spent its time on."""
 
-    Args:
-        started_at_ms: when the task began, by the clock of its machine; 0: not known.
-        waiting_for_spark: seconds that it waited for the next rows: Spark reads, computes and copies them.
-        held_back: seconds that maxRecordsPerSecond and maxBytesPerSecond made it wait.
-    """
-
-    started_at_ms: int = 0
-    waiting_for_spark: float = 0.0
-    held_back: float = 0.0
+    started_at_ms: int = 0  # when the task began, by the clock of its machine; 0: not known
+    waiting_for_spark: float = 0.0  # seconds that it waited for the next rows: Spark reads, computes and copies them
+    held_back: float = 0.0  # seconds that maxRecordsPerSecond and maxBytesPerSecond made it wait
 
 
 NOT_TIMED = TaskTimes()

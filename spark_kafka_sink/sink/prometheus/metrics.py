@@ -24,17 +24,12 @@ Read = Callable[["CommitSummary"], Iterable[tuple[Labels, float]]]
 
 @dataclass(frozen=True, slots=True)
 class SinkMetric:
-    """One metric of the sink.
-
-    Args:
-        labels: after `query`, which each has.
-        read: the values of a commit, each with its labels after `query`. A total grows by them, a gauge becomes them.
-    """
+    """One metric of the sink."""
 
     name: str
-    labels: tuple[str, ...]
+    labels: Labels  # after `query`, which each has
     doc: str
-    read: Read
+    read: Read  # the values of a commit, each with its labels after `query`. A total grows by them, a gauge becomes them
 
     @property
     def is_total(self) -> bool:
