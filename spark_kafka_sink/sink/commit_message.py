@@ -45,32 +45,16 @@ class WrittenRange(NamedTuple):
         return WrittenRange(*self[:2], *OffsetRange(*self[2:]).merge(OffsetRange(*other[2:])))
 
 
+_TOTALS = (
+    *("record-send-total", "batch-send-total", "batch-split-total", "record-retry-total", "request-total"),
+    *("byte-total", "uncompressed-byte-total", "outgoing-byte-total", "connection-creation-total"),
+    *("bufferpool-wait-time-ms-total", "metadata-wait-time-ns-total", "flush-time-ns-total"),
+    *("produce-request-total", "produce-response-total", "compression-rate-total"),
+    *("record-queue-time-total", "request-latency-total", "produce-throttle-time-total"),
+)
+_LARGEST = ("batch-size-max", "record-size-max", "request-latency-max", "record-queue-time-max", "produce-throttle-time-max")
 # The producer's metrics that a message carries, for the whole task, and the function that merges those of several tasks.
-COUNTERS: dict[str, Callable[[Iterable[float]], float]] = {
-    "record-send-total": sum,
-    "batch-send-total": sum,
-    "batch-split-total": sum,
-    "record-retry-total": sum,
-    "request-total": sum,
-    "byte-total": sum,
-    "uncompressed-byte-total": sum,
-    "outgoing-byte-total": sum,
-    "connection-creation-total": sum,
-    "bufferpool-wait-time-ms-total": sum,
-    "metadata-wait-time-ns-total": sum,
-    "flush-time-ns-total": sum,
-    "produce-request-total": sum,
-    "produce-response-total": sum,
-    "compression-rate-total": sum,
-    "record-queue-time-total": sum,
-    "request-latency-total": sum,
-    "produce-throttle-time-total": sum,
-    "batch-size-max": max,
-    "record-size-max": max,
-    "request-latency-max": max,
-    "record-queue-time-max": max,
-    "produce-throttle-time-max": max,
-}
+COUNTERS: dict[str, Callable[[Iterable[float]], float]] = dict.fromkeys(_TOTALS, sum) | dict.fromkeys(_LARGEST, max)
 
 
 @dataclass(frozen=True, slots=True)
