@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.format_options import AVRO, FRAMED, SchemaUse
+from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.columns import binary_column
 from spark_kafka_sink.records.interleave import INT32_MAX, contiguous
@@ -26,10 +26,6 @@ class ColumnFormat:
     use: SchemaUse
     prefix: bytes  # stands before each payload
     encoder: AvroEncoder | None = field(repr=False)  # None if the payloads are encoded already, and only get the prefix
-
-    @property
-    def format(self) -> str:
-        return FRAMED if self.encoder is None else AVRO
 
     def encode(self, column: pa.Array | pa.ChunkedArray) -> EncodedColumn:
         """The bytes of each row. Never blocks.
