@@ -22,10 +22,10 @@ from spark_kafka_sink.schemas.avro_schema import AvroRecord, parse_schema
 from spark_kafka_sink.schemas.column_format import ColumnFormat
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD, derive_schema
 from spark_kafka_sink.schemas.frame import FIRST_MESSAGE, confluent_prefix
-from spark_kafka_sink.schemas.registry import RegisteredSchema
+from spark_kafka_sink.schemas.registry import AVRO_TYPE, RegisteredSchema
 from spark_kafka_sink.schemas.resolution import resolve_column
 
-_AVRO_SCHEMA, _PROTOBUF_SCHEMA = "AVRO", "PROTOBUF"  # as the registry calls them
+_PROTOBUF_TYPE = "PROTOBUF"  # as the registry calls it
 
 
 class Registry(Protocol):
@@ -139,11 +139,11 @@ class PartFormat:
     def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> ColumnFormat | None:
         registered.require_writable()
         if self.options.format == FRAMED:
-            if self.options.message is not None and registered.schema_type != _PROTOBUF_SCHEMA:
+            if self.options.message is not None and registered.schema_type != _PROTOBUF_TYPE:
                 problems.append(f"{self.part}Message is for Protobuf: {registered.label} is {printable(registered.schema_type)}")
                 return None
             return self._format(registered, subject, None)
-        if registered.schema_type != _AVRO_SCHEMA:
+        if registered.schema_type != AVRO_TYPE:
             problems.append(
                 f"{self.part}Format={AVRO}, but {registered.label} is {printable(registered.schema_type)}: encode the {self.part}"
                 f" before the write, and set {self.part}Format={FRAMED}"
@@ -155,11 +155,9 @@ class PartFormat:
         return None if encoder is None else self._format(registered, subject, encoder)
 
     def _format(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> ColumnFormat:
-        is_protobuf = registered.schema_type == _PROTOBUF_SCHEMA
-        message = (self.options.message or FIRST_MESSAGE) if is_protobuf else None
-        prefix = confluent_prefix(registered.id, message)
+        message = (self.options.message or FIRST_MESSAGE) if registered.schema_type == _PROTOBUF_TYPE else None
         used = SchemaUse(self.part, subject, registered.id, registered.version)
-        return ColumnFormat(self.type, used, prefix, encoder)
+        return ColumnFormat(self.type, used, confluent_prefix(registered.id, message), encoder)
 
 
 @functools.lru_cache(maxsize=64)
@@ -200,10 +198,8 @@ def plan_part(options: PartOptions, type: pa.DataType, config: RegistryConfig, p
         return PartFormat(options, type, None, None, config)
     if reference is not None and reference.kind == TEXT:
         return _planned_with_text(options, type, config, problems)
-    derived, record_name = None, None
-    needs_name = options.subject is None and subjects.needs_record_name(config, options.part)
-    if reference is None:
-        derived = _derived(options, type, problems)
+    record_name, needs_name = None, options.subject is None and subjects.needs_record_name(config, options.part)
+    derived = _derived(options, type, problems) if reference is None else None
     if pa.types.is_struct(type):
         record_name = ".".join(filter(None, (options.record_namespace, options.record_name or TOP_LEVEL_RECORD)))
     elif needs_name and (reference is None or reference.kind != ID):

@@ -139,7 +139,8 @@ class _PartEncoder:
         pieces: list[pa.Array] = []
         refused: list[RefusedRows] = []
         groups = list(_rows_of_topics(topic))
-        missing = self._missing_among([name for name, _ in groups if name is not None])
+        new = [name for name, _ in groups if name is not None and name not in self._of_topics]
+        missing = self.missing_topics(new) if new else ()
         for name, rows in groups:
             taken = column if len(groups) == 1 else take_rows(column, rows)
             if name is None or name in missing:
@@ -152,10 +153,6 @@ class _PartEncoder:
             return EncodedColumn(pieces[0], refused)
         order = np.concatenate([rows for _, rows in groups])
         return EncodedColumn(_joined(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused)
-
-    def _missing_among(self, topics: list[str]) -> Collection[str]:
-        new = [topic for topic in topics if topic not in self._of_topics]
-        return self.missing_topics(new) if new else ()
 
     def _of_topic(self, topic: str) -> ColumnFormat:
         found = self._of_topics.get(topic)
