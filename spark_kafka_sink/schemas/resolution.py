@@ -15,7 +15,7 @@ from spark_kafka_sink.records.varint import encode_varint
 from spark_kafka_sink.schemas.avro.decimals import DecimalEncoding, FixedDecimalEncoding
 from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable
 from spark_kafka_sink.schemas.avro.encoding import Encoding
-from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, MapEncoding, NullableEncoding, RecordEncoding
+from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, NullableEncoding, RecordEncoding
 from spark_kafka_sink.schemas.avro.values import (
     BooleanEncoding,
     BytesEncoding,
@@ -136,7 +136,7 @@ class _Resolution:
     def _map(self, path: str, type: pa.MapType, schema: AvroMap) -> Encoding:
         key = StringEncoding(f"{path}.key")
         value = self.encoding(f"{path}[*]", type.item_type, schema.values)
-        return MapEncoding(path, RecordEncoding(f"{path}[*]", ((0, key), (1, value))))
+        return ArrayEncoding(path, RecordEncoding(f"{path}[*]", ((0, key), (1, value))))
 
     # UNIONS
 

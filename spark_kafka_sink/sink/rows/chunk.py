@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.records.columns import take_rows, texts
+from spark_kafka_sink.records.columns import entries_of, take_rows, texts
 
 KEY_PREFIX = 32  # bytes of a key that an error shows
 NAME_PREFIX = 300  # characters of a topic's name that an error shows
@@ -92,11 +92,8 @@ class UnencodedRows(NamedTuple):
 
 def header_entries(headers: pa.Array) -> tuple[PerRow, pa.Array, pa.Array]:
     """How many headers each row has, then the keys and the values of all headers, in the order of the rows."""
-    if pa.types.is_map(headers.type):
-        entry = pa.struct([pa.field("key", headers.type.key_type), pa.field("value", headers.type.item_type)])
-        headers = headers.cast(pa.list_(entry))
-    counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    keys, values = headers.flatten().flatten()
+    counts, entries = entries_of(headers)
+    keys, values = entries.flatten()
     return counts, keys, values
 
 
