@@ -65,13 +65,13 @@ class KafkaCommitMessage(WriterCommitMessage):
     attempt: int
     query_id: str | None  # of a stream, foreachBatch included
     batch_id: int | None
-    rows: int  # acknowledged, dead letters not included
-    bytes: int  # of encoded records, before compression
-    seconds: float
-    counters: tuple[float, ...]
-    skipped: int  # rows left out because of onRecordTooLarge or onInvalidRecord
-    dead_lettered: int  # rows acknowledged in deadLetterTopic
-    written: tuple[WrittenRange, ...]
+    rows: int = 0  # acknowledged, dead letters not included
+    bytes: int = 0  # of encoded records, before compression
+    seconds: float = 0.0
+    counters: tuple[float, ...] = (0.0,) * len(COUNTERS)
+    skipped: int = 0  # rows left out because of onRecordTooLarge or onInvalidRecord
+    dead_lettered: int = 0  # rows acknowledged in deadLetterTopic
+    written: tuple[WrittenRange, ...] = ()
     exactly_once: TaskReport | None = None  # the task's transaction, left open; its rows are not visible before the commit
     times: TaskTimes = NOT_TIMED
     skipped_by_reason: tuple[tuple[str, int], ...] = ()  # condition and rows
@@ -86,20 +86,7 @@ class KafkaCommitMessage(WriterCommitMessage):
         query.stop() makes the driver abort, and Spark kills the tasks then, unless foreachBatch has set another job group. If the
         task failed instead, Spark would log stack traces and run it again for nothing.
         """
-        return cls(
-            spark_partition=task.partition,
-            attempt=task.attempt,
-            query_id=task.query_id,
-            batch_id=task.batch_id,
-            rows=0,
-            bytes=0,
-            seconds=0.0,
-            counters=(0.0,) * len(COUNTERS),
-            skipped=0,
-            dead_lettered=0,
-            written=(),
-            found_abort=True,
-        )
+        return cls(task.partition, task.attempt, task.query_id, task.batch_id, found_abort=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the values without names, and ranges and times as plain tuples: a driver may receive thousands of messages with
