@@ -122,13 +122,12 @@ class Ledger:
             )
         packed = pack_entries(decision.entries)
         text = decision_text(decision)
-        if fits_one_offset(text, packed):
-            self._write(self.names.decision_group(self.owner), decision.version, f"{text} entries={packed}")
-            return
-        pieces = overflow_pieces(packed)
-        for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
-            self._write(group, decision.version, piece)
-        where = f"overflow={len(pieces)} digest={digest_of(packed)}"
+        where = f"entries={packed}"
+        if not fits_one_offset(text, packed):
+            pieces = overflow_pieces(packed)
+            for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
+                self._write(group, decision.version, piece)
+            where = f"overflow={len(pieces)} digest={digest_of(packed)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
     def write_decision_question(self, decision: Decision) -> Question[None]:
