@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
@@ -100,7 +99,7 @@ class _KafkaWriter:
         producer_options = with_shipped_files(options.producer.to_mapping())
         with PRODUCERS.lend(producer_options, options.producer_cache_timeout_ms) as producer:
             sender = RowSender(producer, options, partial(larger_producer, producer_options))
-            with encoder_of(self.plan, sender.missing_topics) as encoder:
+            with encoder_of(self.plan, sender.missing_topics, {}) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, partial(await_brokers, producer, options.producer), encoder)
                 try:
                     for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
@@ -162,7 +161,7 @@ class _KafkaWriter:
 def encoder_of(
     plan: WritePlan,
     missing_topics: Callable[[Sequence[str]], Collection[str]],
-    decided: Mapping[str, int] = MappingProxyType({}),
+    decided: Mapping[str, int],
     *,
     only_compares: bool = False,
 ) -> Iterator[RowEncoder | None]:

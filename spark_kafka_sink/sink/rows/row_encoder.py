@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from spark_kafka_sink.schemas.known_schemas import KnownSchemas
     from spark_kafka_sink.schemas.part_format import PlannedFormat
 
-NOTHING_DECIDED: Mapping[str, int] = {}
-
 
 class RowEncoder:
     """Encodes the rows of one task.
@@ -52,7 +50,7 @@ class RowEncoder:
         self,
         formats: Sequence[PlannedFormat],
         known: KnownSchemas,
-        decided: Mapping[str, int] = NOTHING_DECIDED,
+        decided: Mapping[str, int],
         *,
         missing_topics: Callable[[Sequence[str]], Collection[str]],
         keeps_all: bool,

@@ -75,7 +75,7 @@ def no_topic(_: Sequence[str]) -> list[str]:
 
 
 def encoder(known: KnownSchemas, *formats: PlannedFormat, **options: Any) -> RowEncoder:
-    return RowEncoder(formats, known, **({"keeps_all": True, "missing_topics": no_topic} | options))
+    return RowEncoder(formats, known, **({"decided": {}, "keeps_all": True, "missing_topics": no_topic} | options))
 
 
 def test_values_and_keys_are_encoded_and_nulls_stay(registry: FakeRegistry, known: KnownSchemas) -> None:
