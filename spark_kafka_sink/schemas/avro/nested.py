@@ -82,7 +82,7 @@ class NullableEncoding(BranchEncoding):
 
 @dataclass(frozen=True, slots=True)
 class ArrayEncoding(Encoding):
-    """One block: the number of items, the items, and a count of 0. An empty array has that 0 alone. Maps have entries as items."""
+    """One block: the number of items, the items, and a count of 0. An empty array has that 0 alone. A map's items are entries."""
 
     items: Encoding
 
