@@ -64,17 +64,13 @@ class Ledger:
 
     def look(self, planned: Planned, partition: int) -> Seen:
         """What a task has to know before it writes this Spark partition, read at once. Raises as `decision` does."""
-        decision, aborted, marker = (
-            self.names.decision_group(self.owner),
-            self.names.aborted_group,
-            self.marker_group(partition),
-        )
-        records = self._read([decision, aborted, marker])
-        record = records.get(aborted)
+        groups = (self.names.decision_group(self.owner), self.names.aborted_group, self.marker_group(partition))
+        records = self._read(groups)
+        decision, aborted, marker = (records.get(group) for group in groups)
         return Seen(
-            decision=self.decision_in(records[decision]) if decision in records else None,
-            is_aborted=record is not None and record.metadata == planned.host and planned.time_ms < record.offset,
-            marker=read_marker(records[marker], marker) if marker in records else None,
+            decision=None if decision is None else self.decision_in(decision),
+            is_aborted=aborted is not None and aborted.metadata == planned.host and planned.time_ms < aborted.offset,
+            marker=None if marker is None else read_marker(marker, groups[2]),
         )
 
     def marker(self, partition: int) -> Marker | None:
@@ -126,13 +122,12 @@ class Ledger:
             )
         packed = pack_entries(decision.entries)
         text = decision_text(decision)
-        if fits_one_offset(text, packed):
-            self._write(self.names.decision_group(self.owner), decision.version, f"{text} entries={packed}")
-            return
-        pieces = overflow_pieces(packed)
-        for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
-            self._write(group, decision.version, piece)
-        where = f"overflow={len(pieces)} digest={digest_of(packed)}"
+        where = f"entries={packed}"
+        if not fits_one_offset(text, packed):
+            pieces = overflow_pieces(packed)
+            for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
+                self._write(group, decision.version, piece)
+            where = f"overflow={len(pieces)} digest={digest_of(packed)}"
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
     def write_decision_question(self, decision: Decision) -> Question[None]:

@@ -28,6 +28,7 @@ from base64 import b85decode, b85encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
@@ -75,25 +76,15 @@ class Earlier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which transactions of a version are committed, and what has become of that.
-
-    Args:
-        version: of the write.
-        state: what has become of it.
-        tasks: Spark partitions of the write.
-        partitions: the most that any version of this owner has had, as far as it is known.
-        content: what is in Kafka, or will be: the whole write, all partitions together.
-        entries: the transactions to be committed. Only while `state` is DECIDED.
-        earlier: the last versions before this one that are in Kafka as a whole.
-    """
+    """Which transactions of a version are committed, and what has become of that."""
 
     version: int
     state: State
-    tasks: int
-    partitions: int
-    content: Content
-    entries: tuple[TaskTransaction, ...] = ()
-    earlier: tuple[Earlier, ...] = ()
+    tasks: int  # Spark partitions of the write
+    partitions: int  # the most that any version of this owner has had, as far as it is known
+    content: Content  # what is in Kafka, or will be: the whole write, all partitions together
+    entries: tuple[TaskTransaction, ...] = ()  # the transactions to be committed; only while `state` is DECIDED
+    earlier: tuple[Earlier, ...] = ()  # the last versions before this one that are in Kafka as a whole
 
     def reaches(self, version: int) -> bool:
         """Whether that version is decided or carried out: its rows are not written again."""
@@ -145,7 +136,7 @@ def overflow_groups_in(values: Mapping[str, str], group: str) -> int:
 
 def marker_text(content: Content) -> str:
     """The metadata of a marker."""
-    ids = [f" {part}_schema={number}" for part, number in content.schemas._asdict().items() if number is not None]
+    ids = [f" {part}_schema={number}" for part, number in content.schemas.by_part().items()]
     return f"rows={content.rows} fingerprint={content.fingerprint:016x}{''.join(ids)}"
 
 
@@ -260,11 +251,14 @@ def _unpacked_schemas(text: str, versions: int) -> list[SchemaIds]:
 _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows
 
 
+def _layout(rows: int) -> struct.Struct:
+    return struct.Struct("<" + "".join(f"{rows}{code}" for code in _COLUMNS))
+
+
 def pack_entries(entries: Sequence[TaskTransaction]) -> str:
     rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
-    columns = zip(*rows, strict=True)  # none without entries
-    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
-    return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
+    arrays = _layout(len(rows)).pack(*chain.from_iterable(zip(*rows, strict=True)))
+    return b85encode(struct.pack("<I", len(rows)) + zlib.compress(arrays, 9)).decode()
 
 
 def unpack_entries(text: str, decision: Decision, group: str) -> tuple[TaskTransaction, ...]:
@@ -287,17 +281,13 @@ def _columns(text: str, most_rows: int) -> list[tuple[int, ...]]:
     (rows,) = struct.unpack_from("<I", data)
     if rows > most_rows:
         raise ValueError
-    layouts = [f"<{rows}{code}" for code in _COLUMNS]
-    size = sum(map(struct.calcsize, layouts))
+    layout = _layout(rows)
     inflater = zlib.decompressobj()
-    arrays = inflater.decompress(data[4:], size + 1)  # a few kilobytes can inflate to gigabytes
-    if len(arrays) != size or not inflater.eof or inflater.unused_data:
+    arrays = inflater.decompress(data[4:], layout.size + 1)  # a few kilobytes can inflate to gigabytes
+    if len(arrays) != layout.size or not inflater.eof or inflater.unused_data:
         raise ValueError
-    columns = []
-    start = 0
-    for layout in layouts:
-        columns.append(struct.unpack_from(layout, arrays, start))
-        start += struct.calcsize(layout)
+    values = layout.unpack(arrays)
+    columns = [values[rows * place : rows * (place + 1)] for place in range(len(_COLUMNS))]
     if any(min(column, default=0) < 0 for column in columns) or len(set(columns[0])) < rows:  # each partition once
         raise ValueError
     return columns

@@ -39,13 +39,9 @@ def escaped(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Makes the transactional ids and group names of one prefix, and reads them.
+    """Makes the transactional ids and group names of one prefix, and reads them."""
 
-    Args:
-        prefix: option transactionalIdPrefix.
-    """
-
-    prefix: str
+    prefix: str  # option transactionalIdPrefix
 
     @property
     def id_prefix(self) -> str:

@@ -20,6 +20,7 @@ for each step that is left out or moved.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
@@ -51,42 +52,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class TaskAttempt:
-    """One attempt of a Spark task: finds out whether its rows are to be written, and keeps them in one open transaction.
+    """One attempt of a Spark task: finds out whether its rows are to be written, and keeps them in one open transaction."""
 
-    Args:
-        client: for what is not the producer's.
-        producer: which takes the transactional id of this attempt; the caller closes it after finish().
-        write: which write it is.
-        planned: when and where.
-        partition, attempt: Spark's numbers.
-        marker_topic: see Ledger.
-    """
+    client: TransactionClient  # for what is not the producer's
+    producer: KafkaProducer  # takes the transactional id of this attempt; the caller closes it after finish()
+    names: Names
+    write: WriteId
+    planned: Planned
+    partition: int  # Spark's numbers: this and the next one
+    attempt: int
+    marker_topic: str  # see Ledger
 
-    def __init__(
-        self,
-        client: TransactionClient,
-        producer: KafkaProducer,
-        names: Names,
-        write: WriteId,
-        planned: Planned,
-        partition: int,
-        attempt: int,
-        marker_topic: str,
-    ) -> None:
-        self._client = client
-        self.producer = producer
-        self._names = names
-        self.write = write
-        self._planned = planned
-        self._task = TaskId(write.owner, partition, attempt)
-        self._ledger = Ledger(client, names, write.owner, marker_topic)
+    def __post_init__(self) -> None:
+        self._ledger = Ledger(self.client, self.names, self.write.owner, self.marker_topic)
         self._marker: Marker | None = None
         self._is_decided = False
         self._is_open = False
         self._is_marked = False
         self._content = Content()  # of all rows that were read
-        self.schemas = NO_SCHEMAS  # to encode the rows with, after begin()
+        self.schemas = NO_SCHEMAS  # to encode the rows with, after begin(): of the plan, or of the run that began this version
 
     @property
     def writes(self) -> bool:
@@ -104,19 +90,20 @@ class TaskAttempt:
             KafkaError: from the producer or the client.
         """
         if not self._finds_decided(schemas):  # step 0
-            self.producer.init_transactions(self._names.transactional_id(self._task))
+            task = TaskId(self.write.owner, self.partition, self.attempt)
+            self.producer.init_transactions(self.names.transactional_id(task))
             self._finds_decided(schemas)
         self._content = Content(schemas=self.schemas)
 
     def _finds_decided(self, schemas: SchemaIds) -> bool:
         """Whether the rows of this partition are decided. What an earlier version decided for it is committed."""
-        decision, is_aborted, self._marker = self._ledger.look(self._planned, self._task.partition)
+        decision, is_aborted, self._marker = self._ledger.look(self.planned, self.partition)
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
         self._is_decided = decision is not None and decision.reaches(self.write.version)
         if decision is not None:
             for entry in decision.entries:
-                if entry.partition == self._task.partition:
+                if entry.partition == self.partition:
                     self._check_decided(decision, entry)
         first = self._first_content(decision)
         self.schemas = schemas if first is None else first.schemas
@@ -134,18 +121,18 @@ class TaskAttempt:
         if decision.version == self.write.version:
             self._is_decided = not self._is_lost(decision, entry)
         elif decision.version < self.write.version:  # its driver died among its commits, and nobody repeated it
-            self._commit(entry.prepared(self._names, self._task.owner))
+            self._commit(entry.prepared(self.names, self.write.owner))
 
     def _commit(self, prepared: PreparedTransaction) -> None:
-        (outcome,) = self._client.end_transactions([prepared], commit=True).values()
+        (outcome,) = self.client.end_transactions([prepared], commit=True).values()
         if outcome.end is TransactionEnd.FAILED and outcome.error is not None:
             raise outcome.error
 
     def _is_lost(self, decision: Decision, entry: TaskTransaction) -> bool:
         """Whether the transaction is neither open nor committed. The marker is read when it is known not to be open."""
-        transactional_id = entry.prepared(self._names, self._task.owner).transactional_id
+        transactional_id = entry.prepared(self.names, self.write.owner).transactional_id
         try:
-            found = self._client.describe_transactions([transactional_id])[transactional_id]
+            found = self.client.describe_transactions([transactional_id])[transactional_id]
         except UnsupportedVersionError:
             return False  # the driver finds out, and the next run writes what is missing
         if found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity)):
@@ -175,7 +162,7 @@ class TaskAttempt:
         self._open()  # rows that were skipped are rows of the version as well
         if self._content.rows:
             marker = OffsetAndMetadata(self.write.version, marker_text(self._content))
-            group = ConsumerGroupMetadata(self._ledger.marker_group(self._task.partition))
+            group = ConsumerGroupMetadata(self._ledger.marker_group(self.partition))
             self.producer.send_offsets_to_transaction({self._ledger.marker_partition: marker}, group, wait=False)
         self._is_marked = True
 
@@ -198,15 +185,15 @@ class TaskAttempt:
         assert self._marker is not None
         if self._marker.version == self.write.version and self._marker.content != content:
             raise ReplayError(
-                f"Spark partition {self._task.partition} of version {self.write.version} is in Kafka with"
+                f"Spark partition {self.partition} of version {self.write.version} is in Kafka with"
                 f" {self._marker.content}, and the repetition has {content}. {WHY_OTHER_ROWS}; nothing was written now. Only"
                 " a part of the version is in Kafka, and other rows cannot complete it. Make the query repeatable, or begin"
                 " anew with another transactionalIdPrefix and accept that rows of this version are there twice"
             )
-        logger.info("= partition %d of version %d is in Kafka already", self._task.partition, self.write.version)
+        logger.info("= partition %d of version %d is in Kafka already", self.partition, self.write.version)
         return self._report(Result.SKIPPED, content)
 
     def _report(self, result: Result, content: Content, prepared: PreparedTransaction | None = None) -> TaskReport:
         _, producer_id, epoch, transaction_version = prepared or PreparedTransaction("", -1, -1, 0)
-        entry = TaskTransaction(self._task.partition, self._task.attempt, producer_id, epoch, transaction_version, content)
+        entry = TaskTransaction(self.partition, self.attempt, producer_id, epoch, transaction_version, content)
         return TaskReport(self.write, result, entry)

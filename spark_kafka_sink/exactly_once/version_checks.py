@@ -46,11 +46,6 @@ def refuse_other_rows(text: str, *, keeps_first: bool) -> None:
     logger.warning("! %s. Its rows were not written (onNonDeterministicReplay=keepFirst)", text)
 
 
-def schemas_of(reports: Iterable[TaskReport]) -> list[str]:
-    """The different schemas that tasks have encoded with, in words."""
-    return sorted(map(str, {each.content.schemas for each in reports}))
-
-
 def check_markers(
     reports: Sequence[TaskReport], markers: Mapping[int, Marker], decision_group: str, *, keeps_first: bool
 ) -> None:
@@ -93,7 +88,9 @@ def check_markers(
 
 
 def _check_later(version: int, reports: Mapping[int, TaskReport], markers: Mapping[int, Marker], *, keeps_first: bool) -> None:
-    later = {number: each for number, each in markers.items() if _is_later(reports.get(number), each)}
+    """Refuse a write of which tasks wrote nothing, as later rows than theirs are in Kafka."""
+    skipped = {number for number, report in reports.items() if report.result is Result.SKIPPED}
+    later = {number: each for number, each in markers.items() if number in skipped and each.version > version}
     if later:
         refuse_other_rows(
             f"a later version, {max(each.version for each in later.values())}, is in Kafka for the Spark partitions"
@@ -124,11 +121,6 @@ def _has_seen(report: TaskReport | None, marker: Marker) -> bool:
 def _content_of(report: TaskReport | None) -> Content | None:
     """None for a task that was not to write this content: then any content is another."""
     return None if report is None or report.result is Result.DECIDED else report.content
-
-
-def _is_later(report: TaskReport | None, marker: Marker) -> bool:
-    """Whether the task wrote nothing because later rows than its own are in Kafka."""
-    return report is not None and report.result is Result.SKIPPED and marker.version > report.write.version
 
 
 def _is_missing(report: TaskReport, marker: Marker | None) -> bool:

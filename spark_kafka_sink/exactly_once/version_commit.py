@@ -64,7 +64,6 @@ from spark_kafka_sink.exactly_once.version_checks import (
     check_writes,
     is_untouched,
     refuse_other_rows,
-    schemas_of,
 )
 from spark_kafka_sink.exactly_once.writes import (
     WHY_OTHER_ROWS,
@@ -95,19 +94,12 @@ class HowCommitted(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """How a commit() ended, and what it found on its way.
-
-    Args:
-        how: by this run, or by another before.
-        skipped: Spark partitions whose rows an earlier run had written; for COMMITTED only.
-        fenced: transactional ids that others had left, and that were fenced.
-        other_rows: rows of this write that were not written, as the version is in Kafka with other ones; not for COMMITTED.
-    """
+    """How a commit() ended, and what it found on its way."""
 
     how: HowCommitted
-    skipped: int = 0
-    fenced: int = 0
-    other_rows: int = 0
+    skipped: int = 0  # Spark partitions whose rows an earlier run had written; for COMMITTED only
+    fenced: int = 0  # transactional ids that others had left, and that were fenced
+    other_rows: int = 0  # that were not written, as the version is in Kafka with other ones; not for COMMITTED
 
 
 class _ListBesideDecision(NamedTuple):
@@ -129,36 +121,23 @@ class _NotWholeError(Exception):
     """An unfinished id may be missing in the list: coordinators have moved meanwhile, or a broker has not answered."""
 
 
+@dataclass(eq=False, repr=False)
 class VersionCommit:
-    """One commit(), on the driver. Blocks for max.block.ms at most in each of its steps.
+    """One commit(), on the driver. Blocks for max.block.ms at most in each of its steps."""
 
-    Args:
-        reports: of all tasks; at least one, and all of one write.
-        marker_topic: see Ledger.
-        has_name: whether a repetition of the write has the same owner and version. Errors say what is to be done then.
-        keeps_first: whether a version that is in Kafka already may be repeated with other rows, which are not written.
-    """
+    client: TransactionClient
+    names: Names
+    reports: Sequence[TaskReport]  # of all tasks; at least one, and all of one write
+    marker_topic: str  # see Ledger
+    has_name: bool = True  # a repetition of the write has the same owner and version. Errors say what is to be done then
+    keeps_first: bool = False  # a version that is in Kafka already may be repeated with other rows, which are not written
 
-    def __init__(
-        self,
-        client: TransactionClient,
-        names: Names,
-        reports: Sequence[TaskReport],
-        marker_topic: str,
-        *,
-        has_name: bool = True,
-        keeps_first: bool = False,
-    ) -> None:
-        self._client = client
-        self._names = names
-        self._reports = reports
-        self._write = reports[0].write
-        self._ledger = Ledger(client, names, self._write.owner, marker_topic)
-        self._has_name = has_name
-        self._keeps_first = keeps_first
-        self._open = {each.task_id: each.entry for each in reports if each.result is Result.OPEN}
-        self._empty = {each.task_id: each.entry for each in reports if each.result is Result.EMPTY}
-        self._content = total(each.content for each in reports)
+    def __post_init__(self) -> None:
+        self._write = self.reports[0].write
+        self._ledger = Ledger(self.client, self.names, self._write.owner, self.marker_topic)
+        self._open = {each.task_id: each.entry for each in self.reports if each.result is Result.OPEN}
+        self._empty = {each.task_id: each.entry for each in self.reports if each.result is Result.EMPTY}
+        self._content = total(each.content for each in self.reports)
         self._fenced = 0
 
     def run(self) -> Committed:
@@ -169,7 +148,7 @@ class VersionCommit:
             CommitFailedError: see its message; what is decided is carried out by the next run.
             KafkaError: a request failed for good. The next run finds out what was decided.
         """
-        check_writes(self._reports)
+        check_writes(self.reports)
         decision, early_list = self._read_decision()
         if decision is None or not decision.reaches(self._write.version):
             return self._commit_own(decision, early_list)
@@ -179,7 +158,7 @@ class VersionCommit:
                 return self._commit_rest(decision, lost)
             self._record_outcome(decision.now(State.CARRIED_OUT))
             how = HowCommitted.ROLLED_FORWARD
-        elif not self._has_name and decision.state is State.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
+        elif not self.has_name and decision.state is State.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
             self._carry_out(decision)
         self._fence_unneeded(decision)
         return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
@@ -193,12 +172,12 @@ class VersionCommit:
         decision = self._decide(before, early_list)
         self._commit_all(decision)
         self._record_and_fence_late(decision.now(State.CARRIED_OUT))
-        skipped = sum(each.result in (Result.SKIPPED, Result.DECIDED) for each in self._reports)
+        skipped = sum(each.result in (Result.SKIPPED, Result.DECIDED) for each in self.reports)
         return Committed(HowCommitted.COMMITTED, skipped, self._fenced)
 
     def _commit_rest(self, decision: Decision, lost: Sequence[TaskTransaction]) -> Committed:
         """Commit the own transactions: a part of the decided ones has timed out, and tasks have written their rows again."""
-        results = {each.entry.partition: each.result for each in self._reports}
+        results = {each.entry.partition: each.result for each in self.reports}
         if any(results.get(entry.partition, Result.DECIDED) is Result.DECIDED for entry in lost):
             self._fail_incomplete(decision, lost)
         incomplete = decision.now(State.INCOMPLETE)
@@ -209,7 +188,7 @@ class VersionCommit:
         """Carry out a version that its driver did not finish and nobody repeated. Returns what has become of it."""
         if decision.state is State.DECIDED:
             lost = self._end_decided(decision)
-            if lost and self._has_name:  # its user can repeat it, before this one follows
+            if lost and self.has_name:  # its user can repeat it, before this one follows
                 self._fail_incomplete(decision, lost)
             decision = decision.now(State.INCOMPLETE if lost else State.CARRIED_OUT)
             if lost:
@@ -229,18 +208,18 @@ class VersionCommit:
 
     def _read_decision(self) -> tuple[Decision | None, _ListBesideDecision | None]:
         """Step a, and in the same request round the list of step b, if the client already knows the coordinators."""
-        questions = whole_list_questions(self._client, self._names)
+        questions = whole_list_questions(self.client, self.names)
         if questions is None:
             return self._ledger.decision(), None
-        decision, found = self._client.ask_together(self._ledger.decision_question(), questions.found)
+        decision, found = self.client.ask_together(self._ledger.decision_question(), questions.found)
         return decision.answer(), _ListBesideDecision(found, questions.is_whole)
 
     def _decide(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Decision:
         recorded = self._fence_and_check(before, early_list)
         decision = self._new_decision(before, self._content, recorded)
         if self._open:
-            if recorded < len(self._reports):
-                self._ledger.record_width(len(self._reports))
+            if recorded < len(self.reports):
+                self._ledger.record_width(len(self.reports))
             self._ledger.write_decision(decision)
         return decision
 
@@ -248,7 +227,7 @@ class VersionCommit:
         return Decision(
             version=self._write.version,
             state=State.DECIDED,
-            tasks=len(self._reports),
+            tasks=len(self.reports),
             partitions=max(recorded, self._partitions(before)),
             content=content,
             entries=tuple(self._open.values()),
@@ -272,10 +251,10 @@ class VersionCommit:
         Raises _NotWholeError if the answer to `list_is_whole` is false.
         """
         others = () if list_is_whole is None else (list_is_whole,)
-        ids = map(self._names.transactional_id, self._open | self._empty)
-        markers_reply, described, *is_whole = self._client.ask_together(
+        ids = map(self.names.transactional_id, self._open | self._empty)
+        markers_reply, described, *is_whole = self.client.ask_together(
             self._ledger.all_markers_question(self._partitions(before)),
-            self._client.describe_transactions_question(ids),
+            self.client.describe_transactions_question(ids),
             *others,
         )
         if not all(_is_confirmed(reply) for reply in is_whole):
@@ -283,8 +262,8 @@ class VersionCommit:
         answer: tuple[dict[int, Marker], int] = markers_reply.answer()
         markers, recorded = answer
         self._check_schemas(before, [each for each in markers.values() if each.version == self._write.version])
-        group = self._names.decision_group(self._write.owner)
-        check_markers(self._reports, markers, group, keeps_first=self._keeps_first)
+        group = self.names.decision_group(self._write.owner)
+        check_markers(self.reports, markers, group, keeps_first=self.keeps_first)
         self._check_untouched(described)
         return recorded
 
@@ -292,12 +271,12 @@ class VersionCommit:
         """Fence all but `kept`, and but what other owners have decided. They are dead: a prefix is for one query at a time."""
         tasks = [each.task for each in found if each.task not in kept]
         others = [task for task in tasks if task.owner != self._write.owner]
-        decided = decided_of(self._client, self._names, others)
-        self._fenced += fence_all(self._client, self._names, [task for task in tasks if task not in decided])
+        decided = decided_of(self.client, self.names, others)
+        self._fenced += fence_all(self.client, self.names, [task for task in tasks if task not in decided])
 
     def _fence_others(self, before: Decision | None) -> None:
         """Fence all but what the tasks have reported. Whether these ids are still theirs is checked afterwards, if possible."""
-        found = list_unfinished(self._client, self._names)
+        found = list_unfinished(self.client, self.names)
         kept = set(self._open | self._empty)
         if found is None:
             found, kept = self._guessed(before), set(self._open)
@@ -307,11 +286,11 @@ class VersionCommit:
         return guessed(self._write.owner, range(self._partitions(before)))
 
     def _partitions(self, before: Decision | None) -> int:
-        return max(len(self._reports), 0 if before is None else before.partitions)
+        return max(len(self.reports), 0 if before is None else before.partitions)
 
     def _check_schemas(self, before: Decision | None, markers: Sequence[Marker]) -> None:
         """Fail if tasks have encoded with different schemas. `markers`: of this version."""
-        schemas = schemas_of(self._reports)
+        schemas = sorted({str(each.content.schemas) for each in self.reports})
         if len(schemas) == 1:
             return
         if markers:
@@ -329,8 +308,8 @@ class VersionCommit:
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
-        entries = {self._names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
-        check_untouched(transactions, entries, map(self._names.transactional_id, self._empty))
+        entries = {self.names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
+        check_untouched(transactions, entries, map(self.names.transactional_id, self._empty))
 
     # f-g: CARRY OUT
 
@@ -356,7 +335,7 @@ class VersionCommit:
                 "An earlier write has left them so."
                 f" Nothing of this one, version {self._write.version}, was committed: run it again"
             )
-        return of_named if self._has_name else of_unnamed + _NOT_NAMED
+        return of_named if self.has_name else of_unnamed + _NOT_NAMED
 
     def _record_outcome(self, decision: Decision) -> None:
         (recorded,) = self._ask_record(decision)
@@ -364,7 +343,7 @@ class VersionCommit:
 
     def _ask_record(self, decision: Decision, *others: Question[Any]) -> list[Reply[Any]]:
         """Record what has become of a version, and ask others beside it."""
-        return self._client.ask_together(self._ledger.write_decision_question(decision), *others)
+        return self.client.ask_together(self._ledger.write_decision_question(decision), *others)
 
     def _warn_of_record(self, decision: Decision, recorded: Reply[None]) -> None:
         try:
@@ -374,7 +353,7 @@ class VersionCommit:
 
     def _record_and_fence_late(self, decision: Decision) -> None:
         """Take step g after the own commit: its two requests side by side."""
-        recorded, late = self._ask_record(decision, list_unfinished_question(self._client, self._names))
+        recorded, late = self._ask_record(decision, list_unfinished_question(self.client, self.names))
         self._warn_of_record(decision, recorded)
         with self._only_warning():
             found = self._late_list(late)
@@ -388,7 +367,7 @@ class VersionCommit:
         """Fence every id that is open now, what this run wrote included. Another decision was found: what it lists is kept."""
         kept = {TaskId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
         with self._only_warning():
-            found = list_unfinished(self._client, self._names)
+            found = list_unfinished(self.client, self.names)
             if found is None:
                 own = (UnfinishedId(task, TransactionState.ONGOING) for task in self._open | self._empty)
                 found = [*self._guessed(decision), *own]
@@ -417,12 +396,12 @@ class VersionCommit:
             return late.answer()
         except (BrokerGoneError, UnsupportedVersionError) as error:
             logger.debug("= listing again: %s", error)
-            return list_unfinished(self._client, self._names, at_once=True)
+            return list_unfinished(self.client, self.names, at_once=True)
 
     def _still_empty(self) -> set[TaskId]:
-        ids = {self._names.transactional_id(task): task for task in self._empty}
+        ids = {self.names.transactional_id(task): task for task in self._empty}
         try:
-            known = self._client.describe_transactions(ids)
+            known = self.client.describe_transactions(ids)
         except UnsupportedVersionError:
             return set()
         return {task for each, task in ids.items() if is_untouched(known[each], self._empty[task], is_empty=True)}
@@ -432,13 +411,13 @@ class VersionCommit:
     def _compare(self, decision: Decision) -> int:
         """How many rows of this write are others than those that were committed as its version. Raises ReplayError."""
         version, first = self._write.version, decision.content_of(self._write.version)
-        if not self._has_name:
+        if not self.has_name:
             raise CommitFailedError(
                 f"this unnamed write was planned at {version} ms by its driver's clock, and one with the same"
                 f" transactionalIdPrefix that was planned later, at {decision.version} ms, was committed before: write one after"
                 " the other, by clocks that agree. Nothing was written"
             )
-        if first is not None and any(each.content.schemas != first.schemas for each in self._reports):
+        if first is not None and any(each.content.schemas != first.schemas for each in self.reports):
             raise CommitFailedError(
                 f"version {version} is in Kafka with {first}, and tasks that had not seen that have encoded their rows otherwise."
                 f" {OTHER_SCHEMAS}"
@@ -453,7 +432,7 @@ class VersionCommit:
             )
         else:
             text = f"version {version} is in Kafka with {first}, and {what}. {WHY_OTHER_ROWS}"
-        refuse_other_rows(text, keeps_first=self._keeps_first)
+        refuse_other_rows(text, keeps_first=self.keeps_first)
         return self._content.rows
 
 

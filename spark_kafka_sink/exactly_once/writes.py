@@ -23,25 +23,23 @@ class SchemaIds(NamedTuple):
     key: int | None = None
     value: int | None = None
 
+    def by_part(self) -> dict[str, int]:
+        """Those that are not None."""
+        return {part: number for part, number in self._asdict().items() if number is not None}
+
     def __str__(self) -> str:
-        known = [f"{part} schema {number}" for part, number in self._asdict().items() if number is not None]
-        return " and ".join(known) or "no registered schema"
+        return " and ".join(f"{part} schema {number}" for part, number in self.by_part().items()) or "no registered schema"
 
 
 NO_SCHEMAS = SchemaIds()
 
 
 class Content(NamedTuple):
-    """What a task, or a whole write, has to write.
-
-    Args:
-        fingerprint: the sum of the rows' hashes modulo 2**64, see fingerprint.py; 0 for a write that no other run can repeat.
-        schemas: that the rows are encoded with. With others the same rows are another content.
-    """
+    """What a task, or a whole write, has to write."""
 
     rows: int = 0
-    fingerprint: int = 0
-    schemas: SchemaIds = NO_SCHEMAS
+    fingerprint: int = 0  # the rows' hashes added up modulo 2**64, see fingerprint.py; 0 if no other run can repeat the write
+    schemas: SchemaIds = NO_SCHEMAS  # that the rows are encoded with. With others the same rows are another content
 
     def __str__(self) -> str:
         encoded = "" if self.schemas == NO_SCHEMAS else f", encoded with {self.schemas}"
@@ -56,29 +54,20 @@ def total(contents: Iterable[Content]) -> Content:
 
 
 class WriteId(NamedTuple):
-    """One version of one owner: a repetition of a named write has the same.
+    """One version of one owner: a repetition of a named write has the same."""
 
-    Args:
-        owner: escaped, see names.py.
-        version: of the write, at least 0.
-    """
-
-    owner: str
-    version: int
+    owner: str  # escaped, see names.py
+    version: int  # at least 0
 
 
 class Planned(NamedTuple):
     """When and where a write was planned: abort() stops all writes of its driver that were planned before.
 
     The processes of a driver that plan, commit and abort share nothing but the machine and its clock.
-
-    Args:
-        host: of the driver.
-        time_ms: since 1970-01-01 UTC.
     """
 
-    host: str
-    time_ms: int
+    host: str  # of the driver
+    time_ms: int  # since 1970-01-01 UTC
 
     @classmethod
     def now(cls) -> Planned:

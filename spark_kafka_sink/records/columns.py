@@ -259,20 +259,26 @@ def join_headers(column: Column, rows: int) -> JoinedHeaders | None:
         return None
     column = contiguous(column)
     _check_header_type(column.type)
-    if pa.types.is_map(column.type):
-        entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
-        column = column.cast(pa.list_(entry))
-    counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    counts, entries = entries_of(column)
     ends = np.zeros(rows + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     if ends[-1] == 0:
         return None
-    fields = dict(zip((field.name.lower() for field in column.type.value_type), column.flatten().flatten(), strict=True))
+    fields = dict(zip((field.name.lower() for field in entries.type), entries.flatten(), strict=True))
     key, value = binary_column("headers", fields["key"]), binary_column("headers", fields["value"])
     key_lengths = lengths_of(key)
     pieces = [key_lengths, *_payloads(key), lengths_of(value), *_payloads(value)]
     offsets, data = join_rows(pieces, int(ends[-1]))
     return JoinedHeaders(counts, _binary(offsets[ends], data), key_lengths)
+
+
+def entries_of(column: pa.Array) -> tuple[Int64Column, pa.Array]:
+    """How many entries each row of a list or a map has, and those of all rows; of a map they are structs."""
+    if pa.types.is_map(column.type):
+        entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
+        column = column.cast(pa.list_(entry))
+    counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return counts, column.flatten()
 
 
 def _payloads(column: Column) -> list[Payload]:

@@ -5,7 +5,7 @@ What is written is what fastavro and Java write for the same values: each array 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -113,14 +113,17 @@ def _by_reason(refusals: Refusals) -> list[RefusedRows]:
     grouped: dict[tuple[str, str], list[Int64Column]] = {}
     for rows, path, reason in refusals.found:
         grouped.setdefault((path, reason), []).append(rows)
+    return list(each_row_once(RefusedRows(np.concatenate(rows), *of_these) for of_these, rows in grouped.items()))
+
+
+def each_row_once(refused: Iterable[RefusedRows]) -> Iterator[RefusedRows]:
+    """The same rows, each with the first reason that it has."""
     seen = np.zeros(0, np.int64)
-    refused = []
-    for (path, reason), several in grouped.items():
-        rows = np.setdiff1d(np.concatenate(several), seen)
+    for each in refused:
+        rows = np.setdiff1d(each.rows, seen)
         seen = np.union1d(seen, rows)
         if len(rows):
-            refused.append(RefusedRows(rows, path, reason))
-    return refused
+            yield each._replace(rows=rows)
 
 
 def _encoded_column(encoded: EncodedRows, is_null: Mask, refused: list[RefusedRows]) -> EncodedColumn:

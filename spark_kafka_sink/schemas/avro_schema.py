@@ -219,15 +219,14 @@ class _Parser:
 
     # NAMED TYPES
 
-    def _record(self, declared: dict[str, Any], namespace: str) -> AvroRecord:
+    def _record(self, declared: dict[str, Any], namespace: str) -> _NamedType:
         name, namespace = self._declared_name(declared, namespace)
         before = self._count
         self._open.append(name)
         fields = self._fields(declared, namespace)
         self._open.pop()
         record = AvroRecord(name, fields, self._aliases(declared, namespace), _doc(declared))
-        self._declare(record, 1 + self._count - before)
-        return record
+        return self._declare(record, 1 + self._count - before)
 
     def _fields(self, declared: dict[str, Any], namespace: str) -> tuple[AvroField, ...]:
         listed = self._required(declared, "fields")
@@ -246,7 +245,7 @@ class _Parser:
         default = json.dumps(declared["default"]) if "default" in declared else None
         return AvroField(name, schema, default, self._aliases(declared, None), _doc(declared))
 
-    def _enum(self, declared: dict[str, Any], namespace: str) -> AvroEnum:
+    def _enum(self, declared: dict[str, Any], namespace: str) -> _NamedType:
         name, namespace = self._declared_name(declared, namespace)
         symbols = self._required(declared, "symbols")
         if not isinstance(symbols, list) or not symbols:
@@ -256,25 +255,22 @@ class _Parser:
         default = declared.get("default")
         if default is not None and default not in checked:
             self._fail(f"the default of enum {printable(name)} is none of its symbols: {_shown(default)}")
-        enum = AvroEnum(name, checked, default, self._aliases(declared, namespace), _doc(declared))
-        self._declare(enum, 1)
-        return enum
+        return self._declare(AvroEnum(name, checked, default, self._aliases(declared, namespace), _doc(declared)), 1)
 
-    def _fixed(self, declared: dict[str, Any], namespace: str) -> AvroFixed:
+    def _fixed(self, declared: dict[str, Any], namespace: str) -> _NamedType:
         name, namespace = self._declared_name(declared, namespace)
         size = self._required(declared, "size")
         if not _is_int(size) or not 0 <= size <= MAX_FIXED_BYTES:
             self._fail(f'the "size" of fixed {printable(name)} must be a number of bytes, not {_shown(size)}')
         logical = _logical_type(declared, "fixed", size)
-        fixed = AvroFixed(name, size, logical, self._aliases(declared, namespace), _doc(declared))
-        self._declare(fixed, 1)
-        return fixed
+        return self._declare(AvroFixed(name, size, logical, self._aliases(declared, namespace), _doc(declared)), 1)
 
-    def _declare(self, declared: _NamedType, size: int) -> None:
+    def _declare(self, declared: _NamedType, size: int) -> _NamedType:
         if declared.name in self._types:
             self._fail(f"type {printable(declared.name)} is declared more than once")
         self._types[declared.name] = declared
         self._sizes[declared.name] = size
+        return declared
 
     # NAMES
 
@@ -369,10 +365,8 @@ def _kind_in_union(branch: AvroSchema) -> str:
             return branch.type
         case AvroRecord() | AvroEnum() | AvroFixed():
             return branch.name
-        case AvroArray():
-            return "array"
         case _:
-            return "map"
+            return str(branch)  # array or map
 
 
 def _doc(declared: dict[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.format_options import AVRO, FRAMED, SchemaUse
+from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.columns import binary_column
 from spark_kafka_sink.records.interleave import INT32_MAX, contiguous
@@ -20,23 +20,12 @@ from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 
 @dataclass(frozen=True, slots=True)
 class ColumnFormat:
-    """Plain data.
+    """Plain data."""
 
-    Args:
-        type: of the column, as it was planned.
-        use: the schema.
-        prefix: stands before each payload.
-        encoder: None if the payloads are encoded already, and only get the prefix.
-    """
-
-    type: pa.DataType
+    type: pa.DataType  # of the column, as it was planned
     use: SchemaUse
-    prefix: bytes
-    encoder: AvroEncoder | None = field(repr=False)
-
-    @property
-    def format(self) -> str:
-        return FRAMED if self.encoder is None else AVRO
+    prefix: bytes  # stands before each payload
+    encoder: AvroEncoder | None = field(repr=False)  # None if the payloads are encoded already, and only get the prefix
 
     def encode(self, column: pa.Array | pa.ChunkedArray) -> EncodedColumn:
         """The bytes of each row. Never blocks.

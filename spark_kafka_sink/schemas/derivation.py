@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -56,14 +56,13 @@ def _wrong_names(name: str, namespace: str | None) -> list[str]:
 _RULE = "names have letters of ASCII, digits and _, and do not begin with a digit"
 
 
-class _NamedPlace:
+class _NamedPlace(NamedTuple):
     """Where in the column a type stands, and which name a record, or the fixed type of a decimal, gets there."""
 
-    def __init__(self, name: str, namespace: str, path: str, depth: int = 0) -> None:
-        self.name = name
-        self.namespace = namespace
-        self.path = path
-        self.depth = depth  # of the structs, arrays and maps around
+    name: str
+    namespace: str
+    path: str
+    depth: int = 0  # of the structs, arrays and maps around
 
     @property
     def full_name(self) -> str:

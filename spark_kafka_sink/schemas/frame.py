@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID
+from spark_kafka_sink.records.varint import encode_varint
 
 MAGIC_BYTE = b"\0"
 FRAME_BYTES = 5  # the magic byte and the id
@@ -35,12 +36,4 @@ def _message_index(positions: tuple[int, ...]) -> bytes:
         raise ValueError(f"{list(positions)} is not the path to a message")
     if positions == FIRST_MESSAGE:
         return b"\0"
-    return b"".join(map(_zigzag_varint, (len(positions), *positions)))
-
-
-def _zigzag_varint(value: int) -> bytes:
-    left, encoded = value << 1, bytearray()  # none is negative
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*encoded, left])
+    return b"".join(map(encode_varint, (len(positions), *positions)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
@@ -35,24 +36,14 @@ _answers: dict[tuple[RegistryConfig, _Question], _Answer] = {}
 _lock = threading.Lock()  # guards the change of _answers
 
 
+@dataclass(eq=False, repr=False)
 class KnownSchemas:
-    """Any thread. Use as a context manager, or close it.
+    """Any thread. Use as a context manager, or close it."""
 
-    Args:
-        config: of the registry.
-        connect: makes the registry, when it has to be asked.
-    """
-
-    def __init__(
-        self,
-        config: RegistryConfig,
-        connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry,
-        clock: Clock | None = None,
-    ) -> None:
-        self._config = config
-        self._connect = connect
-        self._clock = clock or Clock()
-        self._connected: SchemaRegistry | None = None
+    config: RegistryConfig
+    connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry  # makes the registry, when it has to be asked
+    clock: Clock = field(default_factory=Clock)
+    _connected: SchemaRegistry | None = None
 
     def __enter__(self) -> KnownSchemas:
         return self
@@ -68,7 +59,7 @@ class KnownSchemas:
     @property
     def _registry(self) -> SchemaRegistry:
         if self._connected is None:
-            self._connected = self._connect(self._config)
+            self._connected = self.connect(self.config)
         return self._connected
 
     # QUESTIONS. Each blocks and raises as that of SchemaRegistry does, if its answer is not known.
@@ -98,8 +89,8 @@ class KnownSchemas:
         return self._keep(question, schema)
 
     def _is_fresh(self, known: _Answer) -> bool:
-        seconds = self._config.latest_cache_ttl_sec
-        return seconds < 0 or self._clock.now_ms() - known.at_ms < 1000 * seconds
+        seconds = self.config.latest_cache_ttl_sec
+        return seconds < 0 or self.clock.now_ms() - known.at_ms < 1000 * seconds
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
         question: _Question = ("text", subject, text)
@@ -122,13 +113,13 @@ class KnownSchemas:
         return self._keep(question, ask()) if known is None else known.schema
 
     def _known(self, question: _Question) -> _Answer | None:
-        return _answers.get((self._config, question))
+        return _answers.get((self.config, question))
 
     def _keep(self, question: _Question, schema: RegisteredSchema) -> RegisteredSchema:
         with _lock:
             if len(_answers) >= MAX_ANSWERS:
                 _answers.pop(next(iter(_answers)))
-            _answers[self._config, question] = _Answer(schema, self._clock.now_ms())
+            _answers[self.config, question] = _Answer(schema, self.clock.now_ms())
         return schema
 
 

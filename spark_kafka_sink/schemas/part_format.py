@@ -22,10 +22,10 @@ from spark_kafka_sink.schemas.avro_schema import AvroRecord, parse_schema
 from spark_kafka_sink.schemas.column_format import ColumnFormat
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD, derive_schema
 from spark_kafka_sink.schemas.frame import FIRST_MESSAGE, confluent_prefix
-from spark_kafka_sink.schemas.registry import RegisteredSchema
+from spark_kafka_sink.schemas.registry import AVRO_TYPE, RegisteredSchema
 from spark_kafka_sink.schemas.resolution import resolve_column
 
-_AVRO_SCHEMA, _PROTOBUF_SCHEMA = "AVRO", "PROTOBUF"  # as the registry calls them
+_PROTOBUF_TYPE = "PROTOBUF"  # as the registry calls it
 
 
 class Registry(Protocol):
@@ -41,20 +41,12 @@ class Registry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartFormat:
-    """Plain data. `plan_part` makes it.
-
-    Args:
-        options: of this part.
-        type: of the column.
-        text: of the schema, if it is derived or given; else None.
-        record_name: the full name of its record; None if it is no record.
-        config: of the registry.
-    """
+    """Plain data. `plan_part` makes it."""
 
     options: PartOptions
-    type: pa.DataType
-    text: str | None
-    record_name: str | None
+    type: pa.DataType  # of the column
+    text: str | None  # of the schema, if it is derived or given
+    record_name: str | None  # the full name of its record; None if it is no record
     config: RegistryConfig = field(repr=False)
 
     @property
@@ -94,10 +86,10 @@ class PartFormat:
 
     def _look_for_text(self, registry: Registry, subject: str, text: str) -> ColumnFormat | None:
         if not self.config.auto_register_schemas:
-            return self._of_text(registry.for_writing(subject, text), subject)  # only looks, and says what differs
+            return self._of_registered(registry.for_writing(subject, text), subject)  # only looks, and says what differs
         found = registry.lookup(subject, text)
         if found is not None:
-            return self._of_text(found, subject)
+            return self._of_registered(found, subject)
         registry.require_compatible(subject, text)
         return None
 
@@ -112,7 +104,7 @@ class PartFormat:
         """The format where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
         assert self.text is not None
         subject = self.subject_of(topic)
-        return self._of_text(registry.for_writing(subject, self.text), subject)
+        return self._of_registered(registry.for_writing(subject, self.text), subject)
 
     def for_topic(self, registry: Registry, topic: str | None) -> ColumnFormat:
         """`look`, and `register` if need be: for callers that collect no other problems.
@@ -132,16 +124,12 @@ class PartFormat:
         Raises:
             SchemaError: the column does not fit that schema.
         """
-        problems: list[str] = []
-        found = self._resolved(registry.by_id(schema_id), subject, problems)
-        if found is None:
-            raise SchemaError("; ".join(problems))
-        return found
+        return self._of_registered(registry.by_id(schema_id), subject)
 
     # FROM AN ANSWER TO A FORMAT
 
-    def _of_text(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
-        """Rows are encoded by the registry's text of what it took for the same schema: that is what readers get for this id."""
+    def _of_registered(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
+        """Encodes by the registry's text, which it may only have taken for the same: that is what readers get for this id."""
         problems: list[str] = []
         found = self._resolved(registered, subject, problems)
         if found is None:
@@ -151,32 +139,29 @@ class PartFormat:
     def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> ColumnFormat | None:
         registered.require_writable()
         if self.options.format == FRAMED:
-            if self.options.message is not None and registered.schema_type != _PROTOBUF_SCHEMA:
+            if self.options.message is not None and registered.schema_type != _PROTOBUF_TYPE:
                 problems.append(f"{self.part}Message is for Protobuf: {registered.label} is {printable(registered.schema_type)}")
                 return None
             return self._format(registered, subject, None)
-        if registered.schema_type != _AVRO_SCHEMA:
+        if registered.schema_type != AVRO_TYPE:
             problems.append(
                 f"{self.part}Format={AVRO}, but {registered.label} is {printable(registered.schema_type)}: encode the {self.part}"
                 f" before the write, and set {self.part}Format={FRAMED}"
             )
             return None
         references = tuple(registered.references.items())
-        own_problems: list[str] = []
-        encoder = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps, own_problems)
-        problems.extend(f"{problem} ({registered.label})" for problem in own_problems)
+        encoder, found = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps)
+        problems.extend(f"{problem} ({registered.label})" for problem in found)
         return None if encoder is None else self._format(registered, subject, encoder)
 
     def _format(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> ColumnFormat:
-        is_protobuf = registered.schema_type == _PROTOBUF_SCHEMA
-        message = (self.options.message or FIRST_MESSAGE) if is_protobuf else None
-        prefix = confluent_prefix(registered.id, message)
+        message = (self.options.message or FIRST_MESSAGE) if registered.schema_type == _PROTOBUF_TYPE else None
         used = SchemaUse(self.part, subject, registered.id, registered.version)
-        return ColumnFormat(self.type, used, prefix, encoder)
+        return ColumnFormat(self.type, used, confluent_prefix(registered.id, message), encoder)
 
 
 @functools.lru_cache(maxsize=64)
-def _resolution(
+def _encoder(
     type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], at: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder | None, tuple[str, ...]]:
     """The encoder, or the problems. A stream resolves the same for each micro-batch."""
@@ -189,29 +174,11 @@ def _resolution(
     return (None if problems else encoder), tuple(problems)
 
 
-def _encoder(
-    type: pa.DataType,
-    text: str,
-    references: tuple[tuple[str, str], ...],
-    at: str,
-    truncates_timestamps: bool,
-    problems: list[str],
-) -> AvroEncoder | None:
-    encoder, found = _resolution(type, text, references, at, truncates_timestamps)
-    problems.extend(found)
-    return encoder
-
-
 class PlannedFormat(NamedTuple):
-    """One part of a plan. Plain data.
+    """One part of a plan. Plain data."""
 
-    Args:
-        wanted: which part it is, and which schema it wants.
-        column: the format of all rows; None if each topic has a schema of its own, and the tasks ask for it.
-    """
-
-    wanted: PartFormat
-    column: ColumnFormat | None
+    wanted: PartFormat  # which part it is, and which schema it wants
+    column: ColumnFormat | None  # of all rows; None if each topic has a schema of its own, and the tasks ask for it
 
 
 # PLANNING
@@ -231,10 +198,8 @@ def plan_part(options: PartOptions, type: pa.DataType, config: RegistryConfig, p
         return PartFormat(options, type, None, None, config)
     if reference is not None and reference.kind == TEXT:
         return _planned_with_text(options, type, config, problems)
-    derived, record_name = None, None
-    needs_name = options.subject is None and subjects.needs_record_name(config, options.part)
-    if reference is None:
-        derived = _derived(options, type, problems)
+    record_name, needs_name = None, options.subject is None and subjects.needs_record_name(config, options.part)
+    derived = _derived(options, type, problems) if reference is None else None
     if pa.types.is_struct(type):
         record_name = ".".join(filter(None, (options.record_namespace, options.record_name or TOP_LEVEL_RECORD)))
     elif needs_name and (reference is None or reference.kind != ID):
@@ -249,18 +214,15 @@ def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> st
     """The text, which rows of the type can be encoded with: it may be registered before any row is."""
     name, found = options.record_name or TOP_LEVEL_RECORD, list[str]()
     text = derive_schema(type, False, name=name, namespace=options.record_namespace, at=options.part, problems=found)
-    if not found:
-        _encoder(type, text, (), options.part, options.truncates_timestamps, found)
-    problems.extend(found)
+    problems.extend(found or _encoder(type, text, (), options.part, options.truncates_timestamps)[1])
     return text
 
 
 def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> PartFormat:
     assert options.schema is not None
     text = options.schema.text
-    own_problems: list[str] = []
-    encoder = _encoder(type, text, (), options.part, options.truncates_timestamps, own_problems)
-    problems.extend(f"{problem} ({options.schema_key})" for problem in own_problems)
+    encoder, found = _encoder(type, text, (), options.part, options.truncates_timestamps)
+    problems.extend(f"{problem} ({options.schema_key})" for problem in found)
     schema = parse_schema(text) if encoder is not None else None
     name = schema.name if isinstance(schema, AvroRecord) else None
     if name is None and encoder is not None and options.subject is None and subjects.needs_record_name(config, options.part):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock
@@ -306,12 +307,10 @@ def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
         return []
     if len(references) > MAX_REFERENCES:
         raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
-    try:
+    with suppress(TypeError, KeyError, ValueError, OverflowError):
         listed = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
-    except (TypeError, KeyError, ValueError, OverflowError):
-        listed = None
-    if listed is not None and all(_is_unicode(name + subject) for name, subject, _ in listed):
-        return listed
+        if all(_is_unicode(name + subject) for name, subject, _ in listed):
+            return listed
     raise _malformed(what, "its references cannot be read")
 
 

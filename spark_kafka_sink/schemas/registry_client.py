@@ -104,7 +104,7 @@ class RegistryClient:
         if not 200 <= answer.status < 300:
             raise refusal(answer, request.what)
         if answer.body is NO_JSON:
-            raise unreadable(answer, request.what, "the answer is none of a registry")
+            raise unreadable(answer, request.what)
         return answer.body
 
     def close(self) -> None:
@@ -149,8 +149,7 @@ class RegistryClient:
 
     def _ask_within_time(self, address: RegistryAddress, request: RegistryRequest, left_ms: int) -> RegistryAnswer | _NoAnswer:
         config = self._config
-        limit_ms = config.schema_registry_http_connect_timeout_ms + config.schema_registry_http_read_timeout_ms
-        limit_ms = min(limit_ms, left_ms)
+        limit_ms = min(config.schema_registry_http_connect_timeout_ms + config.schema_registry_http_read_timeout_ms, left_ms)
         attempt = RegistryAttempt()
         outcome = outcome_within(partial(self._ask, address, request, attempt), limit_ms)
         if outcome is None:

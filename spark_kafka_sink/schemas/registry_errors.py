@@ -77,11 +77,10 @@ def refusal(answer: RegistryAnswer, what: str) -> RegistryError:
     return RegistryError(f"cannot {what} at {answer.url}: {said}{remedy}", condition=condition, error_code=code)
 
 
-def unreadable(answer: RegistryAnswer, what: str, why: str) -> RegistryError:
+def unreadable(answer: RegistryAnswer, what: str) -> RegistryError:
     """The error for an answer of success that is not what was asked for."""
-    return RegistryError(
-        f"cannot {what} at {answer.url}: {why}{_kind_of_page(answer)}{_REMEDIES[NOT_A_REGISTRY]}", condition=NOT_A_REGISTRY
-    )
+    said = f"the answer is none of a registry{_kind_of_page(answer)}{_REMEDIES[NOT_A_REGISTRY]}"
+    return RegistryError(f"cannot {what} at {answer.url}: {said}", condition=NOT_A_REGISTRY)
 
 
 def _code_and_message(answer: RegistryAnswer) -> tuple[int | None, str]:

@@ -15,7 +15,7 @@ from spark_kafka_sink.records.varint import encode_varint
 from spark_kafka_sink.schemas.avro.decimals import DecimalEncoding, FixedDecimalEncoding
 from spark_kafka_sink.schemas.avro.defaults import DefaultEncoder, unwritable
 from spark_kafka_sink.schemas.avro.encoding import Encoding
-from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, MapEncoding, NullableEncoding, RecordEncoding
+from spark_kafka_sink.schemas.avro.nested import ArrayEncoding, BranchEncoding, NullableEncoding, RecordEncoding
 from spark_kafka_sink.schemas.avro.values import (
     BooleanEncoding,
     BytesEncoding,
@@ -80,13 +80,15 @@ class _Resolution:
             case AvroArray() if is_list(type):
                 return ArrayEncoding(path, self.encoding(f"{path}[*]", type.value_type, schema.items))
             case AvroFixed() if schema.size > LARGEST_FIXED_BYTES:
-                self._problem(f"{self._column(path)} is {schema} in the schema; the limit is {LARGEST_FIXED_BYTES:,} bytes")
+                self.problems.append(
+                    f"{self._column(path)} is {schema} in the schema; the limit is {LARGEST_FIXED_BYTES:,} bytes"
+                )
                 return ConstantEncoding(path, b"")
             case AvroMap() if pa.types.is_map(type) and is_string(plain_type(type.key_type)):
                 return self._map(path, type, schema)
         encoding = _value_encoding(path, type, schema, self.truncates_timestamps)
         if encoding is None:
-            self._problem(
+            self.problems.append(
                 f"{self._column(path)} has type {printable(type)}, and the schema has {schema} there; {_remedy(schema)}"
             )
         return encoding or ConstantEncoding(path, b"")
@@ -110,17 +112,17 @@ class _Resolution:
         known = {field.name: field for field in schema.fields}
         for name in names:
             if name not in known:
-                self._problem(
+                self.problems.append(
                     f"{self._column(path, name)} is no field of {schema}, which has {printable_list(known)};"
                     " leave the column out, or add a field with a default to the schema"
                 )
         for name in sorted({name for name in names if names.count(name) > 1}):
-            self._problem(f"{self._column(path, name)} is there several times; name the columns differently")
+            self.problems.append(f"{self._column(path, name)} is there several times; name the columns differently")
 
     def _default(self, path: str, field: AvroField, names: list[str]) -> Encoding:
         octets = b""
         if field.default is None:
-            self._problem(
+            self.problems.append(
                 f"the schema's field {printable(path)} ({field.schema}) needs a column, as it has no default; the columns are"
                 f" {printable_list(names)}{_hint(field, names)}"
             )
@@ -128,13 +130,13 @@ class _Resolution:
             try:
                 octets = self.defaults.encode(field)
             except ValueError as error:
-                self._problem(unwritable(path, error))
+                self.problems.append(unwritable(path, error))
         return ConstantEncoding(path, octets)
 
     def _map(self, path: str, type: pa.MapType, schema: AvroMap) -> Encoding:
         key = StringEncoding(f"{path}.key")
         value = self.encoding(f"{path}[*]", type.item_type, schema.values)
-        return MapEncoding(path, RecordEncoding(f"{path}[*]", ((0, key), (1, value))))
+        return ArrayEncoding(path, RecordEncoding(f"{path}[*]", ((0, key), (1, value))))
 
     # UNIONS
 
@@ -162,7 +164,7 @@ class _Resolution:
         fitting = [each for each in fitting if _WIDENED.get(types[each[0]] or "", "") not in types.values()]
         if len(fitting) != 1:
             fits = printable_list(schema.branches[number] for number, _ in fitting) if fitting else "none"
-            self._problem(
+            self.problems.append(
                 f"{self._column(path)} has type {printable(type)}, which must fit exactly one branch of the schema's {schema};"
                 f" it fits {fits}"
             )
@@ -173,9 +175,6 @@ class _Resolution:
     def _column(self, path: str, name: str = "") -> str:
         steps = [self.at, *([path] if path else []), *([name] if name else [])]
         return f"column {printable('.'.join(steps).replace('.[', '['))}"
-
-    def _problem(self, sentence: str) -> None:
-        self.problems.append(sentence)
 
 
 _WIDENED = {"long": "int", "double": "float"}  # a column that fits both fits the second as it is

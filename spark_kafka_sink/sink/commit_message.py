@@ -12,20 +12,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
+from spark_kafka_sink.sink.task import Task
 
 
 class TaskTimes(NamedTuple):
-    """What one task spent its time on.
+    """What one task spent its time on."""
 
-    Args:
-        started_at_ms: when the task began, by the clock of its machine; 0: not known.
-        waiting_for_spark: seconds that it waited for the next rows: Spark reads, computes and copies them.
-        held_back: seconds that maxRecordsPerSecond and maxBytesPerSecond made it wait.
-    """
-
-    started_at_ms: int = 0
-    waiting_for_spark: float = 0.0
-    held_back: float = 0.0
+    started_at_ms: int = 0  # when the task began, by the clock of its machine; 0: not known
+    waiting_for_spark: float = 0.0  # seconds that it waited for the next rows: Spark reads, computes and copies them
+    held_back: float = 0.0  # seconds that maxRecordsPerSecond and maxBytesPerSecond made it wait
 
 
 NOT_TIMED = TaskTimes()
@@ -50,32 +45,16 @@ class WrittenRange(NamedTuple):
         return WrittenRange(*self[:2], *OffsetRange(*self[2:]).merge(OffsetRange(*other[2:])))
 
 
+_TOTALS = (
+    *("record-send-total", "batch-send-total", "batch-split-total", "record-retry-total", "request-total"),
+    *("byte-total", "uncompressed-byte-total", "outgoing-byte-total", "connection-creation-total"),
+    *("bufferpool-wait-time-ms-total", "metadata-wait-time-ns-total", "flush-time-ns-total"),
+    *("produce-request-total", "produce-response-total", "compression-rate-total"),
+    *("record-queue-time-total", "request-latency-total", "produce-throttle-time-total"),
+)
+_LARGEST = ("batch-size-max", "record-size-max", "request-latency-max", "record-queue-time-max", "produce-throttle-time-max")
 # The producer's metrics that a message carries, for the whole task, and the function that merges those of several tasks.
-COUNTERS: dict[str, Callable[[Iterable[float]], float]] = {
-    "record-send-total": sum,
-    "batch-send-total": sum,
-    "batch-split-total": sum,
-    "record-retry-total": sum,
-    "request-total": sum,
-    "byte-total": sum,
-    "uncompressed-byte-total": sum,
-    "outgoing-byte-total": sum,
-    "connection-creation-total": sum,
-    "bufferpool-wait-time-ms-total": sum,
-    "metadata-wait-time-ns-total": sum,
-    "flush-time-ns-total": sum,
-    "produce-request-total": sum,
-    "produce-response-total": sum,
-    "compression-rate-total": sum,
-    "record-queue-time-total": sum,
-    "request-latency-total": sum,
-    "produce-throttle-time-total": sum,
-    "batch-size-max": max,
-    "record-size-max": max,
-    "request-latency-max": max,
-    "record-queue-time-max": max,
-    "produce-throttle-time-max": max,
-}
+COUNTERS: dict[str, Callable[[Iterable[float]], float]] = dict.fromkeys(_TOTALS, sum) | dict.fromkeys(_LARGEST, max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +65,13 @@ class KafkaCommitMessage(WriterCommitMessage):
     attempt: int
     query_id: str | None  # of a stream, foreachBatch included
     batch_id: int | None
-    rows: int  # acknowledged, dead letters not included
-    bytes: int  # of encoded records, before compression
-    seconds: float
-    counters: tuple[float, ...]
-    skipped: int  # rows left out because of onRecordTooLarge or onInvalidRecord
-    dead_lettered: int  # rows acknowledged in deadLetterTopic
-    written: tuple[WrittenRange, ...]
+    rows: int = 0  # acknowledged, dead letters not included
+    bytes: int = 0  # of encoded records, before compression
+    seconds: float = 0.0
+    counters: tuple[float, ...] = (0.0,) * len(COUNTERS)
+    skipped: int = 0  # rows left out because of onRecordTooLarge or onInvalidRecord
+    dead_lettered: int = 0  # rows acknowledged in deadLetterTopic
+    written: tuple[WrittenRange, ...] = ()
     exactly_once: TaskReport | None = None  # the task's transaction, left open; its rows are not visible before the commit
     times: TaskTimes = NOT_TIMED
     skipped_by_reason: tuple[tuple[str, int], ...] = ()  # condition and rows
@@ -101,24 +80,13 @@ class KafkaCommitMessage(WriterCommitMessage):
     schemas: tuple[SchemaUse, ...] = ()  # that keys and values were encoded with
 
     @classmethod
-    def without_rows(
-        cls, *, spark_partition: int, attempt: int, query_id: str | None, batch_id: int | None
-    ) -> KafkaCommitMessage:
-        """The report of a task that found that its driver had aborted the write."""
-        return cls(
-            spark_partition=spark_partition,
-            attempt=attempt,
-            query_id=query_id,
-            batch_id=batch_id,
-            rows=0,
-            bytes=0,
-            seconds=0.0,
-            counters=(0.0,) * len(COUNTERS),
-            skipped=0,
-            dead_lettered=0,
-            written=(),
-            found_abort=True,
-        )
+    def of_aborted(cls, task: Task) -> KafkaCommitMessage:
+        """The report of a task that ended without its rows, as the driver has aborted the write. A commit with it fails.
+
+        query.stop() makes the driver abort, and Spark kills the tasks then, unless foreachBatch has set another job group. If the
+        task failed instead, Spark would log stack traces and run it again for nothing.
+        """
+        return cls(task.partition, task.attempt, task.query_id, task.batch_id, found_abort=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the values without names, and ranges and times as plain tuples: a driver may receive thousands of messages with

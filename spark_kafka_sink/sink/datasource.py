@@ -67,8 +67,7 @@ class KafkaDataSource(DataSource):
         plan, environment_problems = self._plan(schema, problems, is_stream=False)
         if environment_problems:
             raise ConfigError(join_problems(environment_problems))
-        _require_topic(plan)
-        return KafkaBatchWriter(_with_schemas(plan))
+        return KafkaBatchWriter(_completed(plan))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         """Spark calls this for a stream. `overwrite` means output mode complete, where every batch writes all rows again.
@@ -83,20 +82,15 @@ class KafkaDataSource(DataSource):
             problems = list(_only_for_batches(self.options))
             plan, environment_problems = self._plan(schema, problems, is_stream=True, asks=not is_committing)
         if not is_committing and not environment_problems:
-            _require_topic(plan)
-            plan = _with_schemas(plan)
+            plan = _completed(plan)
         return KafkaStreamWriter(plan, tuple(environment_problems))
 
-    def schema(self) -> NoReturn:
-        """Spark calls this for a read, and for a table without columns."""
-        raise ConfigError(ONLY_WRITES)
-
-    def reader(self, schema: StructType) -> NoReturn:
-        """Spark calls this for a read whose columns are given by the user or a table, and the next one for `readStream`."""
+    def reader(self, schema: StructType | None = None) -> NoReturn:
+        """Spark calls this for a read whose columns the user or a table gives, the next ones without columns and for a stream."""
         del schema
         raise ConfigError(ONLY_WRITES)
 
-    streamReader = reader
+    schema = streamReader = reader
 
     def _plan(
         self, schema: StructType, problems: list[str], *, is_stream: bool, asks: bool = True
@@ -122,12 +116,6 @@ class KafkaDataSource(DataSource):
         return WritePlan(mapping, options, is_stream, Planned.now(), formats), environment_problems
 
 
-def _require_topic(plan: WritePlan) -> None:
-    """Only where Spark plans: a program that calls `writer` itself asks nobody."""
-    if stderr_log.is_in_spark_worker():
-        topic_check.require_topic(plan)
-
-
 # What a format of keys or values needs is imported where there is one.
 
 
@@ -147,7 +135,10 @@ def _formats(
     return formats
 
 
-def _with_schemas(plan: WritePlan) -> WritePlan:
+def _completed(plan: WritePlan) -> WritePlan:
+    """Require the topic, then register schemas, when there are no other problems."""
+    if stderr_log.is_in_spark_worker():  # a program that calls `writer` itself asks for no topic
+        topic_check.require_topic(plan)
     if not plan.formats:
         return plan
     from spark_kafka_sink.sink.format_planning import register_schemas

@@ -80,18 +80,10 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
     await_brokers(producer, plan.options.producer)
     which = (task.partition, task.attempt, plan.marker_topic)
     attempt = TaskAttempt(client, producer, plan.names, write, plan.planned, *which)
-    attempt.begin(_planned_schemas(plan))
+    # Not the schemas of topics that only rows name: a text, a version or an id stands for the same schema in each run.
+    planned = {each.wanted.part: each.column.use.id for each in plan.formats if each.column is not None}
+    attempt.begin(SchemaIds(**planned))
     return attempt
-
-
-def _planned_schemas(plan: WritePlan) -> SchemaIds:
-    """Not those of topics that only rows name: a text, a version or an id stands for the same schema in each run."""
-    return SchemaIds(**{each.wanted.part: each.column.use.id for each in plan.formats if each.column is not None})
-
-
-def decided_schemas(attempt: TaskAttempt) -> dict[str, int]:
-    """Tell, by part, the schemas to encode the rows with: of the plan, or of the run that began this version."""
-    return {part: number for part, number in attempt.schemas._asdict().items() if number is not None}
 
 
 def content_to_compare(chunk: Chunk, write: WriteId) -> Content:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.format_options import KEY_PART, LATEST, VALUE_PART, PartOptions, part_options
 from spark_kafka_sink.config.option import join_problems
@@ -24,24 +24,15 @@ if TYPE_CHECKING:
 
     from spark_kafka_sink.config.sink_options import SinkOptions
     from spark_kafka_sink.records.row_mapping import RowMapping
-    from spark_kafka_sink.schemas.known_schemas import KnownSchemas
     from spark_kafka_sink.sink.write_plan import WritePlan
 
 
-class FormatsFound(NamedTuple):
-    """What the driver found of the formats of keys and values.
+def plan_formats(
+    schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]
+) -> tuple[tuple[PlannedFormat, ...], KafkaError | None]:
+    """The formats of the parts that have one, and why the registry does not give what is needed; None if it does.
 
-    Args:
-        formats: the formats, some of which wait for `register_schemas`.
-        failure: why the registry does not give what is needed; None if it does.
-    """
-
-    formats: tuple[PlannedFormat, ...]
-    failure: KafkaError | None = None
-
-
-def plan_formats(schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]) -> FormatsFound:
-    """The formats of the parts that have one. Asks the registry, and registers nothing. Blocks as the registry does.
+    Some formats wait for `register_schemas`. Asks the registry, and registers nothing. Blocks as the registry does.
 
     Args:
         schema: of the DataFrame; its columns are checked.
@@ -50,17 +41,18 @@ def plan_formats(schema: StructType, mapping: RowMapping, options: SinkOptions, 
         problems: gets what is wrong with columns, and what they and registered schemas contradict.
     """
     parts = list(_parts(schema, mapping, options, problems))
-    topic = mapping.topic if isinstance(mapping.topic, str) else None
+    topic = _topic_of_all(mapping)
     planned, failures = [], []
     with known_schemas(options) as known:
         for part in parts:
             try:
-                planned.append(_look(part, known, topic, problems))
+                column = None if topic is None and part.needs_topic else part.look(known, topic, problems)
+                planned.append(PlannedFormat(part, column))
             except KafkaError as error:
                 failures.append(error)
                 if not isinstance(error, RegistryError) or error.condition not in ABOUT_SCHEMAS:
                     break  # the next question meets the same
-    return FormatsFound(tuple(planned), _joined(failures))
+    return tuple(planned), _joined(failures)
 
 
 def register_schemas(plan: WritePlan) -> WritePlan:
@@ -69,16 +61,13 @@ def register_schemas(plan: WritePlan) -> WritePlan:
     Raises:
         RegistryError: the registry refuses one, or cannot be reached.
     """
-    topic = plan.mapping.topic
-    waiting = [each for each in plan.formats if each.column is None and not _waits_for_topics(each.wanted, topic)]
-    if not waiting:
-        return plan
+    topic = _topic_of_all(plan.mapping)
+    formats = []
     with known_schemas(plan.options) as known:
-        done = {
-            each.wanted.part: PlannedFormat(each.wanted, each.wanted.register(known, topic if isinstance(topic, str) else None))
-            for each in waiting
-        }
-    return replace(plan, formats=tuple(done.get(each.wanted.part, each) for each in plan.formats))
+        for each in plan.formats:
+            is_done = each.column is not None or (topic is None and each.wanted.needs_topic)
+            formats.append(each if is_done else each._replace(column=each.wanted.register(known, topic)))
+    return replace(plan, formats=tuple(formats))
 
 
 def _parts(schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]) -> Iterator[PartFormat]:
@@ -101,19 +90,15 @@ def _parts(schema: StructType, mapping: RowMapping, options: SinkOptions, proble
             yield part
 
 
-def _look(part: PartFormat, known: KnownSchemas, topic: str | None, problems: list[str]) -> PlannedFormat:
-    waits = part.needs_topic and topic is None
-    return PlannedFormat(part, None if waits else part.look(known, topic, problems))
-
-
-def _waits_for_topics(part: PartFormat, topic: object) -> bool:
-    return part.needs_topic and not isinstance(topic, str)
+def _topic_of_all(mapping: RowMapping) -> str | None:
+    """None if each row names its topic."""
+    return mapping.topic if isinstance(mapping.topic, str) else None
 
 
 def _not_repeatable(chosen: PartOptions, part: PartFormat, mapping: RowMapping, options: SinkOptions) -> Iterator[str]:
     """A repetition is compared with the first time, and has to encode with the same schemas."""
     is_latest = chosen.schema is not None and chosen.schema.kind == LATEST
-    if options.is_exactly_once and is_latest and _waits_for_topics(part, mapping.topic):
+    if options.is_exactly_once and is_latest and part.needs_topic and _topic_of_all(mapping) is None:
         yield (
             f"{chosen.schema_key}={LATEST} with a topic column cannot be exactly once, as each task would ask for the latest"
             f" version of each topic's subject: set {chosen.part}Subject, or name a version or an id"

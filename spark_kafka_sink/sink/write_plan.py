@@ -32,20 +32,13 @@ UNNAMED_OWNER = "%unnamed"  # no name is escaped so
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """The options of a write, and what the driver found out for its tasks. Plain data.
-
-    Args:
-        options: checked ones.
-        is_stream: planned by streamWriter. foreachBatch is a series of batch writes.
-        planned: when and where.
-        formats: of keys and values that are encoded or framed; empty if none is.
-    """
+    """The options of a write, and what the driver found out for its tasks. Plain data."""
 
     mapping: RowMapping
-    options: SinkOptions = field(repr=False)  # its secrets are wrapped
-    is_stream: bool
+    options: SinkOptions = field(repr=False)  # checked ones; their secrets are wrapped
+    is_stream: bool  # planned by streamWriter. foreachBatch is a series of batch writes
     planned: Planned
-    formats: tuple[PlannedFormat, ...] = ()
+    formats: tuple[PlannedFormat, ...] = ()  # of keys and values that are encoded or framed
 
     # WITH EXACTLY-ONCE
 

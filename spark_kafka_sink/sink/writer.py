@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
@@ -77,7 +76,7 @@ class _KafkaWriter:
             return self._write_at_least_once(iterator)
         except WriteAbortedError as error:
             logger.info("= %s: %s", Task.current(), error)
-            return _found_abort(Task.current())
+            return KafkaCommitMessage.of_aborted(Task.current())
         except KafkaError as error:
             from spark_kafka_sink.sink.broker_contact import remember_failure
 
@@ -100,7 +99,7 @@ class _KafkaWriter:
         producer_options = with_shipped_files(options.producer.to_mapping())
         with PRODUCERS.lend(producer_options, options.producer_cache_timeout_ms) as producer:
             sender = RowSender(producer, options, partial(larger_producer, producer_options))
-            with encoder_of(self.plan, sender.missing_topics) as encoder:
+            with encoder_of(self.plan, sender.missing_topics, {}) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, partial(await_brokers, producer, options.producer), encoder)
                 try:
                     for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
@@ -113,7 +112,7 @@ class _KafkaWriter:
                 return sender.report(task, rows.waited_s, rows.schemas())
 
     def _write_exactly_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
-        from spark_kafka_sink.sink.exactly_once_task import content_to_compare, decided_schemas, open_task
+        from spark_kafka_sink.sink.exactly_once_task import content_to_compare, open_task
         from spark_kafka_sink.sink.rows.gathering import SparkRows
         from spark_kafka_sink.sink.rows.row_sender import RowSender
 
@@ -121,7 +120,7 @@ class _KafkaWriter:
         task = Task.current()
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
-            decided = decided_schemas(attempt)
+            decided = attempt.schemas.by_part()
             with encoder_of(self.plan, sender.missing_topics, decided, only_compares=not attempt.writes) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
                 for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
@@ -158,22 +157,11 @@ class _KafkaWriter:
         abort_version(self.plan)
 
 
-def _found_abort(task: Task) -> KafkaCommitMessage:
-    """Report that the task ended without its rows, as the driver has aborted the write. A commit with such a report fails.
-
-    query.stop() makes the driver abort, and Spark kills the tasks then, unless foreachBatch has set another job group. If the
-    task failed instead, Spark would log stack traces and run it again for nothing.
-    """
-    return KafkaCommitMessage.without_rows(
-        spark_partition=task.partition, attempt=task.attempt, query_id=task.query_id, batch_id=task.batch_id
-    )
-
-
 @contextlib.contextmanager
 def encoder_of(
     plan: WritePlan,
     missing_topics: Callable[[Sequence[str]], Collection[str]],
-    decided: Mapping[str, int] = MappingProxyType({}),
+    decided: Mapping[str, int],
     *,
     only_compares: bool = False,
 ) -> Iterator[RowEncoder | None]:

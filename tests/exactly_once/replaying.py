@@ -304,7 +304,7 @@ def _unanswered(error: KafkaTimeoutError, commit: Any, *others: Question[Any]) -
     def fail(_: object) -> None:
         raise error
 
-    return [Reply(Question((), fail), (), 0), *commit._client.ask_together(*others)]
+    return [Reply(Question((), fail), (), 0), *commit.client.ask_together(*others)]
 
 
 def _aborted(step: Step, now: Planned) -> Planned:

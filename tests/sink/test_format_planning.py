@@ -257,7 +257,7 @@ def test_a_write_without_a_format_imports_nothing_of_schemas() -> None:
         options = CaseInsensitiveDict({"kafka.bootstrap.servers": "a:1", "topic": "t"})
         writer = KafkaDataSource(options).writer(StructType([StructField("value", StringType())]), False)
         plan = pickle.loads(pickle.dumps(writer)).plan
-        with encoder_of(plan, list) as encoder:
+        with encoder_of(plan, list, {}) as encoder:
             batches = iter([pa.record_batch([pa.array(["a"])], names=["value"])])
             assert [len(chunk.numbers) for chunk in SparkRows(batches, plan.mapping, encoder=encoder).chunks()] == [1]
         others = ("spark_kafka_sink.schemas", "spark_kafka_sink.config.registry", "urllib3")

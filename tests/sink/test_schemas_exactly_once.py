@@ -121,9 +121,9 @@ def crash_after_the_decision(sink: Sink, committed: int = 0, fenced: int = 0) ->
     """The driver dies among its commits; further transactions time out."""
 
     def commit_all(commit: VersionCommit, decision: Decision) -> None:
-        prepared = [each.prepared(commit._names, commit._write.owner) for each in decision.entries]
-        commit._client.end_transactions(prepared[:committed], commit=True)
-        commit._client.fence(each.transactional_id for each in prepared[committed : committed + fenced])
+        prepared = [each.prepared(commit.names, commit._write.owner) for each in decision.entries]
+        commit.client.end_transactions(prepared[:committed], commit=True)
+        commit.client.fence(each.transactional_id for each in prepared[committed : committed + fenced])
         raise CrashError
 
     with pytest.MonkeyPatch.context() as patch:

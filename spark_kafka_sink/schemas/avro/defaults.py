@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from typing import Any
 
 from spark_kafka_sink.errors import printable
@@ -126,20 +127,13 @@ def _primitive(kind: str, value: Any) -> bytes:
         case "int" | "long" if is_number and -_LARGEST[kind] - 1 <= value <= _LARGEST[kind] and value == int(value):
             return encode_varint(int(value))
         case "float" | "double" if is_number:
-            return _floating(kind, value)
+            with suppress(OverflowError, struct.error):
+                return struct.pack(_FORMATS[kind], value)
         case "string" if isinstance(value, str):
             return _with_length(value.encode())
         case "bytes" if isinstance(value, str):
             return _with_length(_octets(value))
-        case _:
-            raise _MisfitError(value, f"is no {kind}")
-
-
-def _floating(kind: str, value: float) -> bytes:
-    try:
-        return struct.pack(_FORMATS[kind], value)
-    except (OverflowError, struct.error):
-        raise _MisfitError(value, f"is no {kind}") from None
+    raise _MisfitError(value, f"is no {kind}")
 
 
 def _octets(text: str) -> bytes:

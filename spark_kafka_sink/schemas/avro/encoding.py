@@ -14,16 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.interleave import (
-    INT32_MAX,
-    InterleavedRows,
-    Payload,
-    Piece,
-    Word,
-    interleave,
-    row_offsets_and_data,
-    varint_words,
-)
+from spark_kafka_sink.records.interleave import INT32_MAX, Payload, Piece, Word, interleave, row_offsets_and_data, varint_words
 from spark_kafka_sink.records.varint import Int64Column
 
 # Encoded at once: more rows are no faster, fewer are slower. Rows with long arrays need scratch for each item, so that many bytes
@@ -188,15 +179,11 @@ def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start
     refused = Refusals()
     interleaved = interleave(encoding.pieces(block, None, refused), len(block))
     if refused.found:
-        _clear(interleaved, refused.rows())
+        interleaved.views.view(np.int64).reshape(len(interleaved.views), -1)[refused.rows()] = 0  # they have no bytes
         refusals.add_block(refused, start)
     is_large = interleaved.size_in_bytes() > INT32_MAX
     written = interleaved.write(0, len(block), is_large, pa.default_memory_pool())
     return EncodedRows(*row_offsets_and_data(written, len(block)))
-
-
-def _clear(interleaved: InterleavedRows, rows: Int64Column) -> None:
-    interleaved.views.view(np.int64).reshape(len(interleaved.views), -1)[rows] = 0
 
 
 def ends_of(sizes: Int64Column) -> Int64Column:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.columns import entries_of
 from spark_kafka_sink.records.interleave import Payload, Piece, Word
 from spark_kafka_sink.records.varint import Int64Column, encode_varint
 from spark_kafka_sink.schemas.avro.encoding import (
@@ -82,16 +82,12 @@ class NullableEncoding(BranchEncoding):
 
 @dataclass(frozen=True, slots=True)
 class ArrayEncoding(Encoding):
-    """One block: the number of items, the items, and a count of 0. An empty array has that 0 alone."""
+    """One block: the number of items, the items, and a count of 0. An empty array has that 0 alone. A map's items are entries."""
 
     items: Encoding
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
-        counts = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
-        return self.blocks(counts, column.flatten(), valid, refusals)
-
-    def blocks(self, counts: Int64Column, items: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
-        """Return the blocks of rows with so many items each. The items follow one another, those of null rows left out."""
+        counts, items = entries_of(column)  # the items follow one another, those of null rows left out
         if not len(items):
             return varints(counts, valid)
         ends = ends_of(counts)
@@ -99,15 +95,6 @@ class ArrayEncoding(Encoding):
         encoded = encode_rows(self.items, items, refused)
         refusals.add_items(refused, ends[1:])
         return [*varints(counts, valid), _runs(encoded, ends), Word(0, (counts > 0).astype(np.int64), 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class MapEncoding(ArrayEncoding):
-    """Writes a map as an array of entries."""
-
-    def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
-        entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
-        return ArrayEncoding.value_pieces(self, column.cast(pa.list_(entry)), valid, refusals)
 
 
 def _runs(encoded: EncodedRows, ends: Int64Column) -> Payload:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,18 +24,16 @@ Read = Callable[["CommitSummary"], Iterable[tuple[Labels, float]]]
 
 @dataclass(frozen=True, slots=True)
 class SinkMetric:
-    """One metric of the sink.
-
-    Args:
-        labels: after `query`, which each has.
-        read: the values of a commit, each with its labels after `query`. A total grows by them, a gauge becomes them.
-    """
+    """One metric of the sink."""
 
     name: str
-    is_total: bool
-    labels: tuple[str, ...]
+    labels: Labels  # after `query`, which each has
     doc: str
-    read: Read
+    read: Read  # the values of a commit, each with its labels after `query`. A total grows by them, a gauge becomes them
+
+    @property
+    def is_total(self) -> bool:
+        return self.name.endswith("_total")
 
     @property
     def label_names(self) -> Labels:
@@ -47,7 +45,7 @@ class SinkMetric:
 
 
 def _total(name: str, doc: str, read: Callable[[CommitSummary], float]) -> SinkMetric:
-    return SinkMetric(f"{PREFIX}{name}_total", True, (), doc, lambda summary: [((), read(summary))])
+    return SinkMetric(f"{PREFIX}{name}_total", (), doc, lambda summary: [((), read(summary))])
 
 
 def _total_of(name: str, doc: str, counter: str, scale: float = 1) -> SinkMetric:
@@ -56,28 +54,16 @@ def _total_of(name: str, doc: str, counter: str, scale: float = 1) -> SinkMetric
 
 
 def _gauge(name: str, doc: str, read: Callable[[CommitSummary], float | None]) -> SinkMetric:
-    def values(summary: CommitSummary) -> Iterator[tuple[Labels, float]]:
-        value = read(summary)
-        if value is not None:
-            yield (), value
-
-    return SinkMetric(f"{PREFIX}{name}", False, (), doc, values)
+    """`read` returns None where a commit has no such value."""
+    return SinkMetric(f"{PREFIX}{name}", (), doc, lambda summary: [((), value) for value in [read(summary)] if value is not None])
 
 
 def _gauge_of(name: str, doc: str, counter: str, scale: float = 1) -> SinkMetric:
-    def read(summary: CommitSummary) -> float | None:
-        value = summary.counters.get(counter)
-        return None if value is None else value / scale
-
-    return _gauge(name, doc, read)
+    return _gauge(name, doc, lambda summary: summary.counters[counter] / scale if counter in summary.counters else None)
 
 
 def _by(label: str, name: str, doc: str, read: Callable[[CommitSummary], Mapping[str, float]]) -> SinkMetric:
-    def values(summary: CommitSummary) -> Iterator[tuple[Labels, float]]:
-        for key, value in read(summary).items():
-            yield (key,), value
-
-    return SinkMetric(f"{PREFIX}{name}", name.endswith("_total"), (label,), doc, values)
+    return SinkMetric(f"{PREFIX}{name}", (label,), doc, lambda summary: [((key,), value) for key, value in read(summary).items()])
 
 
 def _by_topic(field: str) -> Callable[[CommitSummary], Mapping[str, float]]:

@@ -59,30 +59,23 @@ class TextFile:
 
     def read(self) -> Values:
         """Empty if there is no file yet. Raises ConfigError for a file of something else, which is left as it is."""
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        except UnicodeDecodeError as error:
-            raise self._of_others(error) from error
         values: Values = {}
         try:
-            for family in text_string_to_metric_families(text):
+            for family in text_string_to_metric_families(self.path.read_text(encoding="utf-8")):
                 for sample in family.samples:
                     metric = BY_NAME.get(sample.name)
                     if metric is not None:
                         values[sample.name, tuple(sample.labels[name] for name in metric.label_names)] = sample.value
                     elif not sample.name.startswith(PREFIX):  # a newer sink may have more
                         raise ValueError(f"{sample.name} is not of this sink")
+        except FileNotFoundError:
+            return {}
         except (ValueError, KeyError) as error:
-            raise self._of_others(error) from error
+            raise ConfigError(
+                f"{self.path} holds something else ({error}); the commit is not counted."
+                f" Name another file in {FILE}, or remove this one"
+            ) from error
         return values
-
-    def _of_others(self, error: Exception) -> ConfigError:
-        return ConfigError(
-            f"{self.path} holds something else ({error}); the commit is not counted."
-            f" Name another file in {FILE}, or remove this one"
-        )
 
     def _replace(self, text: bytes) -> None:
         """A reader sees the old file or the new one. The temporary file does not end with .prom: node_exporter passes it by."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.records.columns import take_rows, texts
+from spark_kafka_sink.records.columns import entries_of, take_rows, texts
 
 KEY_PREFIX = 32  # bytes of a key that an error shows
 NAME_PREFIX = 300  # characters of a topic's name that an error shows
@@ -25,18 +25,12 @@ PerRow = npt.NDArray[np.int64]  # one number for each row
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows as RowMapping has laid them out, and their numbers.
+    """Rows as RowMapping has laid them out, and their numbers."""
 
-    Args:
-        columns: the arguments of `KafkaProducer.send_columns`. A part of a record without a column is None.
-        size_bytes: of memory, as Spark delivered the rows: with the columns that are not written.
-        unencoded: rows that are not among `columns`, as they could not be encoded.
-    """
-
-    columns: Mapping[str, Any]
+    columns: Mapping[str, Any]  # the arguments of `KafkaProducer.send_columns`. A part of a record without a column is None
     numbers: Sequence[int] | PerRow
-    size_bytes: int
-    unencoded: tuple[UnencodedRows, ...] = ()
+    size_bytes: int  # of memory, as Spark delivered the rows: with the columns that are not written
+    unencoded: tuple[UnencodedRows, ...] = ()  # rows that are not among `columns`, as they could not be encoded
 
     def take(self, rows: PerRow) -> Chunk:
         return self._with(lambda column: take_rows(column, rows), np.asarray(self.numbers)[rows])
@@ -89,26 +83,17 @@ class Chunk:
 
 
 class UnencodedRows(NamedTuple):
-    """Rows that cannot be encoded for the same reason.
+    """Rows that cannot be encoded for the same reason."""
 
-    Args:
-        chunk: the rows; a key or value that could not be encoded is JSON in it.
-        field: with its part: value.address.zip.
-        reason: in words, without the rows' data.
-    """
-
-    chunk: Chunk
-    field: str
-    reason: str
+    chunk: Chunk  # a key or value that could not be encoded is JSON in it
+    field: str  # with its part: value.address.zip
+    reason: str  # in words, without the rows' data
 
 
 def header_entries(headers: pa.Array) -> tuple[PerRow, pa.Array, pa.Array]:
     """How many headers each row has, then the keys and the values of all headers, in the order of the rows."""
-    if pa.types.is_map(headers.type):
-        entry = pa.struct([pa.field("key", headers.type.key_type), pa.field("value", headers.type.item_type)])
-        headers = headers.cast(pa.list_(entry))
-    counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    keys, values = headers.flatten().flatten()
+    counts, entries = entries_of(headers)
+    keys, values = entries.flatten()
     return counts, keys, values
 
 

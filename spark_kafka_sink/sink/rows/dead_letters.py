@@ -165,18 +165,12 @@ def _with_headers(headers: pa.Array | None, added: Mapping[str, pa.Array]) -> pa
         counts, own_keys, own_values = header_entries(headers)
         keys.append(own_keys.cast(pa.string()).fill_null(""))
         values.append(own_values.cast(pa.binary()))
-    own = int(counts.sum())
     for name, column in added.items():
         keys.append(pa.repeat(HEADER_PREFIX + name, rows))
         values.append(column)
-    ends = np.cumsum(counts + len(added))
-    order = np.empty(int(ends[-1]) if rows else 0, np.int64)
-    is_own = np.ones(len(order), np.bool_)
-    for position in range(len(added)):
-        places = ends - len(added) + position
-        order[places] = own + position * rows + np.arange(rows)
-        is_own[places] = False
-    order[is_own] = np.arange(own)
+    own = int(counts.sum())
+    of_rows = own + np.arange(len(added) * rows).reshape(len(added), rows).T.ravel()  # the added ones, row by row
+    order = np.insert(np.arange(own), np.repeat(np.cumsum(counts), len(added)), of_rows)
     entries = pa.StructArray.from_arrays([pa.concat_arrays(keys), pa.concat_arrays(values)], ["key", "value"])
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(counts + len(added))]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), entries.take(pa.array(order)))

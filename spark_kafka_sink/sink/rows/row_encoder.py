@@ -9,8 +9,8 @@ Law: the registry is asked only for topics that exist, as it may register a sche
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once.writes import ReplayError
 from spark_kafka_sink.records.columns import take_rows, texts
 from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.schemas.avro_encoder import EncodedColumn, RefusedRows, each_row_once
 from spark_kafka_sink.sink.rows.chunk import Chunk, PerRow, UnencodedRows
 from spark_kafka_sink.sink.rows.json_rows import json_texts
 
@@ -29,19 +30,6 @@ if TYPE_CHECKING:
     from spark_kafka_sink.schemas.column_format import ColumnFormat
     from spark_kafka_sink.schemas.known_schemas import KnownSchemas
     from spark_kafka_sink.schemas.part_format import PlannedFormat
-
-NOTHING_DECIDED: Mapping[str, int] = {}
-
-
-class _Refused(NamedTuple):
-    rows: PerRow  # positions in the chunk
-    field: str  # with the part: value.address.zip
-    reason: str
-
-
-class _Encoded(NamedTuple):
-    values: pa.Array
-    refused: list[_Refused]
 
 
 class RowEncoder:
@@ -62,7 +50,7 @@ class RowEncoder:
         self,
         formats: Sequence[PlannedFormat],
         known: KnownSchemas,
-        decided: Mapping[str, int] = NOTHING_DECIDED,
+        decided: Mapping[str, int],
         *,
         missing_topics: Callable[[Sequence[str]], Collection[str]],
         keeps_all: bool,
@@ -87,7 +75,7 @@ class RowEncoder:
         """
         encoded_parts = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
         encoded = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in encoded_parts.items()}})
-        refused = list(_each_row_once(each for one in encoded_parts.values() for each in one.refused))
+        refused = list(each_row_once(each for one in encoded_parts.values() for each in one.refused))
         if not refused:
             return encoded
         rest = encoded.drop(np.concatenate([each.rows for each in refused]))
@@ -98,17 +86,7 @@ class RowEncoder:
         return replace(rest, unencoded=unencoded)
 
 
-def _each_row_once(refused: Iterator[_Refused]) -> Iterator[_Refused]:
-    """A row whose value and key cannot be encoded counts for the first."""
-    seen = np.zeros(0, np.int64)
-    for each in refused:
-        rows = np.setdiff1d(each.rows, seen)
-        seen = np.union1d(seen, rows)
-        if len(rows):
-            yield each._replace(rows=rows)
-
-
-def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, _Encoded], rows: PerRow) -> Chunk:
+def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, EncodedColumn], rows: PerRow) -> Chunk:
     """These rows: what could not be encoded of them is JSON, the rest as it would be written."""
     chunk = encoded.take(rows)
     columns = dict(chunk.columns)
@@ -121,50 +99,46 @@ def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, _Encoded], rows: 
     return replace(chunk, columns=columns)
 
 
+@dataclass(eq=False, repr=False)
 class _PartEncoder:
-    """Encodes the keys or the values."""
+    """Encodes the keys or the values. The fields of refused rows begin with the part: value.address.zip."""
 
-    def __init__(
-        self,
-        planned: PlannedFormat,
-        known: KnownSchemas,
-        decided: int | None,
-        missing_topics: Callable[[Sequence[str]], Collection[str]],
-        only_compares: bool,
-    ) -> None:
-        self._part = planned.wanted
-        self._known = known
-        self._missing_topics = missing_topics
-        self._only_compares = only_compares
-        self._of_all = None if planned.column is None else self._as_decided(planned.column, decided)
+    planned: PlannedFormat
+    known: KnownSchemas
+    decided: int | None
+    missing_topics: Callable[[Sequence[str]], Collection[str]]
+    only_compares: bool
+
+    def __post_init__(self) -> None:
+        self._part = self.planned.wanted
+        self.name = self._part.part
+        self._of_all = None if self.planned.column is None else self._as_decided(self.planned.column)
         self._of_topics: dict[str, ColumnFormat] = {}
         self.uses: set[SchemaUse] = set()
 
-    @property
-    def name(self) -> str:
-        return self._part.part
-
-    def encode(self, column: Any, topic: str | pa.Array) -> _Encoded:
+    def encode(self, column: Any, topic: str | pa.Array) -> EncodedColumn:
         if self._of_all is not None:
             return self._encoded(self._of_all, column)
         if isinstance(topic, str):
             return self._encoded(self._of_topic(topic), column)
         return self._by_topic(contiguous(column), topic)
 
-    def _encoded(self, form: ColumnFormat, column: Any) -> _Encoded:
+    def _encoded(self, form: ColumnFormat, column: Any) -> EncodedColumn:
         self.uses.add(form.use)
         values, refused = form.encode(column)
-        return _Encoded(values, [_Refused(each.rows, self._path(each.field), f"{each.reason} ({form.use})") for each in refused])
+        named = [RefusedRows(rows, self._path(field), f"{reason} ({form.use})") for rows, field, reason in refused]
+        return EncodedColumn(values, named)
 
     def _path(self, field: str) -> str:
         return f"{self.name}.{field}" if field else self.name
 
-    def _by_topic(self, column: pa.Array, topic: pa.Array) -> _Encoded:
+    def _by_topic(self, column: pa.Array, topic: pa.Array) -> EncodedColumn:
         """Each topic's rows with its schema, in the order of the rows again."""
         pieces: list[pa.Array] = []
-        refused: list[_Refused] = []
+        refused: list[RefusedRows] = []
         groups = list(_rows_of_topics(topic))
-        missing = self._missing_among([name for name, _ in groups if name is not None])
+        new = [name for name, _ in groups if name is not None and name not in self._of_topics]
+        missing = self.missing_topics(new) if new else ()
         for name, rows in groups:
             taken = column if len(groups) == 1 else take_rows(column, rows)
             if name is None or name in missing:
@@ -174,33 +148,29 @@ class _PartEncoder:
             pieces.append(encoded.values)
             refused += [each._replace(rows=rows[each.rows]) for each in encoded.refused]
         if len(groups) == 1:
-            return _Encoded(pieces[0], refused)
+            return EncodedColumn(pieces[0], refused)
         order = np.concatenate([rows for _, rows in groups])
-        return _Encoded(_joined(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused)
-
-    def _missing_among(self, topics: list[str]) -> Collection[str]:
-        new = [topic for topic in topics if topic not in self._of_topics]
-        return self._missing_topics(new) if new else ()
+        return EncodedColumn(_joined(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused)
 
     def _of_topic(self, topic: str) -> ColumnFormat:
         found = self._of_topics.get(topic)
         if found is None:
-            found = self._of_topics[topic] = self._part.for_topic(self._known, topic)
+            found = self._of_topics[topic] = self._part.for_topic(self.known, topic)
         return found
 
-    def _as_decided(self, column: ColumnFormat, decided: int | None) -> ColumnFormat:
-        if decided is None or decided == column.use.id:
+    def _as_decided(self, column: ColumnFormat) -> ColumnFormat:
+        if self.decided is None or self.decided == column.use.id:
             return column
         try:
-            return self._part.with_id(self._known, decided, column.use.subject)
+            return self._part.with_id(self.known, self.decided, column.use.subject)
         except SchemaError as error:
-            if self._only_compares:
+            if self.only_compares:
                 return column
             raise ReplayError(
-                f"an earlier run has begun this version with {self.name} schema {decided}, and only a part of it is in Kafka;"
-                f" the repetition cannot complete it, as its columns do not fit that schema: {error.message}."
-                " Repeat it with the columns that it had,"
-                " or begin anew with another transactionalIdPrefix and accept that rows of this version are there twice"
+                f"an earlier run has begun this version with {self.name} schema {self.decided}, and only a part of it is in"
+                f" Kafka; the repetition cannot complete it, as its columns do not fit that schema: {error.message}. Repeat it"
+                " with the columns that it had, or begin anew with another transactionalIdPrefix and accept that rows of this"
+                " version are there twice"
             ) from error
 
 

@@ -9,7 +9,7 @@ Law: when finish() returns, rows == acknowledged + skipped + dead-lettered; anyt
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,8 +80,12 @@ class RowSender:
         topic = options.dead_letter_topic
         self._dead_letters = None if topic is None else DeadLetters(topic, producer, make_larger_producer)
         self._outcomes = RowOutcomes(options, self._dead_letters)
+        # Rows by condition; of the dead letters those that are acknowledged.
+        self.skipped_by_reason = self._outcomes.skipped_by_reason
+        self.dead_lettered_by_reason = Counter[str]() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
         takes_any_size = is_transactional and options.on_record_too_large == DEAD_LETTER
         self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_any_size)
+        self.missing_topics = self._refused.missing_topics
         self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL_TASK
         self._pending: deque[_SentChunk] = deque()
         self._kept: deque[_SentChunk] = deque()  # those of _pending that keep their chunk; the first ones may be settled already
@@ -94,7 +98,6 @@ class RowSender:
     def report(self, task: Task, waited_s: float, schemas: tuple[SchemaUse, ...] = ()) -> KafkaCommitMessage:
         """Make the task's message, after finish(). `waited_s`: for Spark's rows. `schemas`: that the rows were encoded with."""
         metrics = self._producer.metrics(since_start=True)
-        skipped, dead_lettered = self.skipped_by_reason, self.dead_lettered_by_reason
         held_back_s = 0.0 if self.throttle is None else self.throttle.waited_ms / 1000
         return KafkaCommitMessage(
             spark_partition=task.partition,
@@ -105,30 +108,16 @@ class RowSender:
             bytes=sum(each.bytes for each in self._written),
             counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
             seconds=elapsed_s(task.started_s),
-            skipped=skipped.total(),
-            dead_lettered=dead_lettered.total(),
+            skipped=self.skipped_by_reason.total(),
+            dead_lettered=self.dead_lettered_by_reason.total(),
             written=merge_ranges(self._written),
             times=TaskTimes(task.started_at_ms, round(waited_s, 3), round(held_back_s, 3)),
-            skipped_by_reason=tuple(skipped.items()),
-            dead_lettered_by_reason=tuple(dead_lettered.items()),
+            skipped_by_reason=tuple(self.skipped_by_reason.items()),
+            dead_lettered_by_reason=tuple(self.dead_lettered_by_reason.items()),
             schemas=schemas,
         )
 
-    @property
-    def skipped_by_reason(self) -> Counter[str]:
-        """Rows by condition."""
-        return self._outcomes.skipped_by_reason
-
-    @property
-    def dead_lettered_by_reason(self) -> Counter[str]:
-        """Rows that are acknowledged in the dead letter topic, by condition."""
-        return Counter() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
-
     # SENDING
-
-    def missing_topics(self, topics: Sequence[str]) -> Collection[str]:
-        """Tell which of these valid names no topic has; see RefusedBeforeSending. Rows for them follow the user's choice."""
-        return self._refused.missing_topics(topics)
 
     def send(self, chunk: Chunk) -> None:
         """Queue all rows. Blocks as send_columns does, and for as long as the user's rates require.

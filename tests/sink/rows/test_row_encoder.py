@@ -60,7 +60,7 @@ def planned(
     known: KnownSchemas, part: str = "value", kind: pa.DataType = ROW, topic: str | None = "t", **options: Any
 ) -> PlannedFormat:
     given = {"format": AVRO, "schema": SchemaReference(LATEST)} | options
-    found = plan_part(PartOptions(part, **given), kind, known._config, [])
+    found = plan_part(PartOptions(part, **given), kind, known.config, [])
     return PlannedFormat(found, None if topic is None else found.for_topic(known, topic))
 
 
@@ -75,7 +75,7 @@ def no_topic(_: Sequence[str]) -> list[str]:
 
 
 def encoder(known: KnownSchemas, *formats: PlannedFormat, **options: Any) -> RowEncoder:
-    return RowEncoder(formats, known, **({"keeps_all": True, "missing_topics": no_topic} | options))
+    return RowEncoder(formats, known, **({"decided": {}, "keeps_all": True, "missing_topics": no_topic} | options))
 
 
 def test_values_and_keys_are_encoded_and_nulls_stay(registry: FakeRegistry, known: KnownSchemas) -> None:
