@@ -104,11 +104,10 @@ def _show(reports: Reports, arguments: argparse.Namespace) -> None:
 def require_extra() -> None:
     """Raises ToolError when what draws the page is not installed."""
     try:
-        import jinja2
-        import matplotlib  # noqa: F401 - both are used by page.py
+        import jinja2  # noqa: F401 - page.py uses both
+        import matplotlib  # noqa: F401
     except ImportError as error:
         raise ToolError(f"The page needs {error.name}: {INSTALL}. --terminal shows the numbers without it.") from error
-    del jinja2
 
 
 class Reports:
