@@ -51,13 +51,8 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Show what the sink did: a page from the lines that commits have appended to reportPath."
     parser = new_parser(prog, description, EXAMPLES, done="done", failed="failed, with one line on stderr that says why")
     add = parser.add_argument
-    add(
-        "files",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="files of commits' lines, in any order (option reportPath of the sink)",
-    )
+    files = "files of commits' lines, in any order (option reportPath of the sink)"
+    add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add("-o", "--output", type=Path, metavar="FILE", default=Path("report.html"), help="the page (default: %(default)s)")
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--terminal", action="store_true", help="print a table with sparklines instead of making a page")
@@ -188,6 +183,5 @@ def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) 
     try:
         page.replace_file(output, page.html(reports.statistics, reports.troubles, names, refresh_s))
     except OSError as error:
-        raise ToolError(
-            f"The page cannot be written to {printable(output)} ({error.strerror or error}): choose another with -o."
-        ) from error
+        why = f"{printable(output)} ({error.strerror or error})"
+        raise ToolError(f"The page cannot be written to {why}: choose another with -o.") from error

@@ -152,10 +152,8 @@ def _versions(query: Query) -> Iterator[Table]:
 def _how_to_read(queries: Sequence[Query]) -> Iterator[str]:
     drawn = [query for query in queries if not is_one_moment(query)]
     if any(query.is_stream for query in drawn):
-        yield (
-            "A line is the median, the band around it reaches from the lowest to the highest value."
-            " Where it has a gap, nothing was committed."
-        )
+        line = "A line is the median, the band around it reaches from the lowest to the highest value."
+        yield f"{line} Where it has a gap, nothing was committed."
     if not all(query.is_stream for query in drawn):
         yield "A dot is a batch write, or the median of several, with a bar from the lowest to the highest value."
 
