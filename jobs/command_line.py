@@ -41,11 +41,8 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     add("--input-option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="for Spark's reader; repeatable")
     add("--schema", metavar="DDL", help="columns of the input, like 'id INT, name STRING' (default: found in the input)")
     add = parser.add_argument_group("records, as SQL expressions over the input's columns").add_argument
-    add(
-        "--key",
-        metavar="SQL",
-        help="the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)",
-    )
+    key = "the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)"
+    add("--key", metavar="SQL", help=key)
     add("--value", metavar="SQL", help="the value, a string or binary (default: the row as JSON; with avro the row as a struct)")
     add("--headers", metavar="SQL", help="the headers, as array<struct<key: string, value: binary>> (default: none)")
     add_sink_arguments(parser)

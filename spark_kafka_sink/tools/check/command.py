@@ -64,14 +64,10 @@ def checked_options(arguments: argparse.Namespace) -> SinkOptions:
 def origin() -> Origin:
     """This host, with the addresses that its own name has. Blocks for OWN_NAME_MS at most."""
     host = socket.gethostname()
-    found = outcome_within(lambda: _addresses(host), OWN_NAME_MS)
-    addresses: tuple[str, ...] = () if found is None or found.error is not None else found.result
+    outcome = outcome_within(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), OWN_NAME_MS)
+    found = [] if outcome is None or outcome.error is not None else outcome.result
+    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
     return Origin(host, addresses, spark_kafka_sink.__version__)
-
-
-def _addresses(host: str) -> tuple[str, ...]:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:

@@ -88,12 +88,10 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     add("--transaction-duration-ms", type=positive, metavar="MS", help=duration)
     chunk = f"records per chunk (default: {CHUNK_RECORDS}, or as many as --throughput allows in 10 ms)"
     add("--chunk-records", type=positive, default=None, help=chunk)
-    payload = parser.add_mutually_exclusive_group(required=True)
-    payload.add_argument("--record-size", type=record_size, metavar="BYTES", help="payloads are random letters of this size")
-    payload.add_argument(
-        "--payload-file", type=Path, metavar="FILE", help="payloads are the lines of a text file, in random order"
-    )
-    payload.add_argument("--payload-monotonic", action="store_true", help="payloads are 0, 1, 2 …")
+    payload = parser.add_mutually_exclusive_group(required=True).add_argument
+    payload("--record-size", type=record_size, metavar="BYTES", help="payloads are random letters of this size")
+    payload("--payload-file", type=Path, metavar="FILE", help="payloads are the lines of a text file, in random order")
+    payload("--payload-monotonic", action="store_true", help="payloads are 0, 1, 2 …")
     add("--payload-delimiter", default="\\n", help="separates the payloads in --payload-file (default: %(default)s)")
     return parser
 
