@@ -403,13 +403,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
-    running = LocalKafka.load(work_dir)
-    if running is not None and running.running():
-        cluster = running
-        other = ", ".join(_differing(running, arguments))
+    cluster = LocalKafka.load(work_dir)
+    if cluster is not None and cluster.running():
+        other = ", ".join(_differing(cluster, arguments))
         if other:
             remedy = "stop it first, or start another with --work-dir"
-            raise ToolError(f"A broker runs already at {running.bootstrap_servers}, with another {other}: {remedy}.")
+            raise ToolError(f"A broker runs already at {cluster.bootstrap_servers}, with another {other}: {remedy}.")
         print(f"already running at {cluster.bootstrap_servers}")
     else:
         brokers = 1 if arguments.brokers is None else arguments.brokers
