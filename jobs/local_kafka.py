@@ -234,7 +234,7 @@ class LocalKafka:
             )
 
     def _server_properties(self, node: LocalNode) -> dict[str, str]:
-        set_here = server_properties(node, self.nodes.values(), self._data_dir(node), self._extra_listeners, self._brokers)
+        set_here = server_properties(node, self.nodes.values(), self._data_dir(node), self._extra_listeners)
         return {**set_here, **self._properties}
 
     def _data_dir(self, node: LocalNode) -> Path:
