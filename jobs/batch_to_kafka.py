@@ -1,6 +1,5 @@
 """Write a file or directory to a Kafka topic: python -m jobs.batch_to_kafka, or the same file given to spark-submit.
 
-    python -m jobs.batch_to_kafka --input flights.csv --topic flights --key carrier --bootstrap-servers localhost:9092
     spark-submit --py-files pykafka_sink.zip,jobs/command_line.py,jobs/spark_job.py jobs/batch_to_kafka.py --input …
 
 pykafka_sink.zip is the wheel under another name: Spark passes a .zip on to its workers, and ignores a .whl.
@@ -15,7 +14,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +56,10 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     rows = command_line.records(reader.load(arguments.input), arguments)
     known = time.monotonic()
     checked = command_line.checked_options(arguments)
-    with reported(command_line.sink_options(arguments)) as (options, report):
+    with reported(command_line.sink_options(arguments)) as (options, read_report):
         with spark_job.status_lines(spark, checked):
             rows.write.format(spark_job.FORMAT).options(**options).mode("append").save()
-        found = report.read()
+        found = read_report()
     ended = time.monotonic()
     return (
         f"batch_to_kafka: wrote {in_words(found)}{arguments.input or format_name} to topic {options['topic']} in"
@@ -68,32 +68,28 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     )
 
 
-class WriteReport:
-    """The sink's report of one write, in the file that `reportPath` names. The file may contain reports of other writes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._before = path.stat().st_size if path.exists() else 0
-
-    def read(self) -> Mapping[str, Any] | None:
-        """None if there is no report; the sink has logged why it could not write it."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._before)
-                lines = file.read().splitlines()
-            report: Mapping[str, Any] = json.loads(lines[-1])
-        except (OSError, ValueError, IndexError):
-            return None
-        return report
-
-
 @contextlib.contextmanager
-def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], WriteReport]]:
-    """The options with a reportPath, and the report that the write appends to it. Without one, uses a temporary file."""
+def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Callable[[], Mapping[str, Any] | None]]]:
+    """The options with a reportPath, and what reads the report that the write appends to it.
+
+    Without one, uses a temporary file. The user's file may contain reports of other writes.
+    """
     with tempfile.TemporaryDirectory(prefix="pykafka-sink-") as directory:
         name = next((each for each in options if each.lower() == "reportpath"), "reportPath")
         path = options.get(name) or str(Path(directory, "report.jsonl"))
-        yield {**options, name: path}, WriteReport(Path(path))
+        begin = Path(path).stat().st_size if Path(path).exists() else 0
+        yield {**options, name: path}, partial(_last_report, Path(path), begin)
+
+
+def _last_report(path: Path, begin: int) -> Mapping[str, Any] | None:
+    """None if there is no report from `begin` on; the sink has logged why it could not write it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            report: Mapping[str, Any] = json.loads(file.read().splitlines()[-1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return report
 
 
 def in_words(report: Mapping[str, Any] | None) -> str:

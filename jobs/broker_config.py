@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,15 +24,10 @@ class LocalNode:
 
 
 def server_properties(
-    node: LocalNode, nodes: Iterable[LocalNode], data_dir: Path, extra_listeners: Mapping[str, str], brokers: int
+    node: LocalNode, nodes: Collection[LocalNode], data_dir: Path, extra_listeners: Mapping[str, str]
 ) -> dict[str, str]:
-    """The properties of one of the nodes.
-
-    Args:
-        extra_listeners: listener name -> security protocol.
-        brokers: how many brokers the cluster has.
-    """
-    replicas = min(3, brokers)
+    """The properties of one of the nodes. `extra_listeners`: listener name -> security protocol."""
+    replicas = min(3, len(nodes))
     listeners = {"PLAINTEXT": node.port, **node.extra_ports}
     protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **extra_listeners}
     addresses = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.tools.arguments import new_parser as new_tool_parser
 from spark_kafka_sink.tools.arguments import pair
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.sink_arguments import add_sink_arguments
@@ -26,32 +26,23 @@ if TYPE_CHECKING:
 FORMAT_OF_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate"}
 INPUT_DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
-EXIT_CODES = (
-    "exit codes: 0 all rows are acknowledged, 1 failed, with one line that says why, 2 wrong usage or options, 130 Ctrl-C"
-)
 AVRO = "avro"
 RECORD_TYPES = ("string", "binary", "varchar", "char")  # of keys and values
 
 
 def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
     """A parser with the arguments that all Spark jobs take; --help ends with examples and the exit codes."""
-    parser = argparse.ArgumentParser(
-        prog=name,
-        description=f"{description} Run it with python -m from the top of a checkout, or with spark-submit from anywhere.",
-        epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}\n\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    what = f"{description} Run it with python -m from the top of a checkout, or with spark-submit from anywhere."
+    failed = "failed, with one line that says why"
+    parser = new_tool_parser(name, what, examples, done="all rows are acknowledged", failed=failed)
     add = parser.add_argument_group("input").add_argument
     add("--input", metavar="PATH", help="file or directory; any path that Spark reads, like hdfs:// or s3a://")
     add("--input-format", metavar="NAME", help="csv, json, parquet or any Spark format (default: from the extension of --input)")
     add("--input-option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="for Spark's reader; repeatable")
     add("--schema", metavar="DDL", help="columns of the input, like 'id INT, name STRING' (default: found in the input)")
     add = parser.add_argument_group("records, as SQL expressions over the input's columns").add_argument
-    add(
-        "--key",
-        metavar="SQL",
-        help="the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)",
-    )
+    key = "the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)"
+    add("--key", metavar="SQL", help=key)
     add("--value", metavar="SQL", help="the value, a string or binary (default: the row as JSON; with avro the row as a struct)")
     add("--headers", metavar="SQL", help="the headers, as array<struct<key: string, value: binary>> (default: none)")
     add_sink_arguments(parser)

@@ -19,8 +19,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from jobs.broker_config import LocalNode, new_cluster_id, server_properties, write_properties
 from jobs.java import find_java
@@ -39,6 +39,7 @@ from jobs.kafka_tools import console_consumer
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
+from spark_kafka_sink.tools.arguments import pair
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.words import count
 
@@ -151,7 +152,7 @@ class LocalKafka:
     def __enter__(self) -> LocalKafka:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def start(self) -> LocalKafka:
@@ -233,7 +234,7 @@ class LocalKafka:
             )
 
     def _server_properties(self, node: LocalNode) -> dict[str, str]:
-        set_here = server_properties(node, self.nodes.values(), self._data_dir(node), self._extra_listeners, self._brokers)
+        set_here = server_properties(node, self.nodes.values(), self._data_dir(node), self._extra_listeners)
         return {**set_here, **self._properties}
 
     def _data_dir(self, node: LocalNode) -> Path:
@@ -362,8 +363,7 @@ def _last_lines(text: str) -> str:
 # COMMAND LINE
 
 
-def default_work_dir() -> Path:
-    return cache_dir() / "local-kafka"
+parse_pair = partial(pair, form="key=value")
 
 
 def parse_topic(text: str) -> NewTopic:
@@ -372,15 +372,7 @@ def parse_topic(text: str) -> NewTopic:
     partitions, _, pairs = rest.partition(":")
     if not name or not (partitions or "1").isdigit() or int(partitions or "1") < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not name:partitions[:key=value,...]")
-    return NewTopic(name, int(partitions or "1"), config=dict(parse_pair(pair) for pair in pairs.split(",") if pair))
-
-
-def parse_pair(text: str) -> tuple[str, str]:
-    """key=value"""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError("not key=value")  # without the text: it may be a secret
-    return key.strip(), value
+    return NewTopic(name, int(partitions or "1"), config=dict(map(parse_pair, filter(None, pairs.split(",")))))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -411,13 +403,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
-    running = LocalKafka.load(work_dir)
-    if running is not None and running.running():
-        cluster = running
-        other = ", ".join(_differing(running, arguments))
+    cluster = LocalKafka.load(work_dir)
+    if cluster is not None and cluster.running():
+        other = ", ".join(_differing(cluster, arguments))
         if other:
             remedy = "stop it first, or start another with --work-dir"
-            raise ToolError(f"A broker runs already at {running.bootstrap_servers}, with another {other}: {remedy}.")
+            raise ToolError(f"A broker runs already at {cluster.bootstrap_servers}, with another {other}: {remedy}.")
         print(f"already running at {cluster.bootstrap_servers}")
     else:
         brokers = 1 if arguments.brokers is None else arguments.brokers
@@ -501,7 +492,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 failed with one sentence on stderr, 2 usage, 3 not running (status), 130 Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
-        return COMMANDS[options.command]((options.work_dir or default_work_dir()).resolve(), options)
+        return COMMANDS[options.command]((options.work_dir or cache_dir() / "local-kafka").resolve(), options)
     except ToolError as error:
         print(f"local_kafka: error: {error}", file=sys.stderr)
         return 1

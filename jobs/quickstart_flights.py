@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from jobs import batch_to_kafka
+from jobs import batch_to_kafka, spark_job
 from jobs.java import find_java
 from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_lock, make_dir, require_free_space
 from jobs.kafka_tools import console_consumer, tool
@@ -124,7 +124,7 @@ def say(step: str, text: str) -> None:
 @contextlib.contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[tuple[Destination, int]]:
     """The topic to write to, and how many rows it already has. A broker that was started for it is stopped at the end."""
-    jars = fetch_kafka(DEFAULT_KAFKA_VERSION, progress=_progress)  # for the tools; the broker may be another version
+    jars = fetch_kafka(DEFAULT_KAFKA_VERSION, progress=spark_job.say)  # for the tools; the broker may be another version
     if arguments.bootstrap_servers:
         target = Destination(arguments.bootstrap_servers, arguments.topic, jars, arguments.config)
         say("broker", f"yours, at {target.bootstrap_servers}")
@@ -148,7 +148,7 @@ def _own_broker(work_dir: Path, port: int, *, keep: bool) -> Iterator[LocalKafka
             if cluster is not None:
                 cluster.delete()
             started = time.monotonic()
-            cluster = LocalKafka(work_dir, port=port, progress=_progress).start()
+            cluster = LocalKafka(work_dir, port=port, progress=spark_job.say).start()
             took = f"{time.monotonic() - started:.1f} s"
             say("broker", f"Apache Kafka {cluster.version} at {cluster.bootstrap_servers}, started in {took}")
         yield cluster
@@ -158,10 +158,6 @@ def _own_broker(work_dir: Path, port: int, *, keep: bool) -> Iterator[LocalKafka
             say("stopped", "the broker; nothing that was started still runs")
         elif cluster is not None and cluster.running():
             say("still running", f"the broker; stop it with: python -m jobs.local_kafka stop --delete --work-dir {work_dir}")
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 # INPUT
@@ -175,7 +171,7 @@ def fetch_flights(directory: Path) -> Path:
     make_dir(directory)
     with file_lock(directory / "lock", DOWNLOAD_TIMEOUT_S, "another quick start is fetching the flights"):
         if not csv.exists():
-            _progress(f"fetching the flights into {directory} (once)")
+            spark_job.say(f"fetching the flights into {directory} (once)")
             with tempfile.TemporaryDirectory(dir=directory) as staging:
                 _extract(_download(Path(staging)), Path(staging) / "flights.csv").replace(csv)
     return csv

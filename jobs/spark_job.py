@@ -260,7 +260,7 @@ def end_jvm() -> None:
 
 @contextlib.contextmanager
 def status_lines(
-    spark: SparkSession, options: SinkOptions | None = None, *, progress: bool = True, interval_s: float | None = None
+    spark: SparkSession, options: SinkOptions | None = None, *, progress: bool = True, interval_s: float = STATUS_INTERVAL_S
 ) -> Iterator[None]:
     """While the block runs, print to stderr: progress, failed tasks, and a warning when no broker can be reached.
 
@@ -269,7 +269,7 @@ def status_lines(
     spark.executor.heartbeatInterval.
     """
     ended = threading.Event()
-    status = Status(spark, STATUS_INTERVAL_S if interval_s is None else interval_s, progress=progress)
+    status = Status(spark, interval_s, progress=progress)
     threads = [threading.Thread(target=status.run, args=(ended,), name="status-lines", daemon=True)]
     if options is not None:
         servers, wait_ms = options.producer.bootstrap_servers, options.producer.max_block_ms

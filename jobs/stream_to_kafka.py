@@ -1,7 +1,5 @@
 """Write a stream to a Kafka topic: new files in a directory, or any streaming source of Spark (rate, socket …).
 
-    python -m jobs.stream_to_kafka --input incoming/ --input-format json --topic events --checkpoint checkpoints/events \\
-        --bootstrap-servers localhost:9092 --trigger '10 seconds'
     spark-submit --py-files pykafka_sink.zip,jobs/command_line.py,jobs/spark_job.py jobs/stream_to_kafka.py --input-format rate …
 
 Parses arguments, builds a streaming DataFrame, and calls the sink. Runs until the trigger ends the query, the query fails, or
@@ -17,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.words import count
 
 if __package__:
     from jobs import command_line, spark_job
@@ -111,8 +110,7 @@ class Written:
         self.batches += len(new)
 
     def __str__(self) -> str:
-        rows, batches = "row" if self.rows == 1 else "rows", "batch" if self.batches == 1 else "batches"
-        return f"{self.rows:,} {rows} written in {self.batches:,} {batches}"
+        return f"{count(self.rows, 'row')} written in {count(self.batches, 'batch', 'batches')}"
 
 
 def _read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:

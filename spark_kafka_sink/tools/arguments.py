@@ -38,11 +38,11 @@ def tool_name(prog: str) -> str:
     return prog.rpartition(" ")[2].rpartition(".")[2]
 
 
-def pair(text: str) -> tuple[str, str]:
-    """name=value"""
+def pair(text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
+    """name=value. `form` is what an error shows."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError("not NAME=VALUE")  # without the text: it may be a secret
+        raise argparse.ArgumentTypeError(f"not {form}")  # without the text: it may be a secret
     return name.strip(), value
 
 

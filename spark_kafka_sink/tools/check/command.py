@@ -1,8 +1,5 @@
 """Say whether a write would succeed: names, brokers, TLS, login, topic, permissions, and what exactly-once needs.
 
-    pykafka-sink check --bootstrap-servers localhost:9092 --topic orders
-    pykafka-sink check --config conf/sink.properties --topic orders --exactly-once orders --write
-
 Laws: no record is written without --write, which sends one. The first line comes at once, the last one within 20 seconds,
 whatever brokers do. Values of options are never printed.
 """
@@ -67,14 +64,10 @@ def checked_options(arguments: argparse.Namespace) -> SinkOptions:
 def origin() -> Origin:
     """This host, with the addresses that its own name has. Blocks for OWN_NAME_MS at most."""
     host = socket.gethostname()
-    found = outcome_within(lambda: _addresses(host), OWN_NAME_MS)
-    addresses: tuple[str, ...] = () if found is None or found.error is not None else found.result
+    outcome = outcome_within(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), OWN_NAME_MS)
+    found = [] if outcome is None or outcome.error is not None else outcome.result
+    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
     return Origin(host, addresses, spark_kafka_sink.__version__)
-
-
-def _addresses(host: str) -> tuple[str, ...]:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:
@@ -91,16 +84,13 @@ def run(arguments: argparse.Namespace, name: str) -> int:
             results.append(result)
             screen.show(result)
     screen.end(results, clock.now_ms() - began_ms)
-    return exit_code(worst(results), strict=arguments.strict)
+    light = worst(results)
+    return int(light is Light.RED or (arguments.strict and light is Light.YELLOW))
 
 
 def _say_it_takes_long(name: str) -> None:
     word = f"{name}: brokers have been asked for {AFTER_S} s; the last line comes within 20 s of the first"
     print(word, file=sys.stderr, flush=True)
-
-
-def exit_code(found: Light, *, strict: bool) -> int:
-    return int(found is Light.RED or (strict and found is Light.YELLOW))
 
 
 def main(argv: list[str] | None = None, prog: str = PROG) -> int:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable, printable_list
 from spark_kafka_sink.network.cluster import address_text
-from spark_kafka_sink.network.tls.peer import PeerCertificate, TlsPeer
+from spark_kafka_sink.network.tls.peer import TlsPeer
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
 from spark_kafka_sink.tools.check.contact import Contact, Stage
 from spark_kafka_sink.tools.check.releases import FIRST_TESTED, FIRST_WITH_LISTS, releases_of
@@ -69,12 +69,11 @@ def judge_contacts(
     return results + merged(judge_version(each, servers, exactly_once=exactly_once) for each in answered)
 
 
-def _failed(contact: Contact, servers: Servers, error: KafkaError, remedy: str) -> CheckResult:
-    check = _failed_check(contact.stage, error)
+def _failed(contact: Contact, servers: Servers, remedy: str, error: KafkaError | None = None) -> CheckResult:
+    error = error or contact.error or NO_ANSWER
+    check, light = _failed_check(contact.stage, error), servers.light_of_failure(contact.server)
     found = error.message if error.condition in SELF_EVIDENT else str(error)
-    return CheckResult(
-        check, contact.server, servers.light_of_failure(contact.server), printable(found, 600), remedy, contact.failed_ms
-    )
+    return CheckResult(check, contact.server, light, printable(found, 600), remedy, contact.failed_ms)
 
 
 def _failed_check(stage: Stage, error: KafkaError) -> str:
@@ -92,14 +91,13 @@ def judge_name(contact: Contact, servers: Servers) -> CheckResult:
         found = "an address, no name to look up" if is_address else f"is {printable_list(contact.addresses)}"
         return green("name", contact.server, found, contact.took_ms[Stage.NAME])
     what = "this host, and each executor, must resolve it" if servers.is_advertised else "or this host's DNS"
-    return _failed(contact, servers, contact.error or NO_ANSWER, f"correct the name in {servers.where}; {what}")
+    return _failed(contact, servers, f"correct the name in {servers.where}; {what}")
 
 
 def judge_reach(contact: Contact, servers: Servers) -> CheckResult:
     if contact.has_passed(Stage.REACH):
         return green("broker", contact.server, _reached(contact, servers), contact.took_ms[Stage.REACH])
-    error = contact.error or NO_ANSWER
-    return _failed(contact, servers, error, f"start the broker, or correct host and port in {servers.where}; look for firewalls")
+    return _failed(contact, servers, f"start the broker, or correct host and port in {servers.where}; look for firewalls")
 
 
 def _reached(contact: Contact, servers: Servers) -> str:
@@ -119,7 +117,7 @@ def judge_tls(contact: Contact, servers: Servers, now_s: float, *, checks_name: 
     if not contact.has_passed(Stage.TLS):
         has_expired = peer is not None and (_days_left(peer, now_s) or 0) < 0
         remedy = "renew the certificate" if has_expired else COMPARE_TLS
-        return _failed(contact, servers, _with_certificate(contact, now_s), remedy)
+        return _failed(contact, servers, remedy, _with_certificate(contact, now_s))
     ms = contact.took_ms.get(Stage.TLS, 0)
     if peer is None:
         return green("TLS", contact.server, "the handshake succeeded", ms)
@@ -156,27 +154,27 @@ def _chain(peer: TlsPeer) -> list[str]:
 
 
 def _validity(peer: TlsPeer, now_s: float) -> str:
-    left = _days_left(peer, now_s)
-    if left is None:
+    begins_s, ends_s, left = peer.chain[0].not_before_s, _first_end(peer), _days_left(peer, now_s)
+    if ends_s is None or left is None:
         return "whose end is not known"
-    ends_s = _first_end(peer.chain)
-    assert ends_s is not None
-    day = datetime.fromtimestamp(ends_s, UTC).strftime("%Y-%m-%d")
     if left < 0:
-        return f"expired on {day}"
-    begins_s = peer.chain[0].not_before_s
+        return f"expired on {_day(ends_s)}"
     if begins_s is not None and begins_s > now_s:
-        return f"not valid before {datetime.fromtimestamp(begins_s, UTC).strftime('%Y-%m-%d')}"
-    return f"{count(left, 'day')} left (until {day})"
+        return f"not valid before {_day(begins_s)}"
+    return f"{count(left, 'day')} left (until {_day(ends_s)})"
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
 
 
 def _days_left(peer: TlsPeer, now_s: float) -> int | None:
-    ends_s = _first_end(peer.chain)
+    ends_s = _first_end(peer)
     return None if ends_s is None else int((ends_s - now_s) // SECONDS_PER_DAY)
 
 
-def _first_end(chain: Iterable[PeerCertificate]) -> float | None:
-    return min((each.not_after_s for each in chain if each.not_after_s is not None), default=None)
+def _first_end(peer: TlsPeer) -> float | None:
+    return min((each.not_after_s for each in peer.chain if each.not_after_s is not None), default=None)
 
 
 # LOGIN AND VERSION
@@ -186,13 +184,13 @@ def judge_login(contact: Contact, servers: Servers, mechanism: str) -> CheckResu
     if contact.has_passed(Stage.LOGIN):
         return green("login", contact.server, f"{printable(contact.who)}, {mechanism}", contact.took_ms[Stage.LOGIN])
     remedy = f"correct user, password or token, or have the listener enable {mechanism}; the broker's log may say more"
-    return _failed(contact, servers, contact.error or NO_ANSWER, remedy)
+    return _failed(contact, servers, remedy)
 
 
 def judge_version(contact: Contact, servers: Servers, *, exactly_once: bool) -> CheckResult:
     """Judge a listener that has answered ApiVersions; then the first request that needs a login, if the listener demands one."""
     if contact.error is not None:
-        return _failed(contact, servers, contact.error, COMPARE_PROTOCOL)
+        return _failed(contact, servers, COMPARE_PROTOCOL)
     assert contact.versions is not None
     ms = contact.took_ms[Stage.VERSION]
     releases = releases_of(contact.versions)

@@ -1,7 +1,7 @@
 """One connection to a server, made step by step on a thread of its own, and what each step has found.
 
 A NetworkClient hides these steps: it retries, tries further addresses, and tells the last trouble. Here each is tried once, with
-the same parts: Selector, TlsConnector, Connection, handshake. `Contacts.make` runs many side by side, until a time.
+the same parts: Selector, TlsConnector, Connection, handshake. `make_contacts` runs many side by side, until a time.
 Laws: a Contact is written by its thread only; after the time is over it is a picture of what was found until then.
 A broker whose certificate is not accepted gets nothing but handshakes.
 """
@@ -87,33 +87,29 @@ class Contact:
         return stage is self.stage or stage in self.took_ms
 
 
-class Contacts:
-    """Makes contacts with one configuration.
+def make_contacts(
+    servers: Iterable[tuple[str, int]],
+    until_ms: int,
+    config: ProducerConfig,
+    login: Login | None,
+    clock: Clock,
+    resolve_host: Resolver = resolve,
+) -> list[Contact]:
+    """Make a contact with each server, side by side. Blocks until all have ended, and not beyond `until_ms`.
 
     Args:
-        config: options of the network.
-        login: None without SASL. Its threads share it.
+        login: None without SASL. The threads share it.
         resolve_host: only tests pass it.
     """
-
-    def __init__(self, config: ProducerConfig, login: Login | None, clock: Clock, *, resolve_host: Resolver = resolve) -> None:
-        self._config = config
-        self._login = login
-        self._clock = clock
-        self._resolve = resolve_host
-
-    def make(self, servers: Iterable[tuple[str, int]], until_ms: int) -> list[Contact]:
-        """Side by side. Blocks until all have ended, and not beyond `until_ms`."""
-        contacts = [Contact(host, port) for host, port in servers]
-        began_ms = self._clock.now_ms()
-        steps = [_Steps(each, self._config, self._login, self._clock, until_ms - THREAD_GRACE_MS) for each in contacts]
-        works = [partial(each.take, self._resolve) for each in steps]
-        outcomes = outcomes_within(works, until_ms - began_ms, self._clock)
-        found = [replace(each, took_ms=dict(each.took_ms)) for each in contacts]
-        for contact, outcome in zip(found, outcomes, strict=True):
-            contact.error = _late(until_ms - began_ms) if outcome is None else outcome.error
-            contact.failed_ms = until_ms - began_ms if outcome is None else contact.failed_ms
-        return found
+    contacts = [Contact(host, port) for host, port in servers]
+    left_ms = until_ms - clock.now_ms()
+    steps = [_Steps(each, config, login, clock, until_ms - THREAD_GRACE_MS) for each in contacts]
+    outcomes = outcomes_within([partial(each.take, resolve_host) for each in steps], left_ms, clock)
+    found = [replace(each, took_ms=dict(each.took_ms)) for each in contacts]
+    for contact, outcome in zip(found, outcomes, strict=True):
+        contact.error = _late(left_ms) if outcome is None else outcome.error
+        contact.failed_ms = left_ms if outcome is None else contact.failed_ms
+    return found
 
 
 def _late(within_ms: int) -> KafkaError:

@@ -9,7 +9,7 @@ from spark_kafka_sink.admin.transaction_operations import ListedTransaction, Tra
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, denied, green, number_in_setting, red, yellow
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, explained, green, number_in_setting, red, yellow
 from spark_kafka_sink.tools.words import count
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
@@ -113,8 +113,10 @@ def judge_leftovers(
     check, subject = "leftovers", f"{printable(names.prefix)}-…"
     if isinstance(listed, UnsupportedVersionError):
         return yellow(check, subject, "not known: brokers before Kafka 3.0 cannot list transactions", ms=ms)
+    if isinstance(listed, AuthorizationError):
+        return red(check, subject, str(listed), _grant_ids(names, "DESCRIBE"), ms)
     if isinstance(listed, KafkaError):
-        return denied(check, subject, listed, _grant_ids(names, "DESCRIBE"), ms)
+        return yellow(check, subject, f"not known: {listed}", explained(listed), ms)
     if not may_describe and not listed:
         return yellow(check, subject, "not known: brokers list only ids that the user may describe", ms=ms)
     tasks = [each for each in listed if names.parse(each.transactional_id) is not None]

@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check import questions
 from spark_kafka_sink.tools.check.connections import Servers, judge_cluster, judge_contacts
-from spark_kafka_sink.tools.check.contact import Contact, Contacts, Stage
+from spark_kafka_sink.tools.check.contact import Contact, Stage, make_contacts
 from spark_kafka_sink.tools.check.exactly_once import (
     MAX_TIMEOUT,
     CheckedPrefix,
@@ -100,7 +100,8 @@ class Inspection:
     def _registry_results(self, thread: threading.Thread, done: list[Outcome]) -> list[CheckResult]:
         thread.join(wait_seconds(self._left_ms(REGISTRY_END_MS) + REGISTRY_GRACE_MS))
         outcome = done[0] if done else Outcome(None, NetworkError("no answer in time"))
-        return outcome.result if outcome.error is None else [_registry_failed(outcome.error)]
+        remedy = "look at the addresses of the registry, and at its log"
+        return outcome.result if outcome.error is None else [red("registry", "", str(outcome.error), remedy)]
 
     def _of_brokers(self) -> Iterator[CheckResult]:
         contacts = self._contacts(self._servers(), SERVERS_END_MS)
@@ -139,7 +140,7 @@ class Inspection:
         return list(dict.fromkeys(each for several in found for each in several))
 
     def _contacts(self, servers: Sequence[tuple[str, int]], end_ms: int) -> list[Contact]:
-        return Contacts(self._config, self._login, self.clock).make(servers, self._until_ms(end_ms))
+        return make_contacts(servers, self._until_ms(end_ms), self._config, self._login, self.clock)
 
     def _judged(self, contacts: Sequence[Contact], servers: Servers) -> list[CheckResult]:
         now_s, is_exactly_once = self.clock.wall_ms() / 1000, self.options.is_exactly_once
@@ -218,23 +219,14 @@ class Inspection:
         transactional = None
         if self.options.is_exactly_once:
             limit_ms = number_in_setting(found[MAX_TIMEOUT].value)
-            times_ms = (self._write_timeout_ms(limit_ms), self._longest_ms(limit_ms))
-            transactional = writing.Transactional(self._names.check_id, *times_ms)
+            # What a write would take, where it is not known whether brokers accept it.
+            longest_ms = (self._given_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS) if limit_ms is None else None
+            transactional = writing.Transactional(self._names.check_id, self._write_timeout_ms(limit_ms), longest_ms)
         return writing.write_record(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
 
     def _write_timeout_ms(self, limit_ms: int | None) -> int:
         """Short, whatever the user's is: readers wait so long for the transaction of a check that was interrupted."""
         return min(each for each in (WRITE_TIMEOUT_MS, self._given_timeout_ms, limit_ms) if each is not None)
-
-    def _longest_ms(self, limit_ms: int | None) -> int | None:
-        """What a write would take, where it is not known whether brokers accept it."""
-        if limit_ms is not None:
-            return None
-        return self._given_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS
-
-
-def _registry_failed(error: BaseException) -> CheckResult:
-    return red("registry", "", str(error), "look at the addresses of the registry, and at its log")
 
 
 def _nodes(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:

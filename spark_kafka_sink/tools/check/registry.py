@@ -140,11 +140,7 @@ def judge_addresses(
         elif is_any_reached:
             yield yellow(REGISTRY_CHECK, url, f"{answer.value}", "others are asked in its place", answer.ms)
         else:
-            yield red(REGISTRY_CHECK, url, f"{answer.value}", _unreached(answer.value), answer.ms)
-
-
-def _unreached(error: object) -> str:
-    return explained(error) if isinstance(error, KafkaError) else "look whether a schema registry answers there"
+            yield red(REGISTRY_CHECK, url, f"{answer.value}", explained(answer.value), answer.ms)
 
 
 def _remedy_for_missing(asked: AskedPart, error: KafkaError) -> str:

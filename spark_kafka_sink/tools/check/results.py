@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from spark_kafka_sink.errors import AuthorizationError, KafkaError
+from spark_kafka_sink.errors import KafkaError
 
 MOST_DIGITS = 19  # of a long
 FIND_OUT = "not known; `--write` finds out"
@@ -77,10 +77,3 @@ def worst(results: Iterable[CheckResult]) -> Light:
 def explained(error: KafkaError) -> str:
     """The remedy for an error that no judge knows better."""
     return f"see {error.condition} on the page Troubleshooting"
-
-
-def denied(check: str, subject: str, error: KafkaError, grant: str, ms: int = 0) -> CheckResult:
-    """Red for a missing permission, with what to `grant`; yellow for what could not be found out for another reason."""
-    if isinstance(error, AuthorizationError):
-        return red(check, subject, str(error), grant, ms)
-    return yellow(check, subject, f"not known: {error}", explained(error), ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_kafka_sink.admin.topics import TopicDescription
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -38,10 +38,10 @@ class CheckedTopic:
     creates: bool | None = None
     is_written: bool = False
     ms: tuple[int, int] = (0, 0)
-    subject: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "subject", printable(self.name))
+    @property
+    def subject(self) -> str:
+        return printable(self.name)
 
 
 def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool) -> list[CheckResult]:
@@ -64,7 +64,7 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
     if AclOperation.WRITE in topic.needs:
         results.append(judge_replicas(topic, description, config.acks))
         results += judge_settings(topic, config)
-    return results + judge_permissions(topic, description)
+    return results + [judge_permission(topic, description, operation) for operation in topic.needs]
 
 
 def judge_missing(topic: CheckedTopic, *, must_exist: bool) -> CheckResult:
@@ -122,14 +122,11 @@ def _remedy_for_few(partitions: Sequence[MetadataResponsePartition], least: int)
 
 
 def _replicas_in_words(partitions: Sequence[MetadataResponsePartition]) -> str:
-    in_sync, replicas = ([len(nodes) for nodes in every] for every in zip(*map(_nodes, partitions), strict=True))
+    in_sync = [len(each.isr_nodes) for each in partitions]
+    replicas = [len(each.replica_nodes) for each in partitions]
     if len({*in_sync}) == len({*replicas}) == 1:
         return f"{in_sync[0]} of {count(replicas[0], 'replica')} in sync"
     return f"{min(in_sync)} to {max(in_sync)} of {min(replicas)} to {max(replicas)} replicas in sync"
-
-
-def _nodes(partition: MetadataResponsePartition) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return partition.isr_nodes, partition.replica_nodes
 
 
 def _number(settings: Mapping[str, str] | KafkaError, name: str) -> int | None:
@@ -182,11 +179,7 @@ def judge_compression(topic: CheckedTopic, theirs: str, ours: str) -> CheckResul
 # PERMISSIONS
 
 
-def judge_permissions(topic: CheckedTopic, found: TopicDescription) -> list[CheckResult]:
-    return [_judge_permission(topic, found, operation) for operation in topic.needs]
-
-
-def _judge_permission(topic: CheckedTopic, found: TopicDescription, operation: AclOperation) -> CheckResult:
+def judge_permission(topic: CheckedTopic, found: TopicDescription, operation: AclOperation) -> CheckResult:
     name, why = operation.name, topic.needs[operation]
     if found.permissions is None and not (topic.is_written and operation is AclOperation.WRITE):
         return yellow("permission", topic.subject, f"{name}, {why}: {FIND_OUT}", ms=topic.ms[0])

@@ -51,19 +51,14 @@ def write_record(
     if outcome is None:
         left = f"; its transaction ends at its time-out, {transactional.timeout_ms} ms" if transactional else ""
         found = f"not acknowledged within {timeout_ms} ms; it may be written nevertheless{left}"
-        return red(
-            WRITE_CHECK, subject, found, "look at the partitions' leaders and in-sync replicas, and at the user's quotas", ms
-        )
+        remedy = "look at the partitions' leaders and in-sync replicas, and at the user's quotas"
+        return red(WRITE_CHECK, subject, found, remedy, ms)
     if outcome.error is not None:
-        error = outcome.error
-        return red(
-            WRITE_CHECK, subject, str(error), explained(error) if isinstance(error, KafkaError) else "report this error", ms
-        )
+        return red(WRITE_CHECK, subject, str(outcome.error), explained(outcome.error), ms)
     written: RecordMetadata = outcome.result
     how = ", in a transaction that was aborted" if transactional else ""
-    return green(
-        WRITE_CHECK, subject, f"one record is written to partition {written.partition} at offset {written.offset}{how}", ms
-    )
+    found = f"one record is written to partition {written.partition} at offset {written.offset}{how}"
+    return green(WRITE_CHECK, subject, found, ms)
 
 
 def _write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> RecordMetadata:

@@ -12,6 +12,7 @@ from spark_kafka_sink.tools.completion.words import (
     Command,
     OptionName,
     Value,
+    filled,
     producer_option_names,
     sink_option_names,
     values_of,
@@ -138,18 +139,15 @@ _KINDS = {
 
 def script(commands: Sequence[Command]) -> str:
     """The script, which completes these commands."""
-    parts = {
-        "COMMANDS": _commands(commands),
-        "FLAGS": _flags(commands),
-        "SINK": " ".join(f"{each.name}=" for each in sink_option_names()),
-        "PRODUCER": " ".join(f"{each.name}=" for each in producer_option_names()),
-        "NAMES": " ".join(each.name for each in sink_option_names()),
-        "CHOICES": _choices([*sink_option_names(), *producer_option_names()]),
-    }
-    text = _SCRIPT
-    for name, part in parts.items():
-        text = text.replace(f"@{name}@", part)
-    return text
+    return filled(
+        _SCRIPT,
+        COMMANDS=_commands(commands),
+        FLAGS=_flags(commands),
+        SINK=" ".join(f"{each.name}=" for each in sink_option_names()),
+        PRODUCER=" ".join(f"{each.name}=" for each in producer_option_names()),
+        NAMES=" ".join(each.name for each in sink_option_names()),
+        CHOICES=_choices([*sink_option_names(), *producer_option_names()]),
+    )
 
 
 def _commands(commands: Iterable[Command]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spark_kafka_sink.tools.completion.words import Argument, Command, Value, producer_option_names, sink_option_names
+from spark_kafka_sink.tools.completion.words import Argument, Command, Value, filled, producer_option_names, sink_option_names
 
 _SCRIPT = r"""# Completes pykafka-sink in fish. For this shell: pykafka-sink completion fish | source. For all: write it to
 # ~/.config/fish/completions/pykafka-sink.fish.
@@ -62,17 +62,14 @@ _CANDIDATES = {
 
 def script(commands: Sequence[Command]) -> str:
     """The script, which completes these commands."""
-    parts = {
-        "PATHS": " ".join(_quoted(_words(each.path)) for each in commands if each.path),
-        "SINK": _arguments((each.name, " ".join(each.choices), each.summary) for each in sink_option_names()),
-        "PRODUCER": _arguments((each.name, " ".join(each.choices), each.summary) for each in producer_option_names()),
-        "NAMES": _arguments((each.name, each.summary) for each in sink_option_names()),
-        "COMPLETE": "\n".join(line for each in commands for line in _lines(each)),
-    }
-    text = _SCRIPT
-    for name, part in parts.items():
-        text = text.replace(f"@{name}@", part)
-    return text
+    return filled(
+        _SCRIPT,
+        PATHS=" ".join(_quoted(_words(each.path)) for each in commands if each.path),
+        SINK=_arguments((each.name, " ".join(each.choices), each.summary) for each in sink_option_names()),
+        PRODUCER=_arguments((each.name, " ".join(each.choices), each.summary) for each in producer_option_names()),
+        NAMES=_arguments((each.name, each.summary) for each in sink_option_names()),
+        COMPLETE="\n".join(line for each in commands for line in _lines(each)),
+    )
 
 
 def _words(path: Iterable[str]) -> str:

@@ -108,6 +108,13 @@ def _first_sentence(text: str) -> str:
     return re.split(r"; | \(|\. |\.$", " ".join(text.split()), maxsplit=1)[0]
 
 
+def filled(template: str, **parts: str) -> str:
+    """The template with the parts in place of their names, which stand in it as @NAME@."""
+    for name, part in parts.items():
+        template = template.replace(f"@{name}@", part)
+    return template
+
+
 # OPTIONS
 
 

@@ -13,6 +13,7 @@ from spark_kafka_sink.tools.completion.words import (
     Command,
     OptionName,
     Value,
+    filled,
     producer_option_names,
     sink_option_names,
     values_of,
@@ -106,7 +107,7 @@ _ACTIONS = {
 
 def script(commands: Sequence[Command]) -> str:
     """The script, which completes these commands."""
-    return _filled(
+    return filled(
         _SCRIPT,
         FUNCTIONS="\n".join(map(_function, commands)),
         SINK=_described(sink_option_names()),
@@ -115,22 +116,16 @@ def script(commands: Sequence[Command]) -> str:
     )
 
 
-def _filled(text: str, **parts: str) -> str:
-    for name, part in parts.items():
-        text = text.replace(f"@{name}@", part)
-    return text
-
-
 # COMMANDS
 
 
 def _function(command: Command) -> str:
     specs = " \\\n".join(f"        {each}" for each in _specs(command))
     if not command.commands:
-        return _filled(_FUNCTION, NAME=_name(command.path), SPECS=specs)
+        return filled(_FUNCTION, NAME=_name(command.path), SPECS=specs)
     summaries = "\n".join(f"                {_quoted(f'{word}:{what}')}" for word, what in command.commands.items())
     calls = "\n".join(f"                {word}) {_name((*command.path, word))} ;;" for word in command.commands)
-    return _filled(_FUNCTION_WITH_COMMANDS, NAME=_name(command.path), SPECS=specs, SUMMARIES=summaries, CALLS=calls)
+    return filled(_FUNCTION_WITH_COMMANDS, NAME=_name(command.path), SPECS=specs, SUMMARIES=summaries, CALLS=calls)
 
 
 def _name(path: Iterable[str]) -> str:

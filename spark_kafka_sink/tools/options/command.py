@@ -1,7 +1,5 @@
 """Show options with their type, their default and what they do: all of them, or those in which words occur.
 
-    pykafka-sink options linger
-
 The options are those of docs/options.md, from the same tables. Needs no broker.
 """
 

@@ -1,7 +1,5 @@
 """Measures how fast a topic can be written from this machine, without Spark, like kafka-producer-perf-test.
 
-    pykafka-sink perf --topic orders --num-records 1000000 --record-size 100 --bootstrap-servers localhost:9092
-
 Takes the arguments of Kafka's tool and prints its lines. Records are sent as columns, a chunk at a time, or with --single one by
 one with a callback each, as in Java.
 With a transactional id the records are written in transactions, each committed when it is --transaction-duration-ms old.
@@ -31,7 +29,6 @@ from spark_kafka_sink.tools.perf.transaction_pace import (
     DEFAULT_DURATION_MS,
     DEFAULT_ID_PREFIX,
     TRANSACTIONAL_ID,
-    NoTransactions,
     TransactionPace,
     transactional_options,
 )
@@ -91,12 +88,10 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     add("--transaction-duration-ms", type=positive, metavar="MS", help=duration)
     chunk = f"records per chunk (default: {CHUNK_RECORDS}, or as many as --throughput allows in 10 ms)"
     add("--chunk-records", type=positive, default=None, help=chunk)
-    payload = parser.add_mutually_exclusive_group(required=True)
-    payload.add_argument("--record-size", type=record_size, metavar="BYTES", help="payloads are random letters of this size")
-    payload.add_argument(
-        "--payload-file", type=Path, metavar="FILE", help="payloads are the lines of a text file, in random order"
-    )
-    payload.add_argument("--payload-monotonic", action="store_true", help="payloads are 0, 1, 2 …")
+    payload = parser.add_mutually_exclusive_group(required=True).add_argument
+    payload("--record-size", type=record_size, metavar="BYTES", help="payloads are random letters of this size")
+    payload("--payload-file", type=Path, metavar="FILE", help="payloads are the lines of a text file, in random order")
+    payload("--payload-monotonic", action="store_true", help="payloads are 0, 1, 2 …")
     add("--payload-delimiter", default="\\n", help="separates the payloads in --payload-file (default: %(default)s)")
     return parser
 
@@ -122,12 +117,6 @@ def named_metrics(producer: KafkaProducer) -> dict[str, float]:
     for node, metrics in producer.node_metrics().items():
         named |= {f"producer-node-metrics:{name}:{{node-id=node-{node}}}": value for name, value in metrics.items()}
     return dict(sorted(named.items()))
-
-
-def metric_lines(producer: KafkaProducer) -> list[str]:
-    named = named_metrics(producer)
-    width = max(map(len, named))
-    return [f"{name:<{width}} : {value:.3f}" for name, value in named.items()]
 
 
 def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads, clock: Clock, name: str) -> int:
@@ -158,14 +147,15 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads
 
 
 def _say_totals(producer: KafkaProducer, measurements: Measurements, arguments: argparse.Namespace) -> None:
+    named = named_metrics(producer) if arguments.print_metrics else {}
     if arguments.json:
-        known = {key: value if isfinite(value) else None for key, value in named_metrics(producer).items()}
-        metrics = {"metrics": known} if arguments.print_metrics else {}
-        say(json.dumps({**measurements.figures(), **metrics}))
+        known = {name: value if isfinite(value) else None for name, value in named.items()}
+        say(json.dumps({**measurements.figures(), **({"metrics": known} if arguments.print_metrics else {})}))
         return
     measurements.say_totals()
-    if arguments.print_metrics:
-        say("\n".join(metric_lines(producer)))
+    width = max(map(len, named), default=0)
+    for name, value in named.items():
+        say(f"{name:<{width}} : {value:.3f}")
 
 
 def _say_if_nothing_arrived(measurements: Measurements, name: str) -> None:
@@ -176,9 +166,9 @@ def _say_if_nothing_arrived(measurements: Measurements, name: str) -> None:
 
 def _transactions(
     producer: KafkaProducer, arguments: argparse.Namespace, options: dict[str, str], measurements: Measurements, clock: Clock
-) -> TransactionPace | NoTransactions:
+) -> TransactionPace:
     if TRANSACTIONAL_ID not in options:
-        return NoTransactions()
+        return TransactionPace(producer, None, clock)
     producer.init_transactions()
     measurements.begin()
     return TransactionPace(producer, arguments.transaction_duration_ms or DEFAULT_DURATION_MS, clock)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.tools.perf.measurements import Measurements
 from spark_kafka_sink.tools.perf.payloads import Payloads
-from spark_kafka_sink.tools.perf.transaction_pace import NoTransactions, TransactionPace
+from spark_kafka_sink.tools.perf.transaction_pace import TransactionPace
 
 CHUNK_RECORDS = 10_000  # the size of Spark's Arrow batches
 THROTTLED_CHUNKS_PER_S = 100  # with --throughput, so that its limit also holds within 10 ms
@@ -86,7 +87,7 @@ class Sending:
     arguments: argparse.Namespace
     values: Payloads
     measurements: Measurements
-    transactions: TransactionPace | NoTransactions
+    transactions: TransactionPace
     clock: Clock
 
     def __post_init__(self) -> None:
@@ -130,7 +131,8 @@ class Sending:
 
     def _await_pending(self) -> None:
         while self._pending:
-            _wait_for(self._pending[0].delivery, self.measurements.until_next_line_ms())
+            with suppress(KafkaError):  # not settled yet, or failed; _settle tells them apart
+                self._pending[0].delivery.result(self.measurements.until_next_line_ms())
             self._settle()
             self.measurements.progress()
 
@@ -182,10 +184,3 @@ class Sending:
 
 def _size(values: pa.Array) -> int:
     return int(pc.sum(pc.binary_length(values)).as_py())
-
-
-def _wait_for(delivery: Delivery, timeout_ms: int) -> None:
-    try:
-        delivery.result(timeout_ms)
-    except KafkaError:
-        return  # not settled yet, or failed; _settle tells them apart

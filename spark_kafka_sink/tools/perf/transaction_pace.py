@@ -29,9 +29,12 @@ class TransactionPace:
     """Begins a transaction with the first record after a commit, and commits it when it has reached its age.
 
     Each call may block for at most max.block.ms and raises what KafkaProducer's method raises.
+
+    Args:
+        duration_ms: that age; None for a run without transactions.
     """
 
-    def __init__(self, producer: KafkaProducer, duration_ms: int, clock: Clock) -> None:
+    def __init__(self, producer: KafkaProducer, duration_ms: int | None, clock: Clock) -> None:
         self._producer = producer
         self._duration_ms = duration_ms
         self._clock = clock
@@ -39,24 +42,14 @@ class TransactionPace:
 
     def begin_if_none(self) -> None:
         """Before records are sent."""
-        if self._began_ms is None:
+        if self._duration_ms is not None and self._began_ms is None:
             self._producer.begin_transaction()
             self._began_ms = self._clock.now_ms()
 
     def commit_if_due(self, *, is_last: bool) -> None:
         """After records were sent. The last of the run are committed at once."""
-        if self._began_ms is None:
+        if self._duration_ms is None or self._began_ms is None:
             return
         if is_last or self._clock.now_ms() - self._began_ms >= self._duration_ms:
             self._producer.commit_transaction()
             self._began_ms = None
-
-
-class NoTransactions:
-    """The pace of a run without transactions."""
-
-    def begin_if_none(self) -> None:
-        pass
-
-    def commit_if_due(self, *, is_last: bool) -> None:
-        pass

@@ -6,12 +6,13 @@ This is the command: arguments, the order of the files, --follow, and the exit c
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.arguments import new_parser, tool_name
@@ -21,6 +22,8 @@ from spark_kafka_sink.tools.report import json_output, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles
 from spark_kafka_sink.tools.report.statistics import Statistics
 from spark_kafka_sink.tools.words import count
+
+T = TypeVar("T")
 
 FOLLOW_S = 10  # between two pages, at least
 INSTALL = 'pip install "pykafka-sink[report]"'
@@ -51,13 +54,8 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Show what the sink did: a page from the lines that commits have appended to reportPath."
     parser = new_parser(prog, description, EXAMPLES, done="done", failed="failed, with one line on stderr that says why")
     add = parser.add_argument
-    add(
-        "files",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="files of commits' lines, in any order (option reportPath of the sink)",
-    )
+    files = "files of commits' lines, in any order (option reportPath of the sink)"
+    add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add("-o", "--output", type=Path, metavar="FILE", default=Path("report.html"), help="the page (default: %(default)s)")
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--terminal", action="store_true", help="print a table with sparklines instead of making a page")
@@ -104,11 +102,10 @@ def _show(reports: Reports, arguments: argparse.Namespace) -> None:
 def require_extra() -> None:
     """Raises ToolError when what draws the page is not installed."""
     try:
-        import jinja2
-        import matplotlib  # noqa: F401 - both are used by page.py
+        import jinja2  # noqa: F401 - page.py uses both
+        import matplotlib  # noqa: F401
     except ImportError as error:
         raise ToolError(f"The page needs {error.name}: {INSTALL}. --terminal shows the numbers without it.") from error
-    del jinja2
 
 
 class Reports:
@@ -128,22 +125,15 @@ class Reports:
         self.troubles = Troubles()
         self.statistics = Statistics()
         files = [ReportFile(path, self.troubles) for path in self.paths]
-        times = {id(file): self._first_commit_at(file) for file in files}
-        self._files = sorted(files, key=lambda file: times[id(file)])
+        self._files = sorted(files, key=lambda file: self._read(file, file.first_commit_at, inf))
 
-    def _first_commit_at(self, file: ReportFile) -> float:
-        with self._readable(file):
-            return file.first_commit_at()
-        return inf  # it may come yet
-
-    @contextlib.contextmanager
-    def _readable(self, file: ReportFile) -> Iterator[None]:
-        """Raises ToolError for a file that cannot be read, unless it is missing and may be."""
+    def _read(self, file: ReportFile, read: Callable[[], T], if_missing: T) -> T:
+        """Return what `read` does. Raises ToolError for a file that cannot be read, unless it is missing and may come yet."""
         try:
-            yield
+            return read()
         except OSError as error:
             if self._may_be_missing and isinstance(error, FileNotFoundError):
-                return
+                return if_missing
             remedy = "name the file that the sink's option reportPath names, on the driver's machine"
             raise ToolError(f"{printable(file.path)} cannot be read ({error.strerror or error}): {remedy}.") from error
 
@@ -158,8 +148,7 @@ class Reports:
             before = self.troubles.lines
             restarted = self._begin_again_if_cut()
             for file in self._files:
-                with self._readable(file):
-                    self.statistics.add(file.commits())
+                self._read(file, partial(self.statistics.add, file.commits()), None)
             yield is_first or restarted or self.troubles.lines != before
             if once:
                 return
@@ -168,17 +157,12 @@ class Reports:
 
     def _begin_again_if_cut(self) -> bool:
         """A file that is shorter than before, or another one, is read anew, and with it all others: the sums are of all."""
-        cut = [str(file.path) for file in self._files if self._has_begun_anew(file)]
+        cut = [str(file.path) for file in self._files if self._read(file, file.has_begun_anew, False)]
         if not cut:
             return False
         self._begin()
         self.troubles.began_anew += cut
         return True
-
-    def _has_begun_anew(self, file: ReportFile) -> bool:
-        with self._readable(file):
-            return file.has_begun_anew()
-        return False  # moved away; a new one may come
 
 
 def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) -> None:
@@ -189,6 +173,5 @@ def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) 
     try:
         page.replace_file(output, page.html(reports.statistics, reports.troubles, names, refresh_s))
     except OSError as error:
-        raise ToolError(
-            f"The page cannot be written to {printable(output)} ({error.strerror or error}): choose another with -o."
-        ) from error
+        why = f"{printable(output)} ({error.strerror or error})"
+        raise ToolError(f"The page cannot be written to {why}: choose another with -o.") from error

@@ -128,9 +128,8 @@ def _arrived(queries: list[Query]) -> list[Finding]:
     if not rows:
         text = f"No row was written in {commits}"
         return [Finding(0.3, text, "if some were expected, look at the input and the filter")]
-    return [
-        Finding(0, f"All rows arrived: {count(rows, 'row')} ({size(sum(query.totals.bytes for query in queries))}) in {commits}")
-    ]
+    written = size(sum(query.totals.bytes for query in queries))
+    return [Finding(0, f"All rows arrived: {count(rows, 'row')} ({written}) in {commits}")]
 
 
 # IS IT KEEPING UP?
@@ -145,7 +144,7 @@ def _quarters(query: Query, name: str) -> tuple[float, float]:
 
 def _busy(query: Query) -> float:
     """The part of its time in which a micro-batch was at work, in the middle of the last quarter: an outage does not count."""
-    return query.series.median_of("busy", slice(-max(1, len(query.series.buckets) // QUARTERS), None))
+    return _quarters(query, "busy")[1]
 
 
 @finding_rule(
@@ -160,10 +159,8 @@ def falls_behind(query: Query) -> Finding | None:
     (early, late), (few, many) = _quarters(query, "wall"), _quarters(query, "rows")
     if late < LONGER * early or many < FULLER * few:
         return None
-    text = (
-        f"The stream falls behind: a micro-batch took {seconds(early)} at first and {seconds(late)} lately, with"
-        f" {rounded(few)} and {rounded(many)} rows, and the next one begins at once"
-    )
+    times = f"{seconds(early)} at first and {seconds(late)} lately, with {rounded(few)} and {rounded(many)} rows"
+    text = f"The stream falls behind: a micro-batch took {times}, and the next one begins at once"
     return Finding(4 + late / early / 100, text, f"{_remedy_by_part(query)}, and cap a micro-batch with maxOffsetsPerTrigger")
 
 
@@ -213,9 +210,8 @@ def is_repeated(query: Query) -> Finding | None:
     if query.is_exactly_once:
         advice = "readers with isolation.level=read_committed saw each row once, as deliveryGuarantee=exactly-once promises"
         return Finding(0.4, text, advice)
-    return Finding(
-        2.2, text, "at least once means that those rows are in Kafka twice; deliveryGuarantee=exactly-once prevents it"
-    )
+    advice = "at least once means that those rows are in Kafka twice; deliveryGuarantee=exactly-once prevents it"
+    return Finding(2.2, text, advice)
 
 
 # ROWS THAT WERE NOT WRITTEN
@@ -306,11 +302,8 @@ def retries(query: Query) -> Finding | None:
     if part < SENT_AGAIN:
         return None
     text = f"{several(retried, 'record')} ({percent(part)}) had to be sent again"
-    advice = (
-        "look for brokers that restart or are slow; kafka.delivery.timeout.ms is how long the sink goes on trying, and nothing is"
-        " written twice by it"
-    )
-    return Finding(1 + min(1.0, 4 * part), text, advice)
+    advice = "look for brokers that restart or are slow; kafka.delivery.timeout.ms is how long the sink goes on trying"
+    return Finding(1 + min(1.0, 4 * part), text, f"{advice}, and nothing is written twice by it")
 
 
 @finding_rule("batches are split", "kafka.batch.size", "Brokers found a batch too large.")
@@ -331,10 +324,8 @@ def is_slow_to_answer(query: Query) -> Finding | None:
     if not latency >= SLOW_ANSWER_S:
         return None
     text = f"Brokers took {seconds(latency)} to answer a request"
-    advice = (
-        "look at their disks, network and replicas; fewer and fuller requests with a larger kafka.linger.ms and kafka.batch.size"
-    )
-    return Finding(1 + min(1.0, latency / 5), text, f"{advice} help them")
+    fuller = "fewer and fuller requests with a larger kafka.linger.ms and kafka.batch.size help them"
+    return Finding(1 + min(1.0, latency / 5), text, f"look at their disks, network and replicas; {fuller}")
 
 
 # WHERE THE TIME GOES
@@ -367,13 +358,10 @@ def has_skewed_partitions(query: Query) -> Finding | None:
         skew = heat.skew()
         if skew is None or skew.factor < SKEWED or heat.rows < FEW_ROWS or skew.partitions < 2:
             continue
-        text = (
-            f"Partition {skew.partition} of {topic} gets {percent(skew.share)} of its rows, {skew.factor:.1f} times an even share"
-            f" of {percent(skew.even)}"
-        )
-        advice = (
-            "choose a key with more values, or spread rows whose order does not matter with kafka.partitioner.ignore.keys=true"
-        )
+        even = f"{skew.factor:.1f} times an even share of {percent(skew.even)}"
+        text = f"Partition {skew.partition} of {topic} gets {percent(skew.share)} of its rows, {even}"
+        spread = "spread rows whose order does not matter with kafka.partitioner.ignore.keys=true"
+        advice = f"choose a key with more values, or {spread}"
         found.append(Finding(1.1 + min(1.0, skew.factor / 20), text, advice))
     return max(found, key=lambda each: each.weight, default=None)
 
@@ -388,11 +376,8 @@ def waits_for_spark(query: Query) -> Finding | None:
     if not part >= LARGEST_PART or passes_outside(query):
         return None
     text = f"{percent(part)} of the tasks' time goes into reading and computing rows, not into writing them"
-    advice = (
-        "a faster sink would gain little; give Spark more cores, and as many tasks: of files with a smaller"
-        " spark.sql.files.maxPartitionBytes, else with df.repartition before the costly steps"
-    )
-    return Finding(0.7, text, advice)
+    tasks = "of files with a smaller spark.sql.files.maxPartitionBytes, else with df.repartition before the costly steps"
+    return Finding(0.7, text, f"a faster sink would gain little; give Spark more cores, and as many tasks: {tasks}")
 
 
 @finding_rule("encoding", "df.repartition", _largest_part_is("encoding and sending"), takes_few_rows=False)
@@ -424,9 +409,8 @@ def passes_outside(query: Query) -> Finding | None:
     if not part >= LARGEST_PART:
         return None
     text = f"{percent(part)} of the time of a {query.unit} ({seconds(wall)}) passes while no task runs"
-    return Finding(
-        0.65, text, "Spark starts tasks and Python workers then, so write more rows at a time, or with fewer tasks (df.coalesce)"
-    )
+    advice = "Spark starts tasks and Python workers then, so write more rows at a time, or with fewer tasks (df.coalesce)"
+    return Finding(0.65, text, advice)
 
 
 @finding_rule(
@@ -449,13 +433,11 @@ def commits_take_long(query: Query) -> Finding | None:
     "With exactly-once, a version was found there already or rolled forward.",
 )
 def was_rolled_forward(query: Query) -> Finding | None:
-    others = query.versions["rolled-forward"] + query.versions["found"] + query.versions["superseded"]
-    if not others:
+    rolled, there = query.versions["rolled-forward"], query.versions["found"] + query.versions["superseded"]
+    if not rolled + there:
         return None
-    text = (
-        f"{count(others, 'version')} had been decided or committed by an earlier run"
-        f" ({query.versions['rolled-forward']:,} rolled forward, {others - query.versions['rolled-forward']:,} found there)"
-    )
+    how = f"({rolled:,} rolled forward, {there:,} found there)"
+    text = f"{count(rolled + there, 'version')} had been decided or committed by an earlier run {how}"
     advice = "a driver died amid its work and nothing is missing; kafka.transaction.timeout.ms is the time to start it again"
     return Finding(0.8, text, advice)
 

@@ -257,10 +257,7 @@ class ReportFile:
 
 
 def _rest_of_line(file: BinaryIO) -> bytes:
-    """The last piece of a line that is too long."""
-    piece = b""
-    while found := file.readline(LONGEST_LINE):
-        piece = found[-1:]
-        if piece == b"\n":
-            break
+    """The last piece of a line that is too long; empty if the line has no end."""
+    while (piece := file.readline(LONGEST_LINE)) and not piece.endswith(b"\n"):
+        pass
     return piece

@@ -10,8 +10,8 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -20,7 +20,7 @@ import spark_kafka_sink
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.report.findings import Finding, top
 from spark_kafka_sink.tools.report.lines import Troubles
-from spark_kafka_sink.tools.report.pictures import MOST_HEAT_MAPS, Picture, heat_maps, is_one_moment, pictures
+from spark_kafka_sink.tools.report.pictures import MOST_HEAT_MAPS, heat_maps, is_one_moment, pictures
 from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, Query, Statistics
 from spark_kafka_sink.tools.report.svg import HEAT
 from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, size
@@ -33,25 +33,10 @@ OPTION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The part of the page about a query."""
-
-    name: str
-    title: str
-    span: str
-    tiles: Sequence[tuple[str, str]]
-    pictures: Sequence[Picture]
-    heat_maps: Sequence[Picture]
-    topics_left_out: str
-    tables: Sequence[Table]
 
 
 def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refresh_s: int | None = None) -> str:
@@ -96,19 +81,19 @@ def _kind(finding: Finding) -> str:
     return "trouble" if finding.is_trouble else "hint" if finding.weight > 0.5 else "well"
 
 
-def _section(query: Query, name: str) -> Section:
+def _section(query: Query, name: str) -> dict[str, object]:
+    """The part of the page about a query."""
     more = len(query.heat) - MOST_HEAT_MAPS
-    tables = [*_single(query), *_rejected(query), *_versions(query)]
-    return Section(
-        name=name,
-        title=query.name[0].upper() + query.name[1:],
-        span=f"{moment(query.first_at)} to {moment(query.last_at)}",
-        tiles=list(_tiles(query)),
-        pictures=pictures(query, name),
-        heat_maps=heat_maps(query, name),
-        topics_left_out=f"{count(more, 'further topic')} with fewer rows not shown." if more > 0 else "",
-        tables=tables,
-    )
+    return {
+        "name": name,
+        "title": query.name[0].upper() + query.name[1:],
+        "span": f"{moment(query.first_at)} to {moment(query.last_at)}",
+        "tiles": list(_tiles(query)),
+        "pictures": pictures(query, name),
+        "heat_maps": heat_maps(query, name),
+        "topics_left_out": f"{count(more, 'further topic')} with fewer rows not shown." if more > 0 else "",
+        "tables": [*_single(query), *_rejected(query), *_versions(query)],
+    }
 
 
 def _tiles(query: Query) -> Iterator[tuple[str, str]]:
@@ -167,10 +152,8 @@ def _versions(query: Query) -> Iterator[Table]:
 def _how_to_read(queries: Sequence[Query]) -> Iterator[str]:
     drawn = [query for query in queries if not is_one_moment(query)]
     if any(query.is_stream for query in drawn):
-        yield (
-            "A line is the median, the band around it reaches from the lowest to the highest value."
-            " Where it has a gap, nothing was committed."
-        )
+        line = "A line is the median, the band around it reaches from the lowest to the highest value."
+        yield f"{line} Where it has a gap, nothing was committed."
     if not all(query.is_stream for query in drawn):
         yield "A dot is a batch write, or the median of several, with a bar from the lowest to the highest value."
 

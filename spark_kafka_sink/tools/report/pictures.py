@@ -363,9 +363,8 @@ def _cells(axes: Axes, table: Any, columns: Sequence[Sequence[tuple[float, float
     """One outline for each shade, of all its cells: a tenth of the size of a cell each."""
     edges = [_dates(np.array(spans).ravel()).reshape(-1, 2) for spans in columns]
     some = table[table > 0]
-    top = (
-        max(float(some.max()), 2 * float(some.mean())) if some.size else 1.0
-    )  # rows that are all alike get the shade in the middle
+    # Rows that are all alike get the shade in the middle.
+    top = max(float(some.max()), 2 * float(some.mean())) if some.size else 1.0
     shades = np.where(table > 0, 1 + np.minimum(len(HEAT) - 2, (table / top * (len(HEAT) - 1)).astype(int)), 0)
     for shade, color in enumerate(HEAT):
         places = np.argwhere(shades == shade)

@@ -1,9 +1,5 @@
 """List the open transactions of exactly-once writes, and abort or commit what a query that has died left open.
 
-    pykafka-sink transactions list --prefix orders --bootstrap-servers localhost:9092
-    pykafka-sink transactions abort --prefix orders --bootstrap-servers localhost:9092
-    pykafka-sink transactions commit --prefix orders --bootstrap-servers localhost:9092
-
 Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out; `abort` does so
 at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more, and ends
 them. A version that is decided must not be aborted: `commit` commits it, as the next run of its query would.

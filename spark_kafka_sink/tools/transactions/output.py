@@ -131,28 +131,25 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def json_line(transaction: Transaction) -> str:
     """One object. Times are milliseconds; `version` is null unless a decision names this transaction."""
-    decision = transaction.decision
-    started_ms = transaction.known.start_time_ms
+    known, decision, began_ms = transaction.known, transaction.decision, transaction.known.start_time_ms
+    started = None if began_ms is None else datetime.fromtimestamp(began_ms / 1000, UTC).isoformat("T", "milliseconds")
+    last = {"version": decision.version, "state": decision.state.value} if isinstance(decision, Decision) else None
     return json.dumps(
         {
             "transactional_id": transaction.transactional_id,
             "state": transaction.state,
             "age_ms": transaction.age_ms,
             "time_left_ms": transaction.time_left_ms,
-            "timeout_ms": transaction.known.timeout_ms,
-            "started": None
-            if started_ms is None
-            else datetime.fromtimestamp(started_ms / 1000, UTC).isoformat("T", "milliseconds"),
-            "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(transaction.known.partitions)],
+            "timeout_ms": known.timeout_ms,
+            "started": started,
+            "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(known.partitions)],
             "owner": transaction.owner,
             "version": transaction.decided_version if transaction.is_decided else None,
             "task": transaction.task.partition,
             "attempt": transaction.task.attempt,
-            "producer_id": transaction.known.producer_id,
-            "producer_epoch": transaction.known.producer_epoch,
-            "last_decision": {"version": decision.version, "state": decision.state.value}
-            if isinstance(decision, Decision)
-            else None,
+            "producer_id": known.producer_id,
+            "producer_epoch": known.producer_epoch,
+            "last_decision": last,
             "last_decision_error": str(decision) if isinstance(decision, KafkaError) else None,
         }
     )

@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check import command, inspection
-from spark_kafka_sink.tools.check.contact import Contacts, Stage
+from spark_kafka_sink.tools.check.contact import Stage, make_contacts
 from tests.admin.open_transactions import Writer
 from tests.fakes.certificates import Authority
 from tests.fakes.fake_broker import FakeBroker
@@ -225,8 +225,8 @@ def test_a_look_up_that_hangs_ends_in_time() -> None:
         return resolve("127.0.0.1", port)
 
     clock = Clock()
-    contacts = Contacts(network_config(), None, clock, resolve_host=resolve_host)
-    late, refused = contacts.make([("hangs", 9092), ("other", free_port())], clock.now_ms() + 400)
+    servers = [("hangs", 9092), ("other", free_port())]
+    late, refused = make_contacts(servers, clock.now_ms() + 400, network_config(), None, clock, resolve_host)
     hangs.set()
     assert (late.stage, str(late.error)) == (Stage.NAME, "[KAFKA_NETWORK] no answer within 400 ms")
     assert refused.stage is Stage.REACH
@@ -239,8 +239,8 @@ def test_the_next_address_of_a_name_is_tried(broker: FakeBroker) -> None:
         return [closed, *resolve("127.0.0.1", port)]
 
     clock = Clock()
-    contacts = Contacts(network_config(), None, clock, resolve_host=resolve_host)
-    (found,) = contacts.make([("both", broker.nodes[0].port)], clock.now_ms() + 20_000)
+    servers = [("both", broker.nodes[0].port)]
+    (found,) = make_contacts(servers, clock.now_ms() + 20_000, network_config(), None, clock, resolve_host)
     assert found.stage is Stage.DONE
     assert found.unreached == (f"{closed}: [Errno 111] Connection refused",)
 
