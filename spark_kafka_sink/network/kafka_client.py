@@ -86,9 +86,25 @@ class InFlightRequest:
         name = type(self.request.message).__name__
         return f"node {self.request.node_id}: {name} v{self.version}, correlation id {self.correlation_id}"
 
-    def response(self, now_ms: int, message: Any = None, **outcome: Any) -> ClientResponse:
-        """The answer, or with `outcome` what happened instead."""
-        return ClientResponse(self.request, message, self.version, now_ms, correlation_id=self.correlation_id, **outcome)
+    def response(
+        self,
+        now_ms: int,
+        message: Any = None,
+        *,
+        disconnected: bool = False,
+        timed_out: bool = False,
+        error: KafkaError | None = None,
+    ) -> ClientResponse:
+        return ClientResponse(
+            self.request,
+            message,
+            self.version,
+            now_ms,
+            disconnected=disconnected,
+            timed_out=timed_out,
+            correlation_id=self.correlation_id,
+            error=error,
+        )
 
     @property
     def times_out_at_ms(self) -> int:
