@@ -1,5 +1,6 @@
 """Messages declared once: a dataclass whose annotations are its wire format, compiled to an encoder and a decoder per version.
 
+    @dataclass(frozen=True, slots=True, kw_only=True)
     class InitProducerIdRequest(Request[InitProducerIdResponse]):  # the response says which API_KEY
         transactional_id: str | None                      # nullable string, compact where the version is flexible
         transaction_timeout_ms: Int32
@@ -16,12 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-import typing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from types import NoneType
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionError
@@ -106,21 +106,7 @@ def tagged(tag: int, *, since: int) -> _Versions:
 IGNORABLE = "ignorable"
 
 
-@typing.dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
-class _MessageType(type):
-    """Makes each subclass of Message a frozen dataclass with keyword arguments and slots."""
-
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
-        plain: type[Any] = super().__new__(cls, name, bases, namespace)
-        if "__slots__" in namespace:  # a base class, or what dataclass() makes of `plain`
-            return plain
-        made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(plain)
-        if "__classcell__" in namespace:
-            namespace["__classcell__"].cell_contents = made  # the class that super() means in its methods
-        return made
-
-
-class Message(metaclass=_MessageType):
+class Message:
     """Base of requests, responses and the structures inside them. Responses set API_KEY."""
 
     __slots__ = ()
@@ -220,7 +206,7 @@ class _Field(NamedTuple):
 def _fields(cls: type[Message]) -> list[_Field]:
     hints = get_type_hints(cls, include_extras=True)
     fields = []
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         hint = hints[field.name]
         marks = getattr(hint, "__metadata__", ())
         versions = next((mark for mark in marks if isinstance(mark, _Versions)), _Versions())
@@ -322,7 +308,7 @@ def _nullable(structure: FieldCodec) -> FieldCodec:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    if NoneType not in get_args(hint):
+    if get_origin(hint) not in (Union, UnionType):
         return hint, False
     (inner,) = (part for part in get_args(hint) if part is not NoneType)
     return inner, True

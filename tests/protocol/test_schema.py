@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import pytest
 
@@ -13,10 +14,11 @@ from spark_kafka_sink.protocol.primitives import Writer
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int8, Int16, Message, between, since, tagged, until
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Example(Message):
     """Versions 0 to 5 of this one; flexible from 2."""
 
-    API_KEY = ApiKey.INIT_PRODUCER_ID
+    API_KEY: ClassVar = ApiKey.INIT_PRODUCER_ID
 
     always: Int8
     late: Annotated[Int8, since(1)] = 5
@@ -57,14 +59,16 @@ def test_unknown_tags_are_skipped() -> None:
     assert Example.decode(4, bytes.fromhex("0105" + "01" + "00" + "02" + "030101" + "0903aabbcc")) == Example(always=1, flag=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Element(Message):
     number: Int16
     name: str
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Several(Message):
-    API_KEY = ApiKey.INIT_PRODUCER_ID
+    API_KEY: ClassVar = ApiKey.INIT_PRODUCER_ID
 
     elements: tuple[Element, ...]
 
@@ -133,12 +137,14 @@ def test_errors_name_the_message_and_version() -> None:
         Example.decode(0, bytes.fromhex("01" + "08" + "00000000" + "ffffffff" + "00"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inner(Message):
     number: Int16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outer(Message):
-    API_KEY = ApiKey.INIT_PRODUCER_ID
+    API_KEY: ClassVar = ApiKey.INIT_PRODUCER_ID
 
     inner: Inner | None = None
     hint: Annotated[Inner | None, tagged(0, since=2), IGNORABLE] = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -11,26 +12,30 @@ from spark_kafka_sink.protocol.primitives import Reader
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since, tagged
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersion(Message):
     api_key: Int16
     min_version: Int16
     max_version: Int16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedFeatureKey(Message):
     name: str
     min_version: Int16
     max_version: Int16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinalizedFeatureKey(Message):
     name: str
     max_version_level: Int16
     min_version_level: Int16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsResponse(Message):
-    API_KEY = ApiKey.API_VERSIONS
+    API_KEY: ClassVar = ApiKey.API_VERSIONS
 
     error_code: Int16 = 0
     api_keys: tuple[ApiVersion, ...] = ()
@@ -48,13 +53,14 @@ class ApiVersionsResponse(Message):
         mock broker has no valid version: then only the error is read.
         """
         if version == 0 or Reader(reader.rest()).int16() != Errors.UNSUPPORTED_VERSION.number:
-            return super().read(version, reader)
+            return super(ApiVersionsResponse, cls).read(version, reader)
         try:
             return cls.decode(0, reader.take(reader.remaining()))
         except ProtocolError:
             return cls(error_code=Errors.UNSUPPORTED_VERSION.number)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
     client_software_name: Annotated[str, since(3), IGNORABLE] = ""
     client_software_version: Annotated[str, since(3), IGNORABLE] = ""

@@ -5,8 +5,9 @@ A request for a broker's settings, such as transaction.max.timeout.ms, goes to t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int8, Int16, Int32, Message, Request, since
@@ -17,12 +18,14 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsSynonym(Message):
     name: str
     value: str | None = None
     source: Int8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResourceResult(Message):
     name: str
     value: str | None  # None if sensitive
@@ -34,6 +37,7 @@ class DescribeConfigsResourceResult(Message):
     documentation: Annotated[str | None, since(3), IGNORABLE] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResult(Message):
     error_code: Int16 = 0
     error_message: str | None = None
@@ -42,19 +46,22 @@ class DescribeConfigsResult(Message):
     configs: tuple[DescribeConfigsResourceResult, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResponse(Message):
-    API_KEY = ApiKey.DESCRIBE_CONFIGS
+    API_KEY: ClassVar = ApiKey.DESCRIBE_CONFIGS
 
     throttle_time_ms: Int32 = 0
     results: tuple[DescribeConfigsResult, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResource(Message):
     resource_type: Int8
     resource_name: str
     configuration_keys: tuple[str, ...] | None = None  # None: all
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: bool = False

@@ -5,13 +5,15 @@ Up to version 5 a group that does not exist is described as dead, without an err
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.permissions import AUTHORIZED_OPERATIONS_OMITTED
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Message, Request, since
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroupMember(Message):
     member_id: str
     group_instance_id: Annotated[str | None, since(4), IGNORABLE] = None
@@ -21,6 +23,7 @@ class DescribedGroupMember(Message):
     member_assignment: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup(Message):
     error_code: Int16 = 0
     group_id: str
@@ -31,13 +34,15 @@ class DescribedGroup(Message):
     authorized_operations: Annotated[Int32, since(3)] = AUTHORIZED_OPERATIONS_OMITTED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsResponse(Message):
-    API_KEY = ApiKey.DESCRIBE_GROUPS
+    API_KEY: ClassVar = ApiKey.DESCRIBE_GROUPS
 
     throttle_time_ms: Annotated[Int32, since(1), IGNORABLE] = 0
     groups: tuple[DescribedGroup, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
     groups: tuple[str, ...]
     include_authorized_operations: Annotated[bool, since(3)] = False

@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.schema import Int16, Int32, Int64, Message, Request
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState(Message):
     producer_id: Int64
     producer_epoch: Int32
@@ -17,6 +21,7 @@ class ProducerState(Message):
     current_txn_start_offset: Int64 = -1  # -1: no transaction is open
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResponse(Message):
     partition_index: Int32
     error_code: Int16 = 0
@@ -24,22 +29,26 @@ class PartitionResponse(Message):
     active_producers: tuple[ProducerState, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse(Message):
     name: str
     partitions: tuple[PartitionResponse, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeProducersResponse(Message):
-    API_KEY = ApiKey.DESCRIBE_PRODUCERS
+    API_KEY: ClassVar = ApiKey.DESCRIBE_PRODUCERS
 
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicResponse, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest(Message):
     name: str
     partition_indexes: tuple[Int32, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeProducersRequest(Request[DescribeProducersResponse]):
     topics: tuple[TopicRequest, ...]

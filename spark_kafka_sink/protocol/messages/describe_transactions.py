@@ -4,15 +4,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.schema import Int16, Int32, Int64, Message, Request
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicData(Message):
     topic: str
     partitions: tuple[Int32, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransactionsResponseState(Message):
     error_code: Int16 = 0
     transactional_id: str
@@ -24,12 +29,14 @@ class DescribeTransactionsResponseState(Message):
     topics: tuple[TopicData, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransactionsResponse(Message):
-    API_KEY = ApiKey.DESCRIBE_TRANSACTIONS
+    API_KEY: ClassVar = ApiKey.DESCRIBE_TRANSACTIONS
 
     throttle_time_ms: Int32 = 0
     transaction_states: tuple[DescribeTransactionsResponseState, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransactionsRequest(Request[DescribeTransactionsResponse]):
     transactional_ids: tuple[str, ...]

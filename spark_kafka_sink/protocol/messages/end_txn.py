@@ -7,7 +7,8 @@ transaction.version is 2.
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since
@@ -15,8 +16,9 @@ from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Mes
 LAST_END_TXN_BEFORE_V2 = 4
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnResponse(Message):
-    API_KEY = ApiKey.END_TXN
+    API_KEY: ClassVar = ApiKey.END_TXN
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -24,6 +26,7 @@ class EndTxnResponse(Message):
     producer_epoch: Annotated[Int16, since(5), IGNORABLE] = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnRequest(Request[EndTxnResponse]):
     transactional_id: str
     producer_id: Int64

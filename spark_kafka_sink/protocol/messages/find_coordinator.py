@@ -8,8 +8,9 @@ version is known; `of` reads both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -26,6 +27,7 @@ class KeyType(IntEnum):
     TRANSACTION = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinator(Message):
     key: str
     node_id: Int32 = -1
@@ -35,8 +37,9 @@ class Coordinator(Message):
     error_message: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorResponse(Message):
-    API_KEY = ApiKey.FIND_COORDINATOR
+    API_KEY: ClassVar = ApiKey.FIND_COORDINATOR
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, until(3)] = 0
@@ -60,6 +63,7 @@ class FindCoordinatorResponse(Message):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
     """Has the key in both forms; the version decides which one is sent. Several keys need version 4."""
 
@@ -83,4 +87,4 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
             raise UnsupportedVersionError(
                 f"FindCoordinatorRequest v{version} cannot carry key={self.key!r} with coordinator_keys={self.coordinator_keys!r}"
             )
-        return super().encode(version)
+        return super(FindCoordinatorRequest, self).encode(version)

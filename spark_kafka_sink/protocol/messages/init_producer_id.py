@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.schema import Int16, Int32, Int64, Message, Request, since
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdResponse(Message):
-    API_KEY = ApiKey.INIT_PRODUCER_ID
+    API_KEY: ClassVar = ApiKey.INIT_PRODUCER_ID
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -17,6 +19,7 @@ class InitProducerIdResponse(Message):
     producer_epoch: Int16 = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdRequest(Request[InitProducerIdResponse]):
     transactional_id: str | None = None
     transaction_timeout_ms: Int32

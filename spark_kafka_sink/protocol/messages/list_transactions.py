@@ -5,20 +5,23 @@ Each broker lists the ids that it coordinates and that the user may describe, so
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.schema import Int16, Int32, Int64, Message, Request, since
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactionsResponseState(Message):
     transactional_id: str
     producer_id: Int64
     transaction_state: str  # Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactionsResponse(Message):
-    API_KEY = ApiKey.LIST_TRANSACTIONS
+    API_KEY: ClassVar = ApiKey.LIST_TRANSACTIONS
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -26,6 +29,7 @@ class ListTransactionsResponse(Message):
     transaction_states: tuple[ListTransactionsResponseState, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactionsRequest(Request[ListTransactionsResponse]):
     """Filters that are empty, negative or null let everything through."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 from uuid import UUID
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -11,6 +12,7 @@ from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Message, Request, between, since
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponseBroker(Message):
     node_id: Int32
     host: str
@@ -18,6 +20,7 @@ class MetadataResponseBroker(Message):
     rack: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponsePartition(Message):
     error_code: Int16 = 0
     partition_index: Int32
@@ -28,6 +31,7 @@ class MetadataResponsePartition(Message):
     offline_replicas: Annotated[tuple[Int32, ...], since(5), IGNORABLE] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponseTopic(Message):
     error_code: Int16 = 0
     name: str | None
@@ -37,8 +41,9 @@ class MetadataResponseTopic(Message):
     topic_authorized_operations: Annotated[Int32, since(8)] = AUTHORIZED_OPERATIONS_OMITTED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponse(Message):
-    API_KEY = ApiKey.METADATA
+    API_KEY: ClassVar = ApiKey.METADATA
 
     throttle_time_ms: Int32 = 0
     brokers: tuple[MetadataResponseBroker, ...] = ()
@@ -49,11 +54,13 @@ class MetadataResponse(Message):
     error_code: Annotated[Int16, since(13), IGNORABLE] = 0  # REBOOTSTRAP_REQUIRED (KIP-1102)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequestTopic(Message):
     topic_id: Annotated[UUID, since(10), IGNORABLE] = ZERO_UUID
     name: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest(Request[MetadataResponse]):
     topics: tuple[MetadataRequestTopic, ...] | None  # None: all topics; empty: the brokers only
     allow_auto_topic_creation: bool = True

@@ -9,7 +9,8 @@ before the version is known; `of` reads both. Null as topics means all topics of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -20,6 +21,7 @@ FIRST_VERSION_WITH_GROUPS = 8
 NO_OFFSET = -1  # of a requested partition without a committed offset
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponsePartition(Message):
     partition_index: Int32
     committed_offset: Int64 = NO_OFFSET
@@ -28,19 +30,22 @@ class OffsetFetchResponsePartition(Message):
     error_code: Int16 = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponseTopic(Message):
     name: str
     partitions: tuple[OffsetFetchResponsePartition, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponseGroup(Message):
     group_id: str
     topics: tuple[OffsetFetchResponseTopic, ...] = ()
     error_code: Int16 = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponse(Message):
-    API_KEY = ApiKey.OFFSET_FETCH
+    API_KEY: ClassVar = ApiKey.OFFSET_FETCH
 
     throttle_time_ms: Annotated[Int32, since(3), IGNORABLE] = 0
     topics: Annotated[tuple[OffsetFetchResponseTopic, ...], until(7)] = ()
@@ -54,11 +59,13 @@ class OffsetFetchResponse(Message):
         return OffsetFetchResponseGroup(group_id=group_id, topics=self.topics, error_code=self.error_code)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequestTopic(Message):
     name: str
     partition_indexes: tuple[Int32, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequestGroup(Message):
     group_id: str
     member_id: Annotated[str | None, since(9), IGNORABLE] = None
@@ -66,6 +73,7 @@ class OffsetFetchRequestGroup(Message):
     topics: tuple[OffsetFetchRequestTopic, ...] | None  # None: all
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest(Request[OffsetFetchResponse]):
     """Has the group in both forms; the version decides which one is sent. Several groups need version 8."""
 
@@ -101,4 +109,4 @@ class OffsetFetchRequest(Request[OffsetFetchResponse]):
                 f"OffsetFetchRequest v{version} cannot carry group_id={self.group_id!r}"
                 f" with groups={[group.group_id for group in self.groups]!r}"
             )
-        return super().encode(version)
+        return super(OffsetFetchRequest, self).encode(version)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 from uuid import UUID
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -17,11 +17,13 @@ from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Mes
 LAST_PRODUCE_BEFORE_V2 = 11
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchIndexAndErrorMessage(Message):
     batch_index: Int32  # of the record, within its batch
     batch_index_error_message: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderIdAndEpoch(Message):
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
@@ -30,6 +32,7 @@ class LeaderIdAndEpoch(Message):
 NO_LEADER = LeaderIdAndEpoch()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProduceResponse(Message):
     index: Int32
     error_code: Int16 = 0
@@ -41,12 +44,14 @@ class PartitionProduceResponse(Message):
     current_leader: Annotated[LeaderIdAndEpoch, tagged(0, since=10), IGNORABLE] = NO_LEADER
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProduceResponse(Message):
     name: Annotated[str, until(12), IGNORABLE] = ""
     topic_id: Annotated[UUID, since(13), IGNORABLE] = ZERO_UUID
     partition_responses: tuple[PartitionProduceResponse, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEndpoint(Message):
     node_id: Int32
     host: str
@@ -54,19 +59,22 @@ class NodeEndpoint(Message):
     rack: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse(Message):
-    API_KEY = ApiKey.PRODUCE
+    API_KEY: ClassVar = ApiKey.PRODUCE
 
     responses: tuple[TopicProduceResponse, ...]
     throttle_time_ms: Int32 = 0
     node_endpoints: Annotated[tuple[NodeEndpoint, ...], tagged(0, since=10), IGNORABLE] = ()  # of the current_leaders (KIP-951)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProduceData(Message):
     index: Int32
     records: Records = field(repr=False)  # rows must not be logged
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProduceData(Message):
     """Has name and id; the version decides which one is sent."""
 
@@ -75,6 +83,7 @@ class TopicProduceData(Message):
     partition_data: tuple[PartitionProduceData, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest(Request[ProduceResponse]):
     transactional_id: str | None = None
     acks: Int16

@@ -7,7 +7,8 @@ the finalized feature transaction.version is 2; otherwise AddOffsetsToTxn has to
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitResponseTopic
@@ -16,13 +17,15 @@ from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Mes
 LAST_OFFSET_COMMIT_BEFORE_V2 = 4
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitResponse(Message):
-    API_KEY = ApiKey.TXN_OFFSET_COMMIT
+    API_KEY: ClassVar = ApiKey.TXN_OFFSET_COMMIT
 
     throttle_time_ms: Int32 = 0
     topics: tuple[OffsetCommitResponseTopic, ...]  # as that of OffsetCommit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitRequestPartition(Message):
     partition_index: Int32
     committed_offset: Int64
@@ -30,11 +33,13 @@ class TxnOffsetCommitRequestPartition(Message):
     committed_metadata: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitRequestTopic(Message):
     name: str
     partitions: tuple[TxnOffsetCommitRequestPartition, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
     transactional_id: str
     group_id: str
