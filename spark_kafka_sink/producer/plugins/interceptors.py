@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Protocol, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
