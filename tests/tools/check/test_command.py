@@ -224,9 +224,8 @@ def test_a_look_up_that_hangs_ends_in_time() -> None:
             hangs.wait(LIMIT_S)
         return resolve("127.0.0.1", port)
 
-    clock = Clock()
-    servers = [("hangs", 9092), ("other", free_port())]
-    late, refused = make_contacts(servers, clock.now_ms() + 400, network_config(), None, clock, resolve_host)
+    clock, config, servers = Clock(), network_config(), [("hangs", 9092), ("other", free_port())]
+    late, refused = make_contacts(servers, clock.now_ms() + 400, config, None, clock, resolve_host)
     hangs.set()
     assert (late.stage, str(late.error)) == (Stage.NAME, "[KAFKA_NETWORK] no answer within 400 ms")
     assert refused.stage is Stage.REACH
