@@ -12,7 +12,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
-from spark_kafka_sink.sink.task import Task
 
 
 class TaskTimes(NamedTuple):
@@ -78,15 +77,6 @@ class KafkaCommitMessage(WriterCommitMessage):
     dead_lettered_by_reason: tuple[tuple[str, int], ...] = ()
     found_abort: bool = False  # the task ended without its rows, as it found that its driver had aborted the write
     schemas: tuple[SchemaUse, ...] = ()  # that keys and values were encoded with
-
-    @classmethod
-    def of_aborted(cls, task: Task) -> KafkaCommitMessage:
-        """The report of a task that ended without its rows, as the driver has aborted the write. A commit with it fails.
-
-        query.stop() makes the driver abort, and Spark kills the tasks then, unless foreachBatch has set another job group. If the
-        task failed instead, Spark would log stack traces and run it again for nothing.
-        """
-        return cls(task.partition, task.attempt, task.query_id, task.batch_id, found_abort=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the values without names, and ranges and times as plain tuples: a driver may receive thousands of messages with

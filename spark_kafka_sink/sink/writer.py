@@ -76,7 +76,7 @@ class _KafkaWriter:
             return self._write_at_least_once(iterator)
         except WriteAbortedError as error:
             logger.info("= %s: %s", Task.current(), error)
-            return KafkaCommitMessage.of_aborted(Task.current())
+            return _found_abort(Task.current())
         except KafkaError as error:
             from spark_kafka_sink.sink.broker_contact import remember_failure
 
@@ -155,6 +155,15 @@ class _KafkaWriter:
         from spark_kafka_sink.sink.exactly_once_commit import abort_version
 
         abort_version(self.plan)
+
+
+def _found_abort(task: Task) -> KafkaCommitMessage:
+    """Report that the task ended without its rows, as the driver has aborted the write. A commit with such a report fails.
+
+    query.stop() makes the driver abort, and Spark kills the tasks then, unless foreachBatch has set another job group. If the
+    task failed instead, Spark would log stack traces and run it again for nothing.
+    """
+    return KafkaCommitMessage(task.partition, task.attempt, task.query_id, task.batch_id, found_abort=True)
 
 
 @contextlib.contextmanager
