@@ -311,8 +311,7 @@ class Transactions(IdempotentManager):
 
     def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
         if isinstance(request, EndTxnHandler) and self._had_nothing_to_end(request, problem):
-            self.transaction_ended(None)
-            request.settle()
+            self._end_what_may_begin(request)
             return
         if self._may_have_met_control_records(request, problem):
             self.requests.retry(request)
@@ -344,6 +343,14 @@ class Transactions(IdempotentManager):
         """Whether an abort has ended because its transaction had not begun, which this producer could not know."""
         return not request.commits and not self._open.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
+    def _end_what_may_begin(self, request: EndTxnHandler) -> None:
+        """The request whose loss left it open whether the transaction had begun may still come: the next epoch refuses it."""
+        if self._version.is_v2 or not self._can_raise_epoch():
+            self.transaction_ended(None)
+            request.settle()
+        else:
+            self._raise_epoch_instead(request)
+
     def _may_have_met_control_records(self, request: TxnRequestHandler, problem: Problem) -> bool:
         """Whether an abort is repeated that took its producer for fenced.
 
@@ -359,11 +366,15 @@ class Transactions(IdempotentManager):
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
         if isinstance(request, EndTxnHandler) and effect is Effect.ABORTABLE_BY_BUMP:
             # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
-            call, request.call = request.call, None
-            self._open, self.last_error = OpenTransaction(), None
-            self._raise_epoch(call)
+            self._raise_epoch_instead(request)
         elif isinstance(request, EndTxnHandler | FindCoordinatorHandler) and request.group is None:
             self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
+
+    def _raise_epoch_instead(self, request: TxnRequestHandler) -> None:
+        """In place of ending the transaction. The call that asked for the end waits for the epoch."""
+        call, request.call = request.call, None
+        self._open, self.last_error = OpenTransaction(), None
+        self._raise_epoch(call)
 
     # STATE
 
@@ -390,12 +401,15 @@ class Transactions(IdempotentManager):
 
         In version 2 the end of the transaction raises it.
         """
-        coordinator = self.requests.coordinators.get(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
-        if self._version.is_v2 or self._version.can_raise_epoch(coordinator):
+        if self._version.is_v2 or self._can_raise_epoch():
             self._must_raise_epoch |= not self._version.is_v2
             self.become_abortable(error)
         else:
             self.become_fatal(error)
+
+    def _can_raise_epoch(self) -> bool:
+        coordinator = self.requests.coordinators.get(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
+        return self._version.can_raise_epoch(coordinator)
 
     @property
     def has_open_transaction(self) -> bool:

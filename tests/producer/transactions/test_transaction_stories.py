@@ -11,6 +11,7 @@ from spark_kafka_sink.errors import FatalProducerError, ProducerFencedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.producer.simulated_cluster import Fate
 from tests.producer.transactions.transaction_steps import (
+    Answer,
     Begin,
     Behave,
     End,
@@ -23,7 +24,7 @@ from tests.producer.transactions.transaction_steps import (
     Write,
 )
 from tests.producer.transactions.transaction_stories import Story
-from tests.producer.transactions.transactional_application import Application
+from tests.producer.transactions.transactional_application import ID, Application
 from tests.producer.transactions.written_transactions import KnownOutcome
 
 levels = pytest.mark.parametrize("level", [1, 2], ids=["TV1", "TV2"])
@@ -176,6 +177,17 @@ def test_an_abort_of_what_another_may_have_committed_is_not_reported_as_one(leve
     forgotten = Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
     application = play(level, Begin(), TWO_PARTITIONS, End.OTHERS_COMMIT_OWN_ABORT, forgotten)
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
+
+
+def test_a_request_that_may_still_begin_a_transaction_finds_another_epoch() -> None:
+    """AddPartitionsToTxn got lost, and its coordinator knew of nothing to abort. If the request had come after that, what it
+    began would have stayed open, and its time-out would have fenced the producer in a later transaction."""
+    lost = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, Fate.LOSE_REQUESTS)
+    too_large = Write([(1, 5000)], singly=True)
+    story = (lost, Begin(), Write([(1, 0)]), Answer(), too_large, End.COMMIT, Begin(), TWO_PARTITIONS, End.COMMIT)
+    application = play(1, *story, max_request_size=2000)
+    assert outcomes(application) == [KnownOutcome.ABORTED, KnownOutcome.COMMITTED]
+    assert application.cluster.transactions.transactions[ID].epoch == 2  # one of them is that of the application's recovery
 
 
 @pytest.mark.parametrize("end", [End.ABORT, End.COMMIT], ids=lambda end: end.name)
