@@ -196,7 +196,7 @@ def test_rows_of_a_call_that_ran_out_of_memory_on_its_way(broker: FakeBroker) ->
 def test_a_call_that_raises_before_it_queues_a_row_leaves_the_transaction_as_it_was(
     broker: FakeBroker, columns: dict[str, pa.Array], error: type[KafkaError]
 ) -> None:
-    producer = open_producer(broker, max_request_size=1000, max_block_ms=200)
+    producer = open_producer(broker, max_request_size=1000, max_block_ms=1000)
     with pytest.raises(error):
         producer.send_columns("orders", **columns)
     goes_on(producer, broker)
