@@ -23,7 +23,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Part, RecordsOwner
-from spark_kafka_sink.producer.plugins.interceptors import InterceptedOwner, Interceptors
+from spark_kafka_sink.producer.plugins.interceptors import InterceptedOwner, Interceptors, metadata_of_rows
 from spark_kafka_sink.producer.producer_record import HEADERS_MAP, Callback, ProducerColumns, RecordDetails, RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns
@@ -217,7 +217,7 @@ class RecordBundle:
             self._waiters.wake_all_locked()
         if self.callbacks:
             assert self._columns is not None
-            self._call_back(part.rows, part.metadata(base_offset, log_append_time_ms, self._columns), repeat(None))
+            self._call_back(part.rows, metadata_of_rows(part, base_offset, log_append_time_ms, self._columns), repeat(None))
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
         own = {int(part.rows[at]): each for at, each in part.errors_of_rows(record_errors).items()}
@@ -305,7 +305,8 @@ class RecordBundle:
         """Where an acknowledged row was written."""
         assert self._columns is not None
         part, base_offset, log_append_time_ms = self._acknowledgements[self._outcome_of(row)]
-        return next(part.metadata(base_offset, log_append_time_ms, self._columns, int(np.argmax(part.rows == row))))
+        at = int(np.argmax(part.rows == row))
+        return next(metadata_of_rows(part, base_offset, log_append_time_ms, self._columns, at))
 
 
 def failed_record(
