@@ -415,7 +415,7 @@ def passes_outside(query: Query) -> Finding | None:
 
 @finding_rule(
     "commits take long",
-    "transactionalIdPrefix",
+    "df.coalesce",
     f"With exactly-once, commits take {percent(LONG_COMMITS)} of the time.",
     takes_few_rows=False,
 )
@@ -424,7 +424,7 @@ def commits_take_long(query: Query) -> Finding | None:
     if not part >= LONG_COMMITS or not query.is_exactly_once:
         return None
     text = f"Committing transactions takes {percent(part)} of the time, one for each task ({rounded(query.totals.most_tasks)})"
-    return Finding(1 + part, text, "write with fewer Spark partitions (df.coalesce), which share a transactionalIdPrefix")
+    return Finding(1 + part, text, "write with fewer Spark partitions (df.coalesce)")
 
 
 @finding_rule(
