@@ -43,7 +43,7 @@ from spark_kafka_sink.tools.check.results import CheckResult, Light, number_in_s
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, CheckedTopic, judge_topic
 from spark_kafka_sink.tools.words import count
 
-# Since the beginning.
+# Ends of the phases, in milliseconds since the check began.
 SERVERS_END_MS = 6_000
 BROKERS_END_MS = 11_000
 REGISTRY_END_MS = 15_000
