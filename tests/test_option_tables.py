@@ -10,7 +10,7 @@ from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.option_tables import HEADINGS, markdown_table, option_table
 
 
-def test_every_option_has_one_sentence_and_one_row() -> None:
+def test_every_option_has_one_row_whose_text_ends_with_a_full_stop() -> None:
     rows = option_table()
     assert len({(row.section, row.key) for row in rows}) == len(rows)
     assert {row.section for row in rows} == set(HEADINGS)

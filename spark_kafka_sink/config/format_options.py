@@ -105,39 +105,54 @@ def read_subject(name: str) -> str:
     return name
 
 
+# What options of the key and of the value do, which is the same.
+_FORMAT_DOC = (
+    "binary: the {part} is bytes or a string, written as it is. avro: a struct, or any other type that Avro has, is encoded with"
+    " a schema of the registry. framed: bytes or strings that are encoded already get the frame of a registered schema; they are"
+    " not checked."
+)
+SCHEMA_DOC = "The {part}'s schema: latest, a version of the subject (3), an id (id:42), or the text of an Avro schema. Not set: "
+_DERIVED_SCHEMA_DOC = f"{SCHEMA_DOC}derived from the DataFrame. framed needs it, and takes no text."
+SUBJECT_DOC = "The {part}'s subject in the registry. Not set: as {part}.subject.name.strategy names it, topic-{part} by default."
+RECORD_NAME_DOC = (
+    "Name of the record in a schema derived from a {part} of type struct. Not set: topLevelRecord, as Spark's to_avro names it."
+)
+RECORD_NAMESPACE_DOC = "Namespace of the record in a schema derived from a {part} of type struct."
+_MESSAGE_DOC = (
+    "framed with a Protobuf schema: the position of the {part}'s message in its file, and after commas of messages nested in it,"
+    " such as 1,0. Not set: the first message."
+)
+
+
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # SinkOptions has these methods, which cost time to make
 class FormatOptions:
     """Checked options. An attribute is named as the key."""
 
     # fmt: off
     value_format: str = option("valueFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True,
-        doc="binary: the value is bytes or a string, written as it is. avro: a struct, or any other type that Avro has, is "
-            "encoded with a schema of the registry. framed: bytes or strings that are encoded already get the frame of a "
-            "registered schema; they are not checked.")
+        doc=_FORMAT_DOC.format(part=VALUE_PART))
     key_format: str = option("keyFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True,
-        doc="The same for the key.")
+        doc=_FORMAT_DOC.format(part=KEY_PART))
     value_schema: SchemaReference | None = option("valueSchema", SCHEMA, default=None, non_empty=True, convert=read_reference,
-        doc="The value's schema: latest, a version of the subject (3), an id (id:42), or the text of an Avro schema. Not set: "
-            "derived from the DataFrame. framed needs it, and takes no text.")
+        doc=_DERIVED_SCHEMA_DOC.format(part=VALUE_PART))
     key_schema: SchemaReference | None = option("keySchema", SCHEMA, default=None, non_empty=True, convert=read_reference,
-        doc="The same for the key.")
+        doc=_DERIVED_SCHEMA_DOC.format(part=KEY_PART))
     value_subject: str | None = option("valueSubject", STRING, default=None, non_empty=True, convert=read_subject,
-        doc="The value's subject in the registry. Not set: as value.subject.name.strategy names it, topic-value by default.")
+        doc=SUBJECT_DOC.format(part=VALUE_PART))
     key_subject: str | None = option("keySubject", STRING, default=None, non_empty=True, convert=read_subject,
-        doc="The key's subject in the registry. Not set: as key.subject.name.strategy names it, topic-key by default.")
+        doc=SUBJECT_DOC.format(part=KEY_PART))
     value_record_name: str | None = option("valueRecordName", STRING, default=None, non_empty=True,
-        doc="Name of the record in a derived schema. Not set: topLevelRecord, as Spark's to_avro names it.")
+        doc=RECORD_NAME_DOC.format(part=VALUE_PART))
     value_record_namespace: str | None = option("valueRecordNamespace", STRING, default=None, non_empty=True,
-        doc="Namespace of the record in a derived schema.")
+        doc=RECORD_NAMESPACE_DOC.format(part=VALUE_PART))
     key_record_name: str | None = option("keyRecordName", STRING, default=None, non_empty=True,
-        doc="The same for a key that is a struct.")
+        doc=RECORD_NAME_DOC.format(part=KEY_PART))
     key_record_namespace: str | None = option("keyRecordNamespace", STRING, default=None, non_empty=True,
-        doc="The same for a key that is a struct.")
+        doc=RECORD_NAMESPACE_DOC.format(part=KEY_PART))
     value_message: tuple[int, ...] | None = option("valueMessage", STRING, default=None, non_empty=True, convert=_message,
-        doc="framed with a Protobuf schema: the position of the message in its file, and after commas of messages nested in it, "
-            "such as 1,0. Not set: the first message.")
+        doc=_MESSAGE_DOC.format(part=VALUE_PART))
     key_message: tuple[int, ...] | None = option("keyMessage", STRING, default=None, non_empty=True, convert=_message,
-        doc="The same for the key.")
+        doc=_MESSAGE_DOC.format(part=KEY_PART))
     truncate_timestamps: bool = option("truncateTimestamps", BOOLEAN, default=False,
         doc="avro with a schema that has timestamp-millis: true cuts fractions of a millisecond off, as to_avro does. false: "
             "such a row follows onInvalidRecord.")
@@ -153,7 +168,7 @@ class PartOptions(NamedTuple):
     """What the options say of one part.
 
     Args:
-        part: KEY or VALUE.
+        part: KEY_PART or VALUE_PART.
         format: AVRO or FRAMED.
         schema: None: it is derived from the column.
         subject: None: a strategy names it.

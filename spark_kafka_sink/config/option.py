@@ -1,4 +1,4 @@
-"""What an option is: its key, its type, its default, the allowed values and one sentence of documentation.
+"""What an option is: its key, its type, its default, the allowed values and some sentences of documentation.
 
 An option is a field of a dataclass: `linger_ms: int = option("linger.ms", LONG, default=5, at_least=0, doc="…")`. `rows_of`
 returns the Options of such a class; reading values, their error texts and the printed tables (option_tables.py) all use these.

@@ -45,6 +45,10 @@ USER_INFO, FROM_URL = "USER_INFO", "URL"
 STATIC_TOKEN, OAUTH_TOKEN = "STATIC_TOKEN", "OAUTHBEARER"
 TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = "TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"
 _STRATEGIES = (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME)
+_STRATEGY_DOC = (
+    "Name of the {part}'s subject: TopicNameStrategy (topic-{part}), RecordNameStrategy (the record's full name) or"
+    " TopicRecordNameStrategy (topic-record), with or without a package."
+)
 
 _ESCAPE_HINT = " (in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F)"
 
@@ -176,10 +180,9 @@ class RegistryConfig:
     normalize_schemas: bool = option("normalize.schemas", BOOLEAN, default=False,
         doc="Have the registry normalize a schema when it is registered or looked up.")
     key_subject_name_strategy: str = option("key.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_strategy,
-        doc="Name of the key's subject: TopicNameStrategy (topic-key), RecordNameStrategy (the record's full name) or "
-            "TopicRecordNameStrategy (topic-record), with or without a package.")
+        doc=_STRATEGY_DOC.format(part="key"))
     value_subject_name_strategy: str = option("value.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_strategy,
-        doc="The same for the value.")
+        doc=_STRATEGY_DOC.format(part="value"))
 
     # login
     basic_auth_credentials_source: str | None = option("basic.auth.credentials.source", STRING, default=None,

@@ -13,9 +13,15 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.config.format_options import (
     AVRO,
+    KEY_PART,
     LATEST,
     PARTS_WITH_FORMAT,
+    RECORD_NAME_DOC,
+    RECORD_NAMESPACE_DOC,
     SCHEMA,
+    SCHEMA_DOC,
+    SUBJECT_DOC,
+    VALUE_PART,
     PartOptions,
     SchemaReference,
     read_reference,
@@ -25,6 +31,8 @@ from spark_kafka_sink.config.option import BOOLEAN, STRING, Option, conceal, joi
 from spark_kafka_sink.config.registry_config import URL_KEY, RegistryConfig
 from spark_kafka_sink.errors import ConfigError
 
+_DERIVED_SCHEMA_DOC = f"{SCHEMA_DOC}derived from the column's type, in send_columns and send_table; send needs it."
+
 
 @dataclass(frozen=True, slots=True)
 class SerializerConfig:
@@ -32,22 +40,21 @@ class SerializerConfig:
 
     # fmt: off
     value_schema: SchemaReference | None = option("value.schema", SCHEMA, default=None, non_empty=True, convert=read_reference,
-        doc="The value's schema: latest, a version of the subject (3), an id (id:42), or the text of an Avro schema. Not set: "
-            "derived from the column's type, in send_columns and send_table; send needs it.")
+        doc=_DERIVED_SCHEMA_DOC.format(part=VALUE_PART))
     key_schema: SchemaReference | None = option("key.schema", SCHEMA, default=None, non_empty=True, convert=read_reference,
-        doc="The same for the key.")
+        doc=_DERIVED_SCHEMA_DOC.format(part=KEY_PART))
     value_subject: str | None = option("value.subject", STRING, default=None, non_empty=True, convert=read_subject,
-        doc="The value's subject in the registry. Not set: as value.subject.name.strategy names it, topic-value by default.")
+        doc=SUBJECT_DOC.format(part=VALUE_PART))
     key_subject: str | None = option("key.subject", STRING, default=None, non_empty=True, convert=read_subject,
-        doc="The key's subject in the registry. Not set: as key.subject.name.strategy names it, topic-key by default.")
+        doc=SUBJECT_DOC.format(part=KEY_PART))
     value_record_name: str | None = option("value.record.name", STRING, default=None, non_empty=True,
-        doc="Name of the record in a derived schema. Not set: topLevelRecord.")
+        doc=RECORD_NAME_DOC.format(part=VALUE_PART))
     value_record_namespace: str | None = option("value.record.namespace", STRING, default=None, non_empty=True,
-        doc="Namespace of the record in a derived schema.")
+        doc=RECORD_NAMESPACE_DOC.format(part=VALUE_PART))
     key_record_name: str | None = option("key.record.name", STRING, default=None, non_empty=True,
-        doc="The same for a key that is a struct.")
+        doc=RECORD_NAME_DOC.format(part=KEY_PART))
     key_record_namespace: str | None = option("key.record.namespace", STRING, default=None, non_empty=True,
-        doc="The same for a key that is a struct.")
+        doc=RECORD_NAMESPACE_DOC.format(part=KEY_PART))
     truncate_timestamps: bool = option("truncate.timestamps", BOOLEAN, default=False,
         doc="true cuts fractions of a millisecond off where the schema has timestamp-millis; false: such a row is an error.")
     # fmt: on

@@ -83,6 +83,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9._~:@/+= -]+")
 FAIL_TASK, SKIP, DEAD_LETTER = OUTCOMES = ("fail", "skip", "deadLetter")
 KEEP_FIRST = "keepFirst"
 
+_OUTCOMES_DOC = "fail: the task fails. skip: the row is left out. deadLetter: it is written to deadLetterTopic."
+_RATE_DOC = "a job writes at most this times the number of tasks that run at once."
+
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions(FormatOptions):
@@ -121,20 +124,19 @@ class SinkOptions(FormatOptions):
             "delete old records.")
     on_record_too_large: str = option(
         "onRecordTooLarge", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True,
-        doc="What happens to a row that is larger than max.request.size or than the topic accepts. fail: the task fails. skip: "
-            "the row is left out. deadLetter: it is written to deadLetterTopic.")
+        doc=f"What happens to a row that is larger than max.request.size or than the topic accepts. {_OUTCOMES_DOC}")
     on_invalid_record: str = option(
         "onInvalidRecord", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True,
-        doc="The same for a row that cannot be written, such as one with a null topic, or that a broker rejects (INVALID_RECORD, "
-            "INVALID_TIMESTAMP).")
+        doc="What happens to a row that cannot be written, such as one with a null topic, or that a broker rejects "
+            f"(INVALID_RECORD, INVALID_TIMESTAMP). {_OUTCOMES_DOC}")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
         doc="Topic for rows that cannot be written: key, value and headers unchanged, plus headers that give the reason.")
     show_keys: bool = option("showKeys", BOOLEAN, default=True,
         doc="Show the beginning of a row's key in errors and warnings that name the row; false: only its size.")
     max_records_per_second: int | None = option("maxRecordsPerSecond", LONG, default=None, at_least=1,
-        doc="Maximum rows per second of each task; a job writes at most this times the number of tasks that run at once.")
+        doc=f"Maximum rows per second of each task; {_RATE_DOC}")
     max_bytes_per_second: int | None = option("maxBytesPerSecond", LONG, default=None, at_least=1,
-        doc="The same for bytes of keys, values and headers, before compression.")
+        doc=f"Maximum bytes per second of each task, of keys, values and headers before compression; {_RATE_DOC}")
     report_path: str | None = option("reportPath", STRING, default=None, non_empty=True,
         doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets, where the time went. "
             "`pykafka-sink report` draws a page from it.")

@@ -91,7 +91,7 @@ def test_a_warning_is_logged_once_in_a_process(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("written", ["deadletter", "deadLetter", " DEADLETTER "])
-def test_fates_are_read_in_any_case(written: str) -> None:
+def test_outcomes_are_read_in_any_case(written: str) -> None:
     options, problems = check(onRecordTooLarge=written, onInvalidRecord="Skip", deadLetterTopic="dead")
     assert problems == []
     assert (options.on_record_too_large, options.on_invalid_record) == ("deadLetter", "skip")

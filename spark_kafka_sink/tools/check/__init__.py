@@ -3,7 +3,7 @@
 command.py        arguments and exit codes
 inspection.py     all checks in order, each phase within its time
 contact.py        makes one connection to a server, step by step, and keeps what each step has found
-questions.py      asks the brokers about topics, groups and transactional ids, side by side
+asks.py           asks the brokers about topics, groups and transactional ids, side by side
 writing.py        --write: sends one record
 connections.py    judges names, servers, TLS, logins, versions, the cluster
 releases.py       which release of Kafka a broker's answer to ApiVersions tells

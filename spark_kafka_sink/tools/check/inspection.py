@@ -1,4 +1,4 @@
-"""All checks in order. Each phase ends at its time, whatever brokers do: servers, brokers that they tell of, questions, a record.
+"""All checks in order. Each phase ends at its time, whatever brokers do: servers, brokers that they tell of, asks, a record.
 
 Results are yielded as soon as a phase has ended, so that somebody who waits sees how far it is.
 """
@@ -27,7 +27,16 @@ from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.tls.connector import TlsConnector
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check import questions
+from spark_kafka_sink.tools.check.asks import (
+    CHECKED_ID,
+    GROUP,
+    MAY_WRITE,
+    TimedOutcome,
+    all_listed,
+    asks_about_prefix,
+    asks_about_topics,
+    timed_outcomes,
+)
 from spark_kafka_sink.tools.check.connections import Servers, judge_cluster, judge_contacts
 from spark_kafka_sink.tools.check.contact import Contact, Stage, make_contacts
 from spark_kafka_sink.tools.check.exactly_once import (
@@ -38,17 +47,16 @@ from spark_kafka_sink.tools.check.exactly_once import (
     judge_leftovers,
     judge_timeout,
 )
-from spark_kafka_sink.tools.check.questions import Answer
 from spark_kafka_sink.tools.check.results import CheckResult, Light, number_in_setting, red, yellow
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, CheckedTopic, judge_topic
 from spark_kafka_sink.tools.words import count
 
-# Since the beginning.
+# Ends of the phases, in milliseconds since the check began.
 SERVERS_END_MS = 6_000
 BROKERS_END_MS = 11_000
 REGISTRY_END_MS = 15_000
 REGISTRY_GRACE_MS = 500  # in which the registry's thread, whose time is over, says what it has waited for
-QUESTIONS_END_MS = REGISTRY_END_MS + REGISTRY_GRACE_MS
+ASKS_END_MS = REGISTRY_END_MS + REGISTRY_GRACE_MS
 RECORD_END_MS = 19_000
 MOST_BROKERS = 100  # that are connected to; each takes a thread
 WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write` at most: an interrupted check leaves it open for so long
@@ -86,7 +94,7 @@ class Inspection:
         yield from registry()
 
     def _start_with_registry(self) -> Callable[[], list[CheckResult]]:
-        """The schema registry is asked meanwhile, if it is needed. Returns what waits for its results, until QUESTIONS_END_MS."""
+        """The schema registry is asked meanwhile, if it is needed. Returns what waits for its results, until ASKS_END_MS."""
         if not self.options.has_format:
             return lambda: []
         from spark_kafka_sink.tools.check.registry import registry_results  # what it needs is imported only here
@@ -146,16 +154,16 @@ class Inspection:
         now_s, is_exactly_once = self.clock.wall_ms() / 1000, self.options.is_exactly_once
         return judge_contacts(contacts, servers, self._config, now_s, exactly_once=is_exactly_once)
 
-    # QUESTIONS
+    # ASKS
 
     def _ask(self, contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBroker]) -> Iterator[CheckResult]:
         reached = [each for each in contacts if each.stage is Stage.DONE]
         ids = [nodes[each.server].node_id for each in reached if each.server in nodes]
-        asks = questions.questions_about_topics(self._needs())
+        asks = asks_about_topics(self._needs())
         if self.options.is_exactly_once:
-            asks |= questions.questions_about_prefix(self._names, ids)
+            asks |= asks_about_prefix(self._names, ids)
         with RequestClient(ClusterAccess(self._reaching(reached), clock=self.clock)) as client:
-            found = questions.answers(client, asks, self._left_ms(QUESTIONS_END_MS))
+            found = timed_outcomes(client, asks, self._left_ms(ASKS_END_MS))
         written = self._write(found) if self.writes else None
         is_written = written is not None and written.light is Light.GREEN
         for topic, needs in self._needs().items():
@@ -194,8 +202,8 @@ class Inspection:
     def _given_timeout_ms(self) -> int | None:
         return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given else None
 
-    def _judge_prefix(self, found: Mapping[Hashable, Answer], *, is_written: bool) -> Iterator[CheckResult]:
-        described, may_write, group = (found[each] for each in (questions.CHECKED_ID, questions.MAY_WRITE, questions.GROUP))
+    def _judge_prefix(self, found: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> Iterator[CheckResult]:
+        described, may_write, group = (found[each] for each in (CHECKED_ID, MAY_WRITE, GROUP))
         is_described = described.value if isinstance(described.value, KafkaError) else True
         ms = (max(described.ms, may_write.ms), group.ms)
         prefix = CheckedPrefix(self._names, is_described, may_write.value, group.value, is_written, ms)
@@ -203,12 +211,12 @@ class Inspection:
         yield judge_groups(prefix)
         limit, default_ms = found[MAX_TIMEOUT], DEFAULT_LONGEST_TRANSACTION_MS
         yield judge_timeout(self._given_timeout_ms, limit.value, default_ms, limit.ms, is_written=is_written)
-        listed = questions.all_listed(found)
+        listed = all_listed(found)
         yield judge_leftovers(self._names, listed.value, listed.ms, may_describe=is_described is True)
 
     # A RECORD
 
-    def _write(self, found: Mapping[Hashable, Answer]) -> CheckResult:
+    def _write(self, found: Mapping[Hashable, TimedOutcome]) -> CheckResult:
         from spark_kafka_sink.tools.check import writing  # what a producer needs is imported only here
 
         topic = self.options.topic or ""
@@ -242,7 +250,7 @@ def _others(contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBro
     return others[:MOST_BROKERS], max(len(others) - MOST_BROKERS, 0)
 
 
-def _topic(name: str, needs: Needs, found: Mapping[Hashable, Answer], *, is_written: bool) -> CheckedTopic:
+def _topic(name: str, needs: Needs, found: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> CheckedTopic:
     described, settings = found["topic", name], found["settings", name]
     creates = {"true": True, "false": False}.get(str(found[AUTO_CREATE].value))
     return CheckedTopic(name, needs, described.value, settings.value, creates, is_written, (described.ms, settings.ms))

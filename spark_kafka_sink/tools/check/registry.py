@@ -22,7 +22,7 @@ from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD
 from spark_kafka_sink.schemas.registry import AVRO_TYPE as AVRO_TYPE
 from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.subjects import needs_record_name, subject_for
-from spark_kafka_sink.tools.check.questions import Answer
+from spark_kafka_sink.tools.check.asks import TimedOutcome
 from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red, yellow
 
 REGISTRY_CHECK, SUBJECT = "registry", "subject"
@@ -36,8 +36,8 @@ class AskedPart(NamedTuple):
 
     options: PartOptions
     subject: str
-    schema: Answer
-    mode: Answer
+    schema: TimedOutcome
+    mode: TimedOutcome
 
 
 def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[CheckResult]:
@@ -108,28 +108,28 @@ class _Asking:
             return [partial(registry.version, subject, schema.number), lambda: None]
         return [partial(registry.latest, subject), partial(registry.compatibility, subject)]
 
-    def answers(self, works: Sequence[Work]) -> list[Answer]:
+    def answers(self, works: Sequence[Work]) -> list[TimedOutcome]:
         outcomes = outcomes_within([partial(self._timed, work) for work in works], self._left_ms, self._clock)
         late = NetworkError(f"no answer within {self._left_ms:,} ms")
-        return [Answer(late, self._left_ms) if outcome is None else outcome.result for outcome in outcomes]
+        return [TimedOutcome(late, self._left_ms) if outcome is None else outcome.result for outcome in outcomes]
 
-    def _timed(self, work: Work) -> Answer:
+    def _timed(self, work: Work) -> TimedOutcome:
         began_ms = self._clock.now_ms()
         outcome = outcome_of(work)
-        return Answer(outcome.result if outcome.error is None else outcome.error, self._clock.now_ms() - began_ms)
+        return TimedOutcome(outcome.result if outcome.error is None else outcome.error, self._clock.now_ms() - began_ms)
 
 
 # JUDGES
 
 
-def is_reached(answer: Answer) -> bool:
+def is_reached(answer: TimedOutcome) -> bool:
     """Also by a user who may not ask what was asked."""
     condition = answer.value.condition if isinstance(answer.value, KafkaError) else registry_errors.NOT_ALLOWED
     return condition in {registry_errors.NOT_ALLOWED, registry_errors.SUBJECT_NOT_FOUND}
 
 
 def judge_addresses(
-    addresses: Sequence[RegistryAddress], answers: Sequence[Answer], config: RegistryConfig
+    addresses: Sequence[RegistryAddress], answers: Sequence[TimedOutcome], config: RegistryConfig
 ) -> Iterator[CheckResult]:
     """Red only if no address answers: the next one is asked then."""
     is_any_reached = any(map(is_reached, answers))
@@ -189,5 +189,5 @@ def _found(schema: RegisteredSchema) -> str:
     return f"{version}id {schema.id}, {printable(schema.schema_type)}"
 
 
-def _mode(answer: Answer) -> str:
+def _mode(answer: TimedOutcome) -> str:
     return "not known" if isinstance(answer.value, KafkaError) or answer.value is None else str(answer.value)

@@ -1,7 +1,7 @@
 """What stands out in a query's numbers, and which option to turn: a table of rules.
 
 A rule looks at the statistics and answers how bad it is, in words, or None. A weight of 1 or more is trouble, below that a hint.
-A number that a report does not have is NaN, and NaN compares as false: `if not part >= WAITING` has no answer for it either.
+A number that a report does not have is NaN. Every comparison with NaN is false, so a rule asks `if not share >= WAITING`.
 The page first says whether all rows arrived, and then shows the SHOWN heaviest, no two of which turn the same option of a query.
 docs/report.md lists the rules, and docs/tuning.md explains the options.
 """
@@ -20,7 +20,7 @@ SHOWN = 3
 ENOUGH = 12  # micro-batches to speak of a trend
 FEW_ROWS = 1_000  # tell nothing of speed: a write begins slowly
 QUARTERS = 4  # a trend compares the first and the last quarter of the time
-BUSY, WITHOUT_PAUSE = 0.85, 0.95  # the part of the time spent at work
+BUSY, WITHOUT_PAUSE = 0.85, 0.95  # the share of the time spent at work
 LONGER, FULLER = 1.4, 1.2  # how many times the time and the rows of the first quarter, when a stream falls behind
 WAITING = 0.1  # of the tasks' time
 THROTTLED, LONG_THROTTLE_S = 0.02, 1  # of the tasks' time; once
@@ -28,11 +28,11 @@ SLOW_METADATA_S = 0.5
 SENT_AGAIN = 0.005  # of the records
 SLOW_ANSWER_S = 0.5
 SLOW_TASK, SLOW_TASK_S, ENOUGH_TASKS = 2.5, 0.5, 3  # SLOW_TASK: times as long as the one in the middle
-LARGEST_PART = 0.5  # of the time, or of the tasks' time
+LARGEST_SHARE = 0.5  # of the time, or of the tasks' time
 LONG_COMMITS = 0.2  # of the time
 LONG_ENOUGH_S, SHORT_S = 1, 5  # of a micro-batch
 SMALL_BATCH, MANY_BYTES = 16_384, 1_000_000
-COMPRESSED = 0.99  # less than this part of the bytes
+COMPRESSED = 0.99  # less than this share of the bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _quarters(query: Query, name: str) -> tuple[float, float]:
 
 
 def _busy(query: Query) -> float:
-    """The part of its time in which a micro-batch was at work, in the middle of the last quarter: an outage does not count."""
+    """The share of its time in which a micro-batch was at work, in the middle of the last quarter: an outage does not count."""
     return _quarters(query, "busy")[1]
 
 
@@ -166,9 +166,9 @@ def falls_behind(query: Query) -> Finding | None:
 
 def _remedy_by_part(query: Query) -> str:
     """What to do about the largest part of the time."""
-    largest = _largest({name: query.part_of_time(name) for name in TIME_PARTS})
+    largest = _largest({name: query.share_of_time(name) for name in TIME_PARTS})
     if largest == "running":
-        largest = _largest({name: query.part(name) for name in TASK_PARTS})
+        largest = _largest({name: query.share(name) for name in TASK_PARTS})
     return {
         None: "give it more cores",
         "outside": "most of its time passes while no task runs, so write with fewer Spark partitions (df.coalesce)",
@@ -227,9 +227,9 @@ def lacks_rows(query: Query) -> Finding | None:
     which = f", {'most of them' if len(reasons) > 1 else 'all'} with {reason}" if reason else ""
     what = [f"{count(skipped, 'row')} {'was' if skipped == 1 else 'were'} skipped"] if skipped else []
     what += [f"{count(dead, 'row')} went to the dead letter topic"] if dead else []
-    part = (skipped + dead) / max(1, query.totals.rows + skipped + dead)
-    weight = (2 if skipped else 1.2) + min(1.0, 10 * part)
-    return Finding(weight, f"{' and '.join(what)} ({percent(part)}){which}", _remedy_by_reason(reason, skipped))
+    share = (skipped + dead) / max(1, query.totals.rows + skipped + dead)
+    weight = (2 if skipped else 1.2) + min(1.0, 10 * share)
+    return Finding(weight, f"{' and '.join(what)} ({percent(share)}){which}", _remedy_by_reason(reason, skipped))
 
 
 def _remedy_by_reason(reason: str, skipped: int) -> str:
@@ -251,23 +251,23 @@ def _remedy_by_reason(reason: str, skipped: int) -> str:
     f"Brokers throttled for {percent(THROTTLED)} of the tasks' time, or once for {seconds(LONG_THROTTLE_S)}.",
 )
 def is_throttled(query: Query) -> Finding | None:
-    part, longest = query.part("throttle"), query.totals.longest_throttle
-    if not longest or (part < THROTTLED and longest < LONG_THROTTLE_S):  # NaN: of no task
+    share, longest = query.share("throttle"), query.totals.longest_throttle
+    if not longest or (share < THROTTLED and longest < LONG_THROTTLE_S):  # NaN: of no task
         return None
-    much = "" if isnan(part) or not part else f", in all {percent(part)} of the tasks' time"
+    much = "" if isnan(share) or not share else f", in all {percent(share)} of the tasks' time"
     text = f"Brokers throttled the sink, once for {seconds(longest)}{much}"
-    weight = 1.5 + (0 if isnan(part) else 2 * part)
+    weight = 1.5 + (0 if isnan(share) else 2 * share)
     return Finding(weight, text, "a quota is used up, so run fewer tasks at a time, raise the quota, or set maxBytesPerSecond")
 
 
 @finding_rule("waits for memory", "kafka.buffer.memory", f"Tasks waited {percent(WAITING)} of their time for memory.")
 def waits_for_memory(query: Query) -> Finding | None:
-    part = query.part("memory_wait")
-    if not part >= WAITING:
+    share = query.share("memory_wait")
+    if not share >= WAITING:
         return None
-    text = f"Tasks waited {percent(part)} of their time for memory, because brokers took rows more slowly than Spark gave them"
+    text = f"Tasks waited {percent(share)} of their time for memory, because brokers took rows more slowly than Spark gave them"
     advice = "send fewer bytes with kafka.compression.type=zstd; kafka.buffer.memory helps with peaks only"
-    return Finding(1 + 2 * part, text, advice)
+    return Finding(1 + 2 * share, text, advice)
 
 
 @finding_rule(
@@ -276,21 +276,21 @@ def waits_for_memory(query: Query) -> Finding | None:
     f"Tasks waited {percent(WAITING)} of their time, and {seconds(SLOW_METADATA_S)}, for metadata.",
 )
 def waits_for_metadata(query: Query) -> Finding | None:
-    part = query.part("metadata_wait")
-    if not part >= WAITING or query.series.median_of("metadata_wait") < SLOW_METADATA_S:
+    share = query.share("metadata_wait")
+    if not share >= WAITING or query.series.median_of("metadata_wait") < SLOW_METADATA_S:
         return None
-    text = f"Tasks waited {percent(part)} of their time for brokers to describe topics"
+    text = f"Tasks waited {percent(share)} of their time for brokers to describe topics"
     advice = "look for topics that do not exist and for brokers that do not answer; kafka.max.block.ms limits each wait"
-    return Finding(1 + part, text, advice)
+    return Finding(1 + share, text, advice)
 
 
 @finding_rule("held back", "maxRecordsPerSecond", f"The sink's own limits cost {percent(WAITING)} of the tasks' time.")
 def is_held_back(query: Query) -> Finding | None:
-    part = query.part("held_back")
-    if not part >= WAITING:
+    share = query.share("held_back")
+    if not share >= WAITING:
         return None
-    text = f"The sink's own limits held rows back for {percent(part)} of the tasks' time"
-    return Finding(1 + part, text, "raise maxRecordsPerSecond or maxBytesPerSecond if the cluster can take more")
+    text = f"The sink's own limits held rows back for {percent(share)} of the tasks' time"
+    return Finding(1 + share, text, "raise maxRecordsPerSecond or maxBytesPerSecond if the cluster can take more")
 
 
 @finding_rule(
@@ -298,12 +298,12 @@ def is_held_back(query: Query) -> Finding | None:
 )
 def retries(query: Query) -> Finding | None:
     retried, sent = query.series.sum_of("retried"), query.totals.sent_records
-    part = retried / sent if sent else 0.0
-    if part < SENT_AGAIN:
+    share = retried / sent if sent else 0.0
+    if share < SENT_AGAIN:
         return None
-    text = f"{several(retried, 'record')} ({percent(part)}) had to be sent again"
+    text = f"{several(retried, 'record')} ({percent(share)}) had to be sent again"
     advice = "look for brokers that restart or are slow; kafka.delivery.timeout.ms is how long the sink goes on trying"
-    return Finding(1 + min(1.0, 4 * part), text, f"{advice}, and nothing is written twice by it")
+    return Finding(1 + min(1.0, 4 * share), text, f"{advice}, and nothing is written twice by it")
 
 
 @finding_rule("batches are split", "kafka.batch.size", "Brokers found a batch too large.")
@@ -312,8 +312,8 @@ def splits(query: Query) -> Finding | None:
     if not number:
         return None
     text = f"Brokers found {count(int(number), 'batch', 'batches')} too large, which were split and sent again"
-    part = number / max(1.0, query.totals.batches)
-    return Finding(0.9 + min(1.0, part), text, "set kafka.batch.size to at most the topic's max.message.bytes")
+    share = number / max(1.0, query.totals.batches)
+    return Finding(0.9 + min(1.0, share), text, "set kafka.batch.size to at most the topic's max.message.bytes")
 
 
 @finding_rule(
@@ -367,64 +367,64 @@ def has_skewed_partitions(query: Query) -> Finding | None:
 
 
 def _largest_part_is(what: str) -> str:
-    return f"{percent(LARGEST_PART)} of the tasks' time or more is {what}."
+    return f"{percent(LARGEST_SHARE)} of the tasks' time or more is {what}."
 
 
 @finding_rule("Spark computes", "spark.sql.files.maxPartitionBytes", _largest_part_is("Spark's"), takes_few_rows=False)
 def waits_for_spark(query: Query) -> Finding | None:
-    part = query.part("spark")
-    if not part >= LARGEST_PART or passes_outside(query):
+    share = query.share("spark")
+    if not share >= LARGEST_SHARE or passes_outside(query):
         return None
-    text = f"{percent(part)} of the tasks' time goes into reading and computing rows, not into writing them"
+    text = f"{percent(share)} of the tasks' time goes into reading and computing rows, not into writing them"
     tasks = "of files with a smaller spark.sql.files.maxPartitionBytes, else with df.repartition before the costly steps"
     return Finding(0.7, text, f"a faster sink would gain little; give Spark more cores, and as many tasks: {tasks}")
 
 
 @finding_rule("encoding", "df.repartition", _largest_part_is("encoding and sending"), takes_few_rows=False)
 def encodes(query: Query) -> Finding | None:
-    part = query.part("sink")
-    if not part >= LARGEST_PART or passes_outside(query):
+    share = query.share("sink")
+    if not share >= LARGEST_SHARE or passes_outside(query):
         return None
-    text = f"{percent(part)} of the tasks' time goes into encoding and sending rows"
+    text = f"{percent(share)} of the tasks' time goes into encoding and sending rows"
     return Finding(0.4, text, "more cores, and as many tasks (df.repartition), make it faster")
 
 
 @finding_rule("waiting for brokers", "kafka.compression.type", _largest_part_is("waiting for brokers"), takes_few_rows=False)
 def waits_for_brokers(query: Query) -> Finding | None:
-    part = query.part("brokers")
-    if not part >= LARGEST_PART or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
+    share = query.share("brokers")
+    if not share >= LARGEST_SHARE or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
         return None
-    text = f"{percent(part)} of the tasks' time is waiting for brokers"
+    text = f"{percent(share)} of the tasks' time is waiting for brokers"
     return Finding(0.4, text, "add partitions and brokers, or send fewer bytes with kafka.compression.type=zstd")
 
 
 @finding_rule(
     "time outside of tasks",
     "df.coalesce",
-    f"{percent(LARGEST_PART)} of the time or more passes while no task runs.",
+    f"{percent(LARGEST_SHARE)} of the time or more passes while no task runs.",
     takes_few_rows=False,
 )
 def passes_outside(query: Query) -> Finding | None:
-    part, wall = query.part_of_time("outside"), query.series.median_of("wall")
-    if not part >= LARGEST_PART:
+    share, wall = query.share_of_time("outside"), query.series.median_of("wall")
+    if not share >= LARGEST_SHARE:
         return None
-    text = f"{percent(part)} of the time of a {query.unit} ({seconds(wall)}) passes while no task runs"
+    text = f"{percent(share)} of the time of a {query.unit} ({seconds(wall)}) passes while no task runs"
     advice = "Spark starts tasks and Python workers then, so write more rows at a time, or with fewer tasks (df.coalesce)"
     return Finding(0.65, text, advice)
 
 
 @finding_rule(
     "commits take long",
-    "transactionalIdPrefix",
+    "df.coalesce",
     f"With exactly-once, commits take {percent(LONG_COMMITS)} of the time.",
     takes_few_rows=False,
 )
 def commits_take_long(query: Query) -> Finding | None:
-    part = query.part_of_time("commit")
-    if not part >= LONG_COMMITS or not query.is_exactly_once:
+    share = query.share_of_time("commit")
+    if not share >= LONG_COMMITS or not query.is_exactly_once:
         return None
-    text = f"Committing transactions takes {percent(part)} of the time, one for each task ({rounded(query.totals.most_tasks)})"
-    return Finding(1 + part, text, "write with fewer Spark partitions (df.coalesce), which share a transactionalIdPrefix")
+    text = f"Committing transactions takes {percent(share)} of the time, one for each task ({rounded(query.totals.most_tasks)})"
+    return Finding(1 + share, text, "write with fewer Spark partitions (df.coalesce)")
 
 
 @finding_rule(

@@ -212,17 +212,17 @@ def _picture(figure: Figure, query: Query, name: str, title: str, caption: str, 
 
 
 def _time(query: Query, name: str) -> Picture | None:
-    known = [part for part in TIME_PARTS if query.part_of_time(part) > 0.0005]
+    known = [part for part in TIME_PARTS if query.share_of_time(part) > 0.0005]
     parts = [(PART_NAMES[part], PART_COLORS[part], query.series.mean(part)) for part in known]
-    caption = f"{_shares({part: query.part_of_time(part) for part in known})} of the time from its first task to its commit."
+    caption = f"{_shares({part: query.share_of_time(part) for part in known})} of the time from its first task to its commit."
     return _stack(query, name, f"Where the time of a {query.unit} goes", caption, parts, seconds)
 
 
 def _task_time(query: Query, name: str) -> Picture | None:
-    known = [part for part in TASK_PARTS if query.part(part) > 0.0005]
+    known = [part for part in TASK_PARTS if query.share(part) > 0.0005]
     tasks = query.series.total("timed_tasks")
     parts = [(PART_NAMES[part], PART_COLORS[part], query.series.total(part) / np.where(tasks, tasks, np.nan)) for part in known]
-    caption = f"{_shares({part: query.part(part) for part in known})} of the tasks' time. Shown is the mean of the tasks."
+    caption = f"{_shares({part: query.share(part) for part in known})} of the tasks' time. Shown is the mean of the tasks."
     return _stack(query, name, "What a task does with its time", caption, parts, seconds)
 
 

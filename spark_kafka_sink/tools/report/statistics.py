@@ -215,13 +215,13 @@ class Query:
         before = self.totals.bytes_before_compression
         return self.totals.sent_bytes / before if before else nan
 
-    def part(self, name: str) -> float:
-        """What part of all tasks' time a column has, which is in seconds of all tasks: 0 to 1; NaN if it is not known."""
+    def share(self, name: str) -> float:
+        """Return what a column, in seconds of all tasks, has of their time: 0 to 1; NaN if it is not known."""
         total = self.series.sum_of("task_seconds")
         return min(1.0, self.series.sum_of(name) / total) if total else nan
 
-    def part_of_time(self, name: str) -> float:
-        """What part of all commits' time one of TIME_PARTS has; NaN if it is not known."""
+    def share_of_time(self, name: str) -> float:
+        """Return the share of all commits' time that one of TIME_PARTS has; NaN if it is not known."""
         known = sum(self.series.sum_of(each) for each in TIME_PARTS)
         return self.series.sum_of(name) / known if known else nan
 

@@ -159,7 +159,10 @@ def _order(transaction: Transaction) -> tuple[bool, bool, int, TaskId]:
 
 
 def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool) -> str:
-    """Brokers list without a word only what the user may describe. Raises AuthorizationError when that may be why nothing was."""
+    """Return the warning to show, if any: brokers omit ids that the user may not DESCRIBE.
+
+    Raises AuthorizationError if nothing was listed and the user lacks DESCRIBE.
+    """
     try:
         client.describe_transactions([names.id_prefix])
     except AuthorizationError as error:

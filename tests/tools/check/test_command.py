@@ -210,7 +210,7 @@ def test_a_server_that_never_answers_ends_in_time(run: Any, monkeypatch: pytest.
 
 
 def test_brokers_that_stop_answering_end_in_time(broker: FakeBroker, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "QUESTIONS_END_MS", 1_500)
+    monkeypatch.setattr(inspection, "ASKS_END_MS", 1_500)
     broker.hold_next(ApiKey.DESCRIBE_CONFIGS, times=50)
     found = run(broker.bootstrap_servers)
     assert [each for each in found.results if "[KAFKA_TIMEOUT]" in each["found"]]

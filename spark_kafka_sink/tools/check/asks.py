@@ -1,4 +1,4 @@
-"""Asks the brokers about topics, groups and transactional ids: all questions side by side, each with the time it took."""
+"""Asks the brokers about topics, groups and transactional ids: all side by side, each with the time it took."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from spark_kafka_sink.tools.check.topics import AUTO_CREATE, TOPIC_SETTINGS
 CHECKED_ID, MAY_WRITE, GROUP = "id", "may write", "group"
 
 
-class Answer(NamedTuple):
+class TimedOutcome(NamedTuple):
     value: Any  # what the operation returns, or a KafkaError
     ms: int
 
 
-def questions_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any]]:
+def asks_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any]]:
     asks: dict[Hashable, Ask[Any, Any]] = {AUTO_CREATE: Ask(ANY_BROKER, DescribeBrokerConfig(), AUTO_CREATE)}
     for topic in topics:
         asks["topic", topic] = Ask(ANY_BROKER, DescribeTopic(), topic)
@@ -35,8 +35,8 @@ def questions_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any
     return asks
 
 
-def questions_about_prefix(names: Names, nodes: Sequence[int]) -> dict[Hashable, Ask[Any, Any]]:
-    """Return the questions about the names that begin with a transactionalIdPrefix.
+def asks_about_prefix(names: Names, nodes: Sequence[int]) -> dict[Hashable, Ask[Any, Any]]:
+    """Return the asks about the names that begin with a transactionalIdPrefix.
 
     Args:
         nodes: the ids of the brokers that can be reached: each lists the transactional ids that it coordinates.
@@ -52,8 +52,10 @@ def questions_about_prefix(names: Names, nodes: Sequence[int]) -> dict[Hashable,
     return asks | {("listed", node): Ask(Broker(node), listing, names.id_prefix) for node in nodes}
 
 
-def answers(client: RequestClient, asks: Mapping[Hashable, Ask[Any, Any]], timeout_ms: int) -> dict[Hashable, Answer]:
-    """Blocks until all are answered, `timeout_ms` at most."""
+def timed_outcomes(
+    client: RequestClient, asks: Mapping[Hashable, Ask[Any, Any]], timeout_ms: int
+) -> dict[Hashable, TimedOutcome]:
+    """Block until all are answered, `timeout_ms` at most."""
     began_ms = client.clock.now_ms()
     took_ms = [0] * len(asks)
 
@@ -61,15 +63,15 @@ def answers(client: RequestClient, asks: Mapping[Hashable, Ask[Any, Any]], timeo
         took_ms[position] = client.clock.now_ms() - began_ms
 
     outcomes: list[Any] = client.ask(list(asks.values()), timeout_ms, note)
-    return {name: Answer(outcome, ms) for name, outcome, ms in zip(asks, outcomes, took_ms, strict=True)}
+    return {name: TimedOutcome(outcome, ms) for name, outcome, ms in zip(asks, outcomes, took_ms, strict=True)}
 
 
-def all_listed(found: Mapping[Hashable, Answer]) -> Answer:
+def all_listed(found: Mapping[Hashable, TimedOutcome]) -> TimedOutcome:
     """What all brokers have listed, or the first error."""
-    lists = [answer for name, answer in found.items() if isinstance(name, tuple) and name[0] == "listed"]
+    lists = [outcome for name, outcome in found.items() if isinstance(name, tuple) and name[0] == "listed"]
     ms = max((each.ms for each in lists), default=0)
     error = next((each.value for each in lists if isinstance(each.value, KafkaError)), None)
     if error is not None:
-        return Answer(error, ms)
+        return TimedOutcome(error, ms)
     listed: list[ListedTransaction] = [one for each in lists for one in each.value]
-    return Answer(listed, ms)
+    return TimedOutcome(listed, ms)
