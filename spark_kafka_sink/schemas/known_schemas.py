@@ -103,8 +103,8 @@ class KnownSchemas:
     def require_compatible(self, subject: str, text: str) -> None:
         self._registry.require_compatible(subject, text)
 
-    def for_writing(self, subject: str, text: str) -> RegisteredSchema:
-        return self._ask(("text", subject, text), lambda: self._registry.for_writing(subject, text))
+    def for_writing(self, subject: str, text: str, schema_key: str) -> RegisteredSchema:
+        return self._ask(("text", subject, text), lambda: self._registry.for_writing(subject, text, schema_key))
 
     # ANSWERS
 
