@@ -132,7 +132,7 @@ class PartFormat:
     # FROM AN ANSWER TO A FORMAT
 
     def _of_registered(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
-        """Encodes by the registry's text, which it may only have taken for the same: that is what readers get for this id."""
+        """The format by the registry's text, which readers get for the id. It may differ from the text that was looked up."""
         problems: list[str] = []
         found = self._resolved(registered, subject, problems)
         if found is None:
