@@ -175,6 +175,7 @@ class PartOptions(NamedTuple):
         record_name: of a derived schema, as record_namespace; None: Spark's.
         message: the path to a Protobuf message; None: the first.
         truncates_timestamps: to milliseconds, where the schema has them.
+        is_of_producer: whether these are options of KafkaProducer, not of the sink.
     """
 
     part: str
@@ -185,11 +186,13 @@ class PartOptions(NamedTuple):
     record_namespace: str | None = None
     message: tuple[int, ...] | None = None
     truncates_timestamps: bool = False
+    is_of_producer: bool = False
 
-    @property
-    def schema_key(self) -> str:
-        """The name of the option that names the schema, for errors."""
-        return f"{self.part}Schema"
+    def name_of(self, setting: str) -> str:
+        """The option's name, for errors: `schema` is valueSchema of the sink, and value.schema of KafkaProducer."""
+        if self.is_of_producer:
+            return f"{self.part}.{'serializer' if setting == 'format' else setting}"
+        return f"{self.part}{setting.capitalize()}"
 
 
 def part_options(options: FormatOptions, registry: RegistryConfig | None, part: str) -> PartOptions | None:

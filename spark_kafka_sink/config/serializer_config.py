@@ -64,7 +64,7 @@ class SerializerConfig:
         if schema is None and registry.use_latest_version:
             schema = SchemaReference(LATEST)
         chosen = {name: getattr(self, f"{part}_{name}") for name in ("subject", "record_name", "record_namespace")}
-        return PartOptions(part, AVRO, schema, truncates_timestamps=self.truncate_timestamps, **chosen)
+        return PartOptions(part, AVRO, schema, truncates_timestamps=self.truncate_timestamps, is_of_producer=True, **chosen)
 
 
 SERIALIZER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(SerializerConfig).values()}

@@ -26,7 +26,7 @@ from spark_kafka_sink.network.background import Outcome
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Connection
-from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, NodeApiVersions, SaslDetection, Session, Step
+from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, LoginDetection, NodeApiVersions, Session, Step
 from spark_kafka_sink.network.kafka_client import ClientRequest, InFlightRequest
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.transport import Address
@@ -81,7 +81,7 @@ class BrokerConnection:
         self.last_warning_ms = LONG_AGO_MS  # when a failure to connect was last logged as a warning
         self.refusals = 0  # since the node last accepted us: attempts in which authentication failed, on either side
         self.authentication_error: AuthenticationError | None = None
-        self.sasl = SaslDetection()
+        self.login_detection = LoginDetection()  # for a client without a login: whether the listener demands one
         self._attempts_in_vain = 0  # since the node last accepted us: attempts that ended before READY, for any reason
         self._config = config
         self._selector = selector
@@ -107,7 +107,7 @@ class BrokerConnection:
         self.api_versions: NodeApiVersions | None = None  # from the end of the first handshake on
         self._handshake: Handshake | None = None  # while the connection is not ready, or its session is being renewed
         self._renew_session_ms = NEVER_MS
-        self.sasl.connection_ended()
+        self.login_detection.connection_ended()
 
     def _transition_to(self, state: ConnectionState) -> None:
         if state not in NEXT_CONNECTION_STATES[self.state]:

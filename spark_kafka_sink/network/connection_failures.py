@@ -42,7 +42,7 @@ class ConnectionFailures:
         elif disconnect.state is ChannelState.READY and connection.is_preparing:
             reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
             logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
-        elif disconnect.state is ChannelState.READY and connection.sasl.is_unproven:
+        elif disconnect.state is ChannelState.READY and connection.login_detection.awaits_first_answer:
             reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
             logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         else:

@@ -85,7 +85,7 @@ class ConnectionSetup:
 
     def handle_connected(self, connection: BrokerConnection, now_ms: int) -> None:
         """The TCP (and TLS) connection is established."""
-        steps = handshake(self.login, connection.node.host, asks_mechanisms=connection.sasl.asks_mechanisms())
+        steps = handshake(self.login, connection.node.host, asks_mechanisms=connection.login_detection.handshake_begins())
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
 
     def renew_session(self, connection: BrokerConnection, now_ms: int) -> None:
@@ -149,7 +149,7 @@ class ConnectionSetup:
     def _become_ready(self, connection: BrokerConnection, session: Session, now_ms: int) -> None:
         connection.become_ready(session, now_ms)
         if self.login is None:
-            connection.sasl.connection_ready(session.mechanisms)  # accepted when the broker answers a request
+            connection.login_detection.connection_ready(session.mechanisms)  # accepted when the broker answers a request
         else:
             connection.accepted()
         self.metadata.report_reachable(connection.node.address)

@@ -3,7 +3,7 @@
 `handshake()` yields requests and receives their responses; it returns a Session, what the connection then knows about its broker.
 With SASL it logs in first. `authenticate()` logs in again on the open connection before the session ends (KIP-368).
 The generators only compute: ConnectionSetup sends what they yield, starts work that may block, and watches the time.
-SaslDetection finds out whether a listener demands a login from a client that is configured without one.
+LoginDetection finds out whether a listener demands a login from a client that is configured without one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeReque
 from spark_kafka_sink.protocol.schema import Request
 
 SOFTWARE_NAME = "pykafka-sink"  # for brokers' metrics (KIP-511); they reject a name with other than letters, digits, - and .
-CONNECTIONS_NEEDED = 2  # lost ones, until SaslDetection knows
+CONNECTIONS_NEEDED = 2  # lost ones, until LoginDetection knows
 _NO_MECHANISM = "NONE"  # not the name of any mechanism
 _REMEDY = " Check the user and its password or token (sasl.jaas.config), and that the brokers know it for this sasl.mechanism."
 
@@ -205,7 +205,7 @@ def _software_version() -> str:
         return "0"
 
 
-class SaslDetection:
+class LoginDetection:
     """Finds out whether one node's listener demands a login, over all connections to it. Sender thread only.
 
     A listener with SASL answers ApiVersions from any client, and closes the connection without an answer at the next request.
@@ -216,31 +216,31 @@ class SaslDetection:
     def __init__(self) -> None:
         self._asks_mechanisms = False
         self._mechanisms: tuple[str, ...] = ()  # that the listener offered in the handshake of the present connection
-        self.is_unproven = False  # the present connection is ready, without a login, and no request on it has been answered
+        self.awaits_first_answer = False  # the present connection is ready, without a login, and nothing on it is answered
 
-    def asks_mechanisms(self) -> bool:
-        """Whether the handshake that begins now asks for mechanisms: one after each connection that was lost that way."""
+    def handshake_begins(self) -> bool:
+        """Return whether this handshake asks for mechanisms: one does after each connection that was lost that way."""
         asks, self._asks_mechanisms = self._asks_mechanisms, False
         return asks
 
     def connection_ready(self, mechanisms: tuple[str, ...]) -> None:
-        self.is_unproven = True
+        self.awaits_first_answer = True
         self._mechanisms = mechanisms
 
     def answered(self) -> None:
         """A request has been answered without a login."""
-        self.is_unproven = False
+        self.awaits_first_answer = False
 
     def demanded_login(self) -> AuthenticationError | None:
         """The error for a connection that the broker has just closed, if it closed it because there was no login."""
-        return login_demanded(self._mechanisms) if self.is_unproven and self._mechanisms else None
+        return login_demanded(self._mechanisms) if self.awaits_first_answer and self._mechanisms else None
 
     def connection_lost(self) -> None:
         """The broker closed the connection. Call `connection_ended` afterwards."""
-        self._asks_mechanisms |= self.is_unproven
+        self._asks_mechanisms |= self.awaits_first_answer
 
     def connection_ended(self) -> None:
-        self.is_unproven = False
+        self.awaits_first_answer = False
         self._mechanisms = ()
 
 

@@ -190,11 +190,12 @@ class Metadata:
             KafkaError: a fatal error, such as a failed authentication; raised to one waiting caller.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
-        if not self._waiters.wait_until(lambda: self._is_newer_than_locked(last_version), self._clock, deadline_ms):
+        if not self._waiters.wait_until(lambda: self._raise_or_compare_locked(last_version), self._clock, deadline_ms):
             hint = self.last_connection_error()
             raise KafkaTimeoutError(f"no broker answered with metadata within {timeout_ms} ms{f'; {hint}' if hint else ''}")
 
-    def _is_newer_than_locked(self, version: int) -> bool:
+    def _raise_or_compare_locked(self, version: int) -> bool:
+        """Raise the error that is kept, which takes it; without one, return whether there is a newer version."""
         error = self._take_error_locked()
         if error is not None:
             raise fresh_copy(error)

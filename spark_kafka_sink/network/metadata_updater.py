@@ -114,7 +114,7 @@ class MetadataUpdater:
         self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
-            self._attempts_since_ms = LONG_AGO_MS  # needs_rebootstrap() in this poll
+            self._attempts_since_ms = LONG_AGO_MS  # so that needs_rebootstrap() is true in this poll
             self._metadata.failed_update(now_ms)
         elif not response.brokers:
             logger.debug("! ignoring metadata without brokers: the broker is starting")
@@ -157,7 +157,7 @@ class MetadataUpdater:
         logger.warning(
             "! ignoring metadata from a broker of another cluster, %s; asking bootstrap.servers", printable(cluster_id)
         )
-        self._attempts_since_ms = LONG_AGO_MS  # as above
+        self._attempts_since_ms = LONG_AGO_MS  # so that needs_rebootstrap() is true in this poll
 
     def needs_rebootstrap(self, now_ms: int) -> bool:
         """Whether no update has succeeded for metadata.recovery.rebootstrap.trigger.ms, or a broker demands it (KIP-1102)."""

@@ -340,7 +340,7 @@ class NetworkClient:
     def _handle_answer(self, connection: BrokerConnection, answered: InFlightRequest, response: Response, now_ms: int) -> None:
         if not answered.is_internal:
             self._responses.append(answered.response(now_ms, response.message))
-        _prove(connection)
+        _note_accepted(connection)
         logger.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
         self._maybe_throttle(connection, response, now_ms)
         if not answered.is_internal:
@@ -366,8 +366,8 @@ class NetworkClient:
             if connection.is_disconnected:
                 continue  # an answer in the same poll ended the connection
             if _too_large(connection) is not None:
-                _prove(connection)
-            error = connection.sasl.demanded_login() if disconnect.state is ChannelState.READY else None
+                _note_accepted(connection)
+            error = connection.login_detection.demanded_login() if disconnect.state is ChannelState.READY else None
             if error is None:
                 self._process_disconnection(connection, now_ms, disconnect)
             else:
@@ -419,7 +419,7 @@ class NetworkClient:
         too_large = _too_large(connection)
         self._failures.report(connection, disconnect, now_ms)
         if disconnect.state is ChannelState.READY:
-            connection.sasl.connection_lost()
+            connection.login_detection.connection_lost()
         self._setup.forget(node.id)
         connection.disconnected(now_ms)
         self._cancel_in_flight(connection, now_ms, disconnect, too_large)
@@ -455,10 +455,10 @@ class NetworkClient:
             raise ProducerClosedError("the network client is closed")
 
 
-def _prove(connection: BrokerConnection) -> None:
-    """The broker has answered, so it is one that accepts this client."""
-    if connection.sasl.is_unproven:
-        connection.sasl.answered()
+def _note_accepted(connection: BrokerConnection) -> None:
+    """The broker has answered, so its listener accepts this client, also without a login."""
+    if connection.login_detection.awaits_first_answer:
+        connection.login_detection.answered()
         connection.accepted()
 
 

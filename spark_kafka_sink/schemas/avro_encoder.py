@@ -68,12 +68,12 @@ class AvroEncoder:
         encoded: list[EncodedRows] = []
         is_null = [np.zeros(0, np.bool_)]
         start = 0
-        for piece in _joined_chunks(column):
-            of_piece = Refusals()
-            encoded.append(encode_rows(framed, piece, of_piece))
-            refusals.add_block(of_piece, start)
-            is_null.append(piece.is_null().to_numpy(zero_copy_only=False))
-            start += len(piece)
+        for chunk in _joined_chunks(column):
+            of_chunk = Refusals()
+            encoded.append(encode_rows(framed, chunk, of_chunk))
+            refusals.add_block(of_chunk, start)
+            is_null.append(chunk.is_null().to_numpy(zero_copy_only=False))
+            start += len(chunk)
         return _encoded_column(join_encoded(encoded), np.concatenate(is_null), _by_reason(refusals))
 
 

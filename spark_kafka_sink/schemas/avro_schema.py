@@ -280,13 +280,13 @@ class _Parser:
         for full_name in candidates:
             if full_name in self._open:
                 self._fail(f"record {printable(full_name)} contains itself, which a column cannot")
-            if full_name in self._types or self._is_referenced(full_name):
+            if full_name in self._types or self._parse_references_until(full_name):
                 self._counts(self._sizes[full_name] - 1)
                 return self._types[full_name]
         self._fail(f"type {printable(candidates[0])} is not declared before it is used")
 
-    def _is_referenced(self, full_name: str) -> bool:
-        """Whether a reference declares the name. Parses those that may, once each."""
+    def _parse_references_until(self, full_name: str) -> bool:
+        """Parse references, each once, until one declares the name. Returns whether one does."""
         while self._references and full_name not in self._types:
             key = full_name if full_name in self._references else next(iter(self._references))
             self.parse(self._references.pop(key), f"reference {printable(key)}")

@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 
 MAX_ANSWERS = 10_000
 
-_Question = tuple[str, str, int | str]  # what is asked, the subject, and its version, id or text
+_CacheKey = tuple[str, str, int | str]  # what is asked, the subject, and its version, id or text
 
 
-class _Answer(NamedTuple):
+class _CachedAnswer(NamedTuple):
     schema: RegisteredSchema
     at_ms: int
 
 
-_answers: dict[tuple[RegistryConfig, _Question], _Answer] = {}
+_answers: dict[tuple[RegistryConfig, _CacheKey], _CachedAnswer] = {}
 _lock = threading.Lock()  # guards the change of _answers
 
 
@@ -72,8 +72,8 @@ class KnownSchemas:
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version, as of latest.cache.ttl.sec ago at most; older only if the registry cannot be reached."""
-        question: _Question = ("latest", subject, "")
-        known = self._known(question)
+        key: _CacheKey = ("latest", subject, "")
+        known = self._known(key)
         if known is not None and self._is_fresh(known):
             return known.schema
         try:
@@ -86,40 +86,40 @@ class KnownSchemas:
             schema = known.schema
         if known is not None and known.schema.id != schema.id:
             logger.warning("= rows are written with %s from now on, before with %s", schema.label, known.schema.label)
-        return self._keep(question, schema)
+        return self._keep(key, schema)
 
-    def _is_fresh(self, known: _Answer) -> bool:
+    def _is_fresh(self, known: _CachedAnswer) -> bool:
         seconds = self.config.latest_cache_ttl_sec
         return seconds < 0 or self.clock.now_ms() - known.at_ms < 1000 * seconds
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
-        question: _Question = ("text", subject, text)
-        known = self._known(question)
+        key: _CacheKey = ("text", subject, text)
+        known = self._known(key)
         if known is not None:
             return known.schema
         found = self._registry.lookup(subject, text)
-        return None if found is None else self._keep(question, found)
+        return None if found is None else self._keep(key, found)
 
     def require_compatible(self, subject: str, text: str) -> None:
         self._registry.require_compatible(subject, text)
 
-    def for_writing(self, subject: str, text: str) -> RegisteredSchema:
-        return self._ask(("text", subject, text), lambda: self._registry.for_writing(subject, text))
+    def for_writing(self, subject: str, text: str, schema_key: str) -> RegisteredSchema:
+        return self._ask(("text", subject, text), lambda: self._registry.for_writing(subject, text, schema_key))
 
     # ANSWERS
 
-    def _ask(self, question: _Question, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema:
-        known = self._known(question)
-        return self._keep(question, ask()) if known is None else known.schema
+    def _ask(self, key: _CacheKey, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema:
+        known = self._known(key)
+        return self._keep(key, ask()) if known is None else known.schema
 
-    def _known(self, question: _Question) -> _Answer | None:
-        return _answers.get((self.config, question))
+    def _known(self, key: _CacheKey) -> _CachedAnswer | None:
+        return _answers.get((self.config, key))
 
-    def _keep(self, question: _Question, schema: RegisteredSchema) -> RegisteredSchema:
+    def _keep(self, key: _CacheKey, schema: RegisteredSchema) -> RegisteredSchema:
         with _lock:
             if len(_answers) >= MAX_ANSWERS:
                 _answers.pop(next(iter(_answers)))
-            _answers[self.config, question] = _Answer(schema, self.clock.now_ms())
+            _answers[self.config, key] = _CachedAnswer(schema, self.clock.now_ms())
         return schema
 
 

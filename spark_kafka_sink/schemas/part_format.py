@@ -36,7 +36,7 @@ class Registry(Protocol):
     def by_id(self, schema_id: int) -> RegisteredSchema: ...
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None: ...
     def require_compatible(self, subject: str, text: str) -> None: ...
-    def for_writing(self, subject: str, text: str) -> RegisteredSchema: ...
+    def for_writing(self, subject: str, text: str, schema_key: str) -> RegisteredSchema: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class PartFormat:
 
     def _look_for_text(self, registry: Registry, subject: str, text: str) -> ColumnFormat | None:
         if not self.config.auto_register_schemas:
-            return self._of_registered(registry.for_writing(subject, text), subject)  # only looks, and says what differs
+            return self._for_writing(registry, subject, text)  # only looks, and says what differs
         found = registry.lookup(subject, text)
         if found is not None:
             return self._of_registered(found, subject)
@@ -104,7 +104,10 @@ class PartFormat:
         """The format where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
         assert self.text is not None
         subject = self.subject_of(topic)
-        return self._of_registered(registry.for_writing(subject, self.text), subject)
+        return self._for_writing(registry, subject, self.text)
+
+    def _for_writing(self, registry: Registry, subject: str, text: str) -> ColumnFormat:
+        return self._of_registered(registry.for_writing(subject, text, self.options.name_of("schema")), subject)
 
     def for_topic(self, registry: Registry, topic: str | None) -> ColumnFormat:
         """`look`, and `register` if need be: for callers that collect no other problems.
@@ -129,7 +132,7 @@ class PartFormat:
     # FROM AN ANSWER TO A FORMAT
 
     def _of_registered(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
-        """Encodes by the registry's text, which it may only have taken for the same: that is what readers get for this id."""
+        """The format by the registry's text, which readers get for the id. It may differ from the text that was looked up."""
         problems: list[str] = []
         found = self._resolved(registered, subject, problems)
         if found is None:
@@ -140,19 +143,24 @@ class PartFormat:
         registered.require_writable()
         if self.options.format == FRAMED:
             if self.options.message is not None and registered.schema_type != _PROTOBUF_TYPE:
-                problems.append(f"{self.part}Message is for Protobuf: {registered.label} is {printable(registered.schema_type)}")
+                message = self.options.name_of("message")
+                problems.append(f"{message} is for Protobuf: {registered.label} is {printable(registered.schema_type)}")
                 return None
             return self._format(registered, subject, None)
         if registered.schema_type != AVRO_TYPE:
-            problems.append(
-                f"{self.part}Format={AVRO}, but {registered.label} is {printable(registered.schema_type)}: encode the {self.part}"
-                f" before the write, and set {self.part}Format={FRAMED}"
-            )
+            problems.append(self._not_avro(registered))
             return None
         references = tuple(registered.references.items())
         encoder, found = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps)
         problems.extend(f"{problem} ({registered.label})" for problem in found)
         return None if encoder is None else self._format(registered, subject, encoder)
+
+    def _not_avro(self, registered: RegisteredSchema) -> str:
+        key, part = self.options.name_of("format"), self.part
+        remedy = f"encode the {part} before the write, and set {key}={FRAMED}"
+        if self.options.is_of_producer:  # it has no framed
+            remedy = f"encode and frame the {part} before it is sent, and remove {key}"
+        return f"{key}={AVRO}, but {registered.label} is {printable(registered.schema_type)}: {remedy}"
 
     def _format(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> ColumnFormat:
         message = (self.options.message or FIRST_MESSAGE) if registered.schema_type == _PROTOBUF_TYPE else None
@@ -205,7 +213,7 @@ def plan_part(options: PartOptions, type: pa.DataType, config: RegistryConfig, p
     elif needs_name and (reference is None or reference.kind != ID):
         problems.append(
             f"{options.part}.subject.name.strategy names the subject after a record, and the {options.part} is {type}: set"
-            f" {options.part}Subject, or write a struct"
+            f" {options.name_of('subject')}, or write a struct"
         )
     return PartFormat(options, type, derived, record_name, config)
 
@@ -222,11 +230,12 @@ def _planned_with_text(options: PartOptions, type: pa.DataType, config: Registry
     assert options.schema is not None
     text = options.schema.text
     encoder, found = _encoder(type, text, (), options.part, options.truncates_timestamps)
-    problems.extend(f"{problem} ({options.schema_key})" for problem in found)
+    problems.extend(f"{problem} ({options.name_of('schema')})" for problem in found)
     schema = parse_schema(text) if encoder is not None else None
     name = schema.name if isinstance(schema, AvroRecord) else None
     if name is None and encoder is not None and options.subject is None and subjects.needs_record_name(config, options.part):
         problems.append(
-            f"{options.part}.subject.name.strategy needs a record, and {options.schema_key} is none: set {options.part}Subject"
+            f"{options.part}.subject.name.strategy needs a record, and {options.name_of('schema')} is none: set"
+            f" {options.name_of('subject')}"
         )
     return PartFormat(options, type, text, name, config)

@@ -158,15 +158,18 @@ class SchemaRegistry:
 
     # WRITING
 
-    def for_writing(self, subject: str, text: str) -> RegisteredSchema:
+    def for_writing(self, subject: str, text: str, schema_key: str) -> RegisteredSchema:
         """The registered schema that is equal to `text`: registered now if it was not, unless auto.register.schemas=false.
+
+        Args:
+            schema_key: the option that names a schema instead, for the error.
 
         Raises:
             RegistryError: it is not compatible, or not registered; the text says how it differs from the latest version.
         """
         registered = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
         if registered is None:
-            raise self._not_registered(subject, text)
+            raise self._not_registered(subject, text, schema_key)
         registered.require_writable()
         return registered
 
@@ -234,10 +237,10 @@ class SchemaRegistry:
             condition=INCOMPATIBLE,
         )
 
-    def _not_registered(self, subject: str, text: str) -> RegistryError:
+    def _not_registered(self, subject: str, text: str, schema_key: str) -> RegistryError:
         return RegistryError(
             f"subject {printable(subject)} does not have the derived schema, and auto.register.schemas=false."
-            f"{self._differences(subject, text)} Register it, change the columns, or write valueSchema=latest",
+            f"{self._differences(subject, text)} Register it, change the columns, or write {schema_key}=latest",
             condition=SCHEMA_NOT_FOUND,
         )
 

@@ -23,7 +23,7 @@ class RegistryAttempt:
     """One request on a thread of its own. `with attempt:` there; `abandon` from another thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards _connection and _is_abandoned
         self._connection: Any = None
         self._is_abandoned = False
 

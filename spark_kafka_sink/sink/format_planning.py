@@ -100,8 +100,8 @@ def _not_repeatable(chosen: PartOptions, part: PartFormat, mapping: RowMapping, 
     is_latest = chosen.schema is not None and chosen.schema.kind == LATEST
     if options.is_exactly_once and is_latest and part.needs_topic and _topic_of_all(mapping) is None:
         yield (
-            f"{chosen.schema_key}={LATEST} with a topic column cannot be exactly once, as each task would ask for the latest"
-            f" version of each topic's subject: set {chosen.part}Subject, or name a version or an id"
+            f"{chosen.name_of('schema')}={LATEST} with a topic column cannot be exactly once, as each task would ask for the"
+            f" latest version of each topic's subject: set {chosen.name_of('subject')}, or name a version or an id"
         )
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import json
 import math
+import re
 import struct
 import subprocess
 import sys
@@ -597,6 +598,47 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reasons(broker: Fa
     with producer, pytest.raises(RegistryError, match="incompatible"):
         producer.send_columns(TOPIC, value=pa.array([{"id": "text"}]))
     assert broker.values(TOPIC) == []
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize(
+    ("options", "column", "told"),
+    [
+        ({"subject.name.strategy": "RecordNameStrategy"}, ["x"], "the {part} is string: set {part}.subject, or write a struct"),
+        (
+            {"subject.name.strategy": "RecordNameStrategy", "schema": '"string"'},
+            ["x"],
+            "{part}.subject.name.strategy needs a record, and {part}.schema is none: set {part}.subject",
+        ),
+        ({"schema": '"string"'}, [1], r"has string there; .* \({part}.schema\)"),
+        (
+            {"schema": "latest"},
+            ["x"],
+            r"{part}.serializer=avro, but orders-{part} version 1 \(id 1\) is PROTOBUF: encode and frame the {part} before it is"
+            " sent, and remove {part}.serializer",
+        ),
+    ],
+)
+def test_errors_name_the_producers_options(
+    broker: FakeBroker, registry: FakeRegistry, options: dict[str, str], column: list[Any], told: str, part: str
+) -> None:
+    """They named the sink's: valueSubject, valueSchema, valueFormat."""
+    registry.register(f"{TOPIC}-{part}", "message A {}", schemaType="PROTOBUF")
+    given = {f"{part}.serializer": "avro"} | {f"{part}.{name}": value for name, value in options.items()}
+    columns = {"value": pa.array([b"x"]), part: pa.array(column)}
+    with producer_of(broker, registry, **{"value.serializer": None} | given) as producer, pytest.raises(SchemaError) as caught:
+        producer.send_columns(TOPIC, **columns)
+    assert re.search(told.format(part=part) + "$", caught.value.message)
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_a_schema_that_is_not_registered_is_named_by_the_producers_option(
+    broker: FakeBroker, registry: FakeRegistry, part: str
+) -> None:
+    """The error said valueSchema=latest, for a key too."""
+    given = {"value.serializer": None, f"{part}.serializer": "avro", "auto.register.schemas": "false"}
+    with producer_of(broker, registry, **given) as producer, pytest.raises(RegistryError, match=rf"{part}\.schema=latest$"):
+        producer.send_columns(TOPIC, **{"value": pa.array([b"x"]), part: ORDERS[:1]})
 
 
 def test_secrets_of_the_registry_are_in_no_attribute(broker: FakeBroker, registry: FakeRegistry) -> None:

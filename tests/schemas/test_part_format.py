@@ -100,10 +100,19 @@ def test_the_subject_is_named_by_option_or_strategy(
     assert (part.subject_of("t"), part.needs_topic) == (subject, needs_topic)
 
 
-@pytest.mark.parametrize("schema", [None, LATEST_SCHEMA, SchemaReference(TEXT, text='"string"')])
-def test_a_strategy_for_records_needs_a_record(schema: SchemaReference | None) -> None:
-    (problem,) = problems_of(pa.string(), config(value__subject__name__strategy="RecordNameStrategy"), schema=schema)
-    assert "set valueSubject" in problem
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (None, "the {part} is string: set {part}Subject, or write a struct"),
+        (LATEST_SCHEMA, "the {part} is string: set {part}Subject, or write a struct"),
+        (SchemaReference(TEXT, text='"string"'), "{part}Schema is none: set {part}Subject"),
+    ],
+)
+def test_a_strategy_for_records_needs_a_record(schema: SchemaReference | None, told: str, part: str) -> None:
+    settings = config(**{f"{part}__subject__name__strategy": "RecordNameStrategy"})
+    (problem,) = problems_of(pa.string(), settings, part=part, schema=schema)
+    assert problem.endswith(told.format(part=part))
 
 
 # THE SCHEMA
@@ -209,17 +218,18 @@ def test_a_schema_that_is_not_compatible_raises_before_anything_is_registered(
     assert len(registry.texts("t-value")) == 1
 
 
-def test_without_auto_register_the_schema_must_be_there(registry: FakeRegistry) -> None:
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_without_auto_register_the_schema_must_be_there(registry: FakeRegistry, part: str) -> None:
     settings = config(registry.url, auto__register__schemas="false")
     with KnownSchemas(settings) as known:
-        part = planned(settings=settings)
-        with pytest.raises(RegistryError) as raised:
-            part.look(known, "t", [])
+        wanted = planned(settings=settings, part=part)
+        with pytest.raises(RegistryError, match=f"or write {part}Schema=latest$") as raised:
+            wanted.look(known, "t", [])
         assert raised.value.condition == SCHEMA_NOT_FOUND
-        registry.register("t-value", ROW_TEXT)
-        found = part.look(known, "t", [])
+        registry.register(f"t-{part}", ROW_TEXT)
+        found = wanted.look(known, "t", [])
         assert found is not None
-        assert found.use == SchemaUse("value", "t-value", 1, 1)
+        assert found.use == SchemaUse(part, f"t-{part}", 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -251,11 +261,12 @@ def test_one_error_names_all_differences_and_the_schema(registry: FakeRegistry, 
         planned(kind, schema=LATEST_SCHEMA).for_topic(known, "t")
 
 
-def test_given_text_is_compared_before_the_registry_is_asked() -> None:
-    (problem,) = problems_of(pa.struct([("id", pa.string())]), schema=TEXT_SCHEMA)
-    assert problem.endswith("(valueSchema)")
-    (problem,) = problems_of(schema=SchemaReference(TEXT, text='{"type":"nothing"}'))
-    assert problem.startswith("the schema of the value cannot be used: ")
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_given_text_is_compared_before_the_registry_is_asked(part: str) -> None:
+    (problem,) = problems_of(pa.struct([("id", pa.string())]), part=part, schema=TEXT_SCHEMA)
+    assert problem.endswith(f"({part}Schema)")
+    (problem,) = problems_of(part=part, schema=SchemaReference(TEXT, text='{"type":"nothing"}'))
+    assert problem.startswith(f"the schema of the {part} cannot be used: ")
 
 
 def test_given_text_is_registered(registry: FakeRegistry, known: KnownSchemas) -> None:
@@ -263,12 +274,15 @@ def test_given_text_is_registered(registry: FakeRegistry, known: KnownSchemas) -
     assert registry.texts("t-value") == [ROW_TEXT]
 
 
-def test_a_schema_of_another_type_is_a_problem(registry: FakeRegistry, known: KnownSchemas) -> None:
-    registry.register("t-value", "message A {}", schemaType="PROTOBUF")
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_a_schema_of_another_type_is_a_problem(registry: FakeRegistry, known: KnownSchemas, part: str) -> None:
+    registry.register(f"t-{part}", "message A {}", schemaType="PROTOBUF")
     problems: list[str] = []
-    assert planned(schema=LATEST_SCHEMA).look(known, "t", problems) is None
-    assert "t-value version 1 (id 1) is PROTOBUF" in problems[0]
-    assert problems[0].endswith("set valueFormat=framed")
+    assert planned(part=part, schema=LATEST_SCHEMA).look(known, "t", problems) is None
+    assert problems == [
+        f"{part}Format=avro, but t-{part} version 1 (id 1) is PROTOBUF: encode the {part} before the write, and set"
+        f" {part}Format=framed"
+    ]
 
 
 @pytest.mark.parametrize("options", [{}, {"schema": LATEST_SCHEMA}, {"schema": LATEST_SCHEMA, "format": FRAMED}])
@@ -321,12 +335,13 @@ def test_framed_puts_the_frame_before_bytes(
     assert found.encode(pa.chunked_array([column.slice(1, 2), column.slice(3)])).values.to_pylist() == expected[1:]
 
 
-def test_a_message_is_for_protobuf(registry: FakeRegistry, known: KnownSchemas) -> None:
-    registry.register("t-value", "{}", schemaType="JSON")
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_a_message_is_for_protobuf(registry: FakeRegistry, known: KnownSchemas, part: str) -> None:
+    registry.register(f"t-{part}", "{}", schemaType="JSON")
     problems: list[str] = []
-    part = planned(pa.string(), format=FRAMED, schema=LATEST_SCHEMA, message=(1,))
-    assert part.look(known, "t", problems) is None
-    assert problems == ["valueMessage is for Protobuf: t-value version 1 (id 1) is JSON"]
+    wanted = planned(pa.string(), part=part, format=FRAMED, schema=LATEST_SCHEMA, message=(1,))
+    assert wanted.look(known, "t", problems) is None
+    assert problems == [f"{part}Message is for Protobuf: t-{part} version 1 (id 1) is JSON"]
 
 
 # COLUMNS AS THEY ARRIVE

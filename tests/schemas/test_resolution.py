@@ -324,5 +324,7 @@ def test_rows_of_a_column_may_be_null_whatever_the_schema_says() -> None:
 
 
 def test_a_dictionary_and_an_extension_resolve_as_their_values() -> None:
-    encoder_for(pa.dictionary(pa.int32(), pa.large_string()), "string")
-    encoder_for(pa.uuid(), {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"})
+    uuid = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+    dictionary = pa.dictionary(pa.int32(), pa.large_string())
+    assert encoder_for(dictionary, "string").encoding == encoder_for(pa.large_string(), "string").encoding
+    assert encoder_for(pa.uuid(), uuid).encoding == encoder_for(pa.binary(16), uuid).encoding

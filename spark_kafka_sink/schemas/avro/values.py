@@ -124,10 +124,10 @@ class BytesEncoding(Encoding):
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         column = binary_column(self.path, column)
         lengths = np.diff(binary_offsets(column)).astype(np.int64)
-        self.check(column, lengths, valid, refusals)
+        self.refuse_values(column, lengths, valid, refusals)
         return [*varints(lengths, valid), Payload.of(column)]
 
-    def check(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:
+    def refuse_values(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:
         """Subclasses refuse values here."""
 
 
@@ -135,7 +135,7 @@ class BytesEncoding(Encoding):
 class StringEncoding(BytesEncoding):
     """Bytes that are UTF-8, as a string column may have others: Spark's cast(binary AS string) does not check."""
 
-    def check(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
+    def refuse_values(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
         if _is_ascii(column) or _is_utf8(column):
             return
         wrong = rows_that_are_not_utf8(column)
@@ -147,7 +147,7 @@ class StringEncoding(BytesEncoding):
 class UuidEncoding(BytesEncoding):
     """A string that is a UUID: 36 characters."""
 
-    def check(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
+    def refuse_values(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
         is_uuid = pc.match_substring_regex(column, _UUID).fill_null(True).to_numpy(zero_copy_only=False)
         refusals.add(~is_uuid, self.path, "it is no UUID in the form of 8-4-4-4-12 hexadecimal digits")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.serialization import PrivateFormat
+from cryptography.hazmat.primitives.serialization import PrivateFormat, pkcs12
 
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
@@ -267,10 +267,13 @@ def test_a_client_is_known_by_its_certificate(
     assert seen["certificate"]["subject"] == ((("commonName", "me"),),)
 
 
-def test_a_keystore_that_keytool_made_is_loaded(authority: Authority, tmp_path: Path) -> None:
-    for flags in ([], ["-J-Dkeystore.pkcs12.legacy=true"]):
-        file = keytool_keystore(tmp_path / f"ks{len(flags)}.p12", CANARY, "PKCS12", *flags)
-        context_of(ssl_truststore_certificates=authority.pem, ssl_keystore_location=str(file), ssl_keystore_password=CANARY)
+@pytest.mark.parametrize("flags", [[], ["-J-Dkeystore.pkcs12.legacy=true"]])
+def test_a_client_is_known_by_a_keystore_that_keytool_made(flags: list[str], authority: Authority, tmp_path: Path) -> None:
+    file = keytool_keystore(tmp_path / "ks.p12", CANARY, "PKCS12", *flags)
+    key, made, _ = pkcs12.load_key_and_certificates(file.read_bytes(), CANARY.encode())
+    context = context_of(ssl_truststore_certificates=authority.pem, ssl_keystore_location=str(file), ssl_keystore_password=CANARY)
+    seen = shake_hands(context, authority.issue("broker").server_context(clients=Certificate(key, (made,))))
+    assert int(seen["certificate"]["serialNumber"], 16) == made.serial_number
 
 
 def test_no_key_is_left_on_a_disk(me: Certificate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
