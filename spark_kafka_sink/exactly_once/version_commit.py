@@ -54,7 +54,7 @@ from spark_kafka_sink.exactly_once.fencing import (
     list_unfinished_question,
     whole_list_questions,
 )
-from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger import AllMarkers, Ledger
 from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, Marker, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.version_checks import (
@@ -215,7 +215,7 @@ class VersionCommit:
         return decision.answer(), _ListBesideDecision(found, questions.is_whole)
 
     def _decide(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Decision:
-        recorded = self._fence_and_check(before, early_list)
+        recorded = self._fence_and_check(before, early_list).partitions_on_record
         decision = self._new_decision(before, self._content, recorded)
         if self._open:
             if recorded < len(self.reports):
@@ -234,8 +234,8 @@ class VersionCommit:
             earlier=() if before is None else before.before(self._write.version),
         )
 
-    def _fence_and_check(self, before: Decision | None, early_list: _ListBesideDecision | None) -> int:
-        """Take steps b to d. Returns how many partitions are on record."""
+    def _fence_and_check(self, before: Decision | None, early_list: _ListBesideDecision | None) -> AllMarkers:
+        """Take steps b to d."""
         if early_list is not None:
             try:
                 self._fence(early_list.unfinished(), set(self._open | self._empty))
@@ -245,8 +245,8 @@ class VersionCommit:
         self._fence_others(before)
         return self._check(before)
 
-    def _check(self, before: Decision | None, list_is_whole: Question[bool] | None = None) -> int:
-        """Take steps c and d, side by side, when all others are fenced. Returns how many partitions are on record.
+    def _check(self, before: Decision | None, list_is_whole: Question[bool] | None = None) -> AllMarkers:
+        """Take steps c and d, side by side, when all others are fenced.
 
         Raises _NotWholeError if the answer to `list_is_whole` is false.
         """
@@ -259,13 +259,12 @@ class VersionCommit:
         )
         if not all(_is_confirmed(reply) for reply in is_whole):
             raise _NotWholeError("coordinators have moved")
-        answer: tuple[dict[int, Marker], int] = markers_reply.answer()
-        markers, recorded = answer
-        self._check_schemas(before, [each for each in markers.values() if each.version == self._write.version])
+        markers: AllMarkers = markers_reply.answer()
+        self._check_schemas(before, [each for each in markers.by_partition.values() if each.version == self._write.version])
         group = self.names.decision_group(self._write.owner)
-        check_markers(self.reports, markers, group, keeps_first=self.keeps_first)
+        check_markers(self.reports, markers.by_partition, group, keeps_first=self.keeps_first)
         self._check_untouched(described)
-        return recorded
+        return markers
 
     def _fence(self, found: Iterable[UnfinishedId], kept: Collection[TaskId]) -> None:
         """Fence all but `kept`, and but what other owners have decided. They are dead: a prefix is for one query at a time."""
