@@ -9,8 +9,8 @@
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If it has timed out, its rows are written again
               4 look at the marker
-    takes()   5 begin the transaction before the first row
-    mark()      write the marker into it, behind the rows
+    takes()   5 write the rows and the marker in one transaction: begin it before the first row,
+    mark()      send the marker behind the rows,
     finish()    wait until all is acknowledged, and leave the transaction open
 
 The driver ends what others have left open. The order matters: protocol_model.py, beside the tests, finds a lost or doubled row
