@@ -364,7 +364,7 @@ class VersionCommit:
                 self._fence_open(found, self._still_empty())
 
     def _fence_unneeded(self, decision: Decision) -> None:
-        """Fence every id that is open now, what this run wrote included. Another decision was found: what it lists is kept."""
+        """The decision of another run holds: fence every open id, also this run's own, except those that the decision lists."""
         kept = {TaskId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
         with self._only_warning():
             found = list_unfinished(self.client, self.names)
