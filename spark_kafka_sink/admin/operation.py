@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.schema import Request
 
 ItemT = TypeVar("ItemT")
-PartT = TypeVar("PartT")
+AnswerT = TypeVar("AnswerT")
 ResultT = TypeVar("ResultT")
 
 
@@ -95,10 +95,10 @@ class Operation(ABC, Generic[ItemT, ResultT]):
     def describe(self, item: ItemT) -> str:
         """The item in words, for errors and logs: "EndTxn of transactional id x"."""
 
-    def part(self, item: ItemT, parts: Iterable[PartT]) -> PartT:
-        """The first of the parts of an answer that are about the item. Raises ProtocolError if there is none."""
-        for part in parts:
-            return part
+    def answer_for(self, item: ItemT, answers: Iterable[AnswerT]) -> AnswerT:
+        """Take the first of these answers to the item. Raises ProtocolError if there is none."""
+        for answer in answers:
+            return answer
         raise left_out(self.describe(item))
 
     def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:

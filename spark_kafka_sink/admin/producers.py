@@ -93,8 +93,8 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | No
         return DescribeProducersRequest(topics=(TopicRequest(name=item.topic, partition_indexes=(item.partition,)),))
 
     def judge(self, item: TopicPartition, answer: DescribeProducersResponse, version: int) -> dict[int, ActiveProducer] | None:  # noqa: ARG002
-        parts = (each for topic in answer.topics if topic.name == item.topic for each in topic.partitions)
-        partition = self.part(item, (each for each in parts if each.partition_index == item.partition))
+        partitions = (each for topic in answer.topics if topic.name == item.topic for each in topic.partitions)
+        partition = self.answer_for(item, (each for each in partitions if each.partition_index == item.partition))
         error = Errors.for_code(partition.error_code)
         if error in _ELSEWHERE:
             return None

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class RequestClient:
-    """Asks brokers, coordinators and the controller. Each call blocks until all its asks have an outcome.
+    """Asks brokers and coordinators. Each call blocks until all its asks have an outcome.
 
     Args:
         access: the network, which close() closes.

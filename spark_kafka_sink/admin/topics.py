@@ -81,7 +81,7 @@ class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
         )
 
     def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> Mapping[str, str]:  # noqa: ARG002
-        topic = self.part(item, (each for each in answer.results if each.resource_name == item))
+        topic = self.answer_for(item, (each for each in answer.results if each.resource_name == item))
         error = Errors.for_code(topic.error_code)
         if error == Errors.TOPIC_AUTHORIZATION_FAILED:
             denied = error.error(self.describe(item))

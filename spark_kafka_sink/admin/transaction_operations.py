@@ -232,7 +232,7 @@ class DescribeTransactions(Operation[str, TransactionDescription | None]):
         return DescribeTransactionsRequest(transactional_ids=tuple(items))
 
     def judge(self, item: str, answer: DescribeTransactionsResponse, version: int) -> TransactionDescription | None:  # noqa: ARG002
-        described = self.part(item, (each for each in answer.transaction_states if each.transactional_id == item))
+        described = self.answer_for(item, (each for each in answer.transaction_states if each.transactional_id == item))
         error = Errors.for_code(described.error_code)
         if error == Errors.TRANSACTIONAL_ID_NOT_FOUND:
             return None

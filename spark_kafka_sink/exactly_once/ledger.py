@@ -47,6 +47,13 @@ class Seen(NamedTuple):
     marker: Marker | None
 
 
+class AllMarkers(NamedTuple):
+    """The markers of all partitions that any version of an owner has had, and how many partitions are on record."""
+
+    by_partition: dict[int, Marker]
+    partitions_on_record: int
+
+
 class Ledger:
     """One owner's records, as one process reads and writes them. Blocks as TransactionClient does, on the same thread.
 
@@ -139,18 +146,15 @@ class Ledger:
         record = (decision.version, f"{text} entries={packed}")
         return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.marker_partition: record})
 
-    def all_markers_question(self, partitions: int) -> Question[tuple[dict[int, Marker], int]]:
-        """The answer is the markers of at least so many partitions, and how many partitions are on record.
-
-        It has the markers of all partitions that any version of this owner has had.
-        """
+    def all_markers_question(self, partitions: int) -> Question[AllMarkers]:
+        """The answer has the markers of at least so many partitions."""
         groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
         markers = {self.marker_group(partition): partition for partition in range(partitions)}
 
-        def read(records: dict[str, CommittedOffset]) -> tuple[dict[int, Marker], int]:
+        def read(records: dict[str, CommittedOffset]) -> AllMarkers:
             recorded = max((width for group, width in groups.items() if group in records), default=0)
             first = {markers[group]: read_marker(each, group) for group, each in records.items() if group in markers}
-            return first | self.markers(range(partitions, recorded)), recorded
+            return AllMarkers(first | self.markers(range(partitions, recorded)), recorded)
 
         return self._read_question([*groups, *markers]).then(read)
 

@@ -93,6 +93,9 @@ class Decision:
     def now(self, state: State) -> Decision:
         return replace(self, state=state, entries=())
 
+    def entry_of(self, partition: int) -> TaskTransaction | None:
+        return next((each for each in self.entries if each.partition == partition), None)
+
     def content_of(self, version: int) -> Content | None:
         """None if it is not known: the version was never committed, or not as a whole, or too many have followed."""
         return self.content if version == self.version else dict(self.earlier).get(version)

@@ -9,8 +9,8 @@
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If it has timed out, its rows are written again
               4 look at the marker
-    takes()   5 begin the transaction before the first row
-    mark()      write the marker into it, behind the rows
+    takes()   5 write the rows and the marker in one transaction: begin it before the first row,
+    mark()      send the marker behind the rows,
     finish()    wait until all is acknowledged, and leave the transaction open
 
 The driver ends what others have left open. The order matters: protocol_model.py, beside the tests, finds a lost or doubled row
@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionEnd, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.ledger_records import Decision, Marker, is_in_kafka, marker_text
+from spark_kafka_sink.exactly_once.ledger_records import Marker, is_in_kafka, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.writes import (
     NO_SCHEMAS,
@@ -50,6 +50,14 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 logger = logging.getLogger(__name__)
+
+
+class _Found(NamedTuple):
+    """What a task has found before its rows. `is_decided`: the rows of its partition are, and need not be written again."""
+
+    is_decided: bool
+    marker: Marker | None
+    schemas: SchemaIds
 
 
 @dataclass(eq=False, repr=False)
@@ -89,56 +97,47 @@ class TaskAttempt:
             WriteAbortedError: the driver has given this write up.
             KafkaError: from the producer or the client.
         """
-        if not self._finds_decided(schemas):  # step 0
+        found = self._look_and_settle(schemas)  # step 0
+        if not found.is_decided:
             task = TaskId(self.write.owner, self.partition, self.attempt)
-            self.producer.init_transactions(self.names.transactional_id(task))
-            self._finds_decided(schemas)
+            self.producer.init_transactions(self.names.transactional_id(task))  # step 1
+            found = self._look_and_settle(schemas)  # steps 2 to 4
+        self._is_decided, self._marker, self.schemas = found
         self._content = Content(schemas=self.schemas)
 
-    def _finds_decided(self, schemas: SchemaIds) -> bool:
-        """Whether the rows of this partition are decided. What an earlier version decided for it is committed."""
-        decision, is_aborted, self._marker = self._ledger.look(self.planned, self.partition)
+    def _look_and_settle(self, schemas: SchemaIds) -> _Found:
+        """Take steps 2 and 3, and read the marker for step 4. `schemas`: of the plan."""
+        version = self.write.version
+        decision, is_aborted, marker = self._ledger.look(self.planned, self.partition)
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
-        self._is_decided = decision is not None and decision.reaches(self.write.version)
-        if decision is not None:
-            for entry in decision.entries:
-                if entry.partition == self.partition:
-                    self._check_decided(decision, entry)
-        first = self._first_content(decision)
-        self.schemas = schemas if first is None else first.schemas
-        return self._is_decided
+        is_decided = decision is not None and decision.reaches(version)
+        entry = None if decision is None else decision.entry_of(self.partition)
+        if decision is not None and entry is not None:
+            if decision.version < version:  # its driver died among its commits, and nobody repeated it
+                self._commit(entry)
+            elif decision.version == version and not self._may_be_open(entry):
+                marker = self._ledger.marker(self.partition)  # what was read before may be older than the end of the transaction
+                is_decided = is_in_kafka(marker, version, entry)
+        first = None if decision is None else decision.content_of(version)  # this version as an earlier run had it
+        if not is_decided and marker is not None and marker.version == version:
+            first = marker.content
+        return _Found(is_decided, marker, schemas if first is None else first.schemas)
 
-    def _first_content(self, decision: Decision | None) -> Content | None:
-        """What is known of this version as an earlier run had it: of this partition, or of all."""
-        version, marker = self.write.version, self._marker
-        if not self._is_decided and marker is not None and marker.version == version:
-            return marker.content
-        return None if decision is None else decision.content_of(version)
-
-    def _check_decided(self, decision: Decision, entry: TaskTransaction) -> None:
-        """Check the decided transaction of this partition."""
-        if decision.version == self.write.version:
-            self._is_decided = not self._is_lost(decision, entry)
-        elif decision.version < self.write.version:  # its driver died among its commits, and nobody repeated it
-            self._commit(entry.prepared(self.names, self.write.owner))
-
-    def _commit(self, prepared: PreparedTransaction) -> None:
+    def _commit(self, entry: TaskTransaction) -> None:
+        prepared = entry.prepared(self.names, self.write.owner)
         (outcome,) = self.client.end_transactions([prepared], commit=True).values()
         if outcome.end is TransactionEnd.FAILED and outcome.error is not None:
             raise outcome.error
 
-    def _is_lost(self, decision: Decision, entry: TaskTransaction) -> bool:
-        """Whether the transaction is neither open nor committed. The marker is read when it is known not to be open."""
+    def _may_be_open(self, entry: TaskTransaction) -> bool:
+        """Whether the transaction is open or being committed, or brokers cannot tell."""
         transactional_id = entry.prepared(self.names, self.write.owner).transactional_id
         try:
             found = self.client.describe_transactions([transactional_id])[transactional_id]
         except UnsupportedVersionError:
-            return False  # the driver finds out, and the next run writes what is missing
-        if found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity)):
-            return False
-        self._marker = self._ledger.marker(entry.partition)
-        return not is_in_kafka(self._marker, decision.version, entry)
+            return True  # the driver finds out, and the next run writes what is missing
+        return found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity))
 
     def takes(self, content: Content) -> bool:
         """Whether these rows, which were read, are to be written. The transaction is begun before the first of them."""

@@ -1,6 +1,6 @@
 """Checks of a commit before it decides: what tasks report is compared with what coordinators say.
 
-Nothing here asks brokers: version_commit.py reads the markers and descriptions, and calls these functions in its steps c and d.
+Nothing here asks brokers: version_commit.py reads the markers and descriptions, and calls these functions in its steps 6c and 6d.
 All reports are of one write.
 """
 

@@ -1,21 +1,22 @@
 """What the driver does once all tasks have reported: check, decide, commit the tasks' transactions.
 
-    commit()   a  read the decision again. If it is of this version, carry it out instead of making another; if it is of an
+    commit()  6a  read the decision again. If it is of this version, carry it out instead of making another; if it is of an
                   earlier version, carry it out first. If part of the decided rows was lost and this run's tasks have written them
                   again, commit this run's transactions instead.
-               b  fence every unfinished id under the prefix that is not in the reports
-               c  read the markers of all partitions that there ever were. One with this version that its task has not seen means
+              6b  fence every unfinished id under the prefix that is not in the reports
+              6c  read the markers of all partitions that there ever were. One with this version that its task has not seen means
                   other rows, or another run. A task that has not written because its rows are decided needs one. If tasks have
                   encoded with different schemas, record the markers' schemas for the next run, and fail
-               d  are all transactions of the reports still open, and do empty tasks still have their ids? Otherwise fail, before
+              6d  are all transactions of the reports still open, and do empty tasks still have their ids? Otherwise fail, before
                   anything is visible
-               e  record how many partitions there are, then the decision
-               f  commit each transaction
-               g  record in the decision what has become of it; fence those who came too late. All is visible then: if one of
+              6e  record how many partitions there are, then the decision
+              6f  commit each transaction
+              6g  record in the decision what has become of it; fence those who came too late. All is visible then: if one of
                   these fails, a warning is logged, and the write succeeds
 
-Side by side go: a and the list of b, where the client has listed before; c and d; the two requests of g. Whether that list
-misses an id is asked beside c and d; if so, b to d are done again. The list of b comes before c: between the two, others commit.
+Side by side go: 6a and the list of 6b, where the client has listed before; 6c and 6d; the two requests of 6g. Whether that list
+misses an id is asked beside 6c and 6d; if so, 6b to 6d are done again. The list of 6b comes before 6c: between the two, others
+commit.
 
 What carries out a decision, and abort(), are in decisions.py, as others do that as well.
 A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers
@@ -54,7 +55,7 @@ from spark_kafka_sink.exactly_once.fencing import (
     list_unfinished_question,
     whole_list_questions,
 )
-from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.ledger import AllMarkers, Ledger
 from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, Marker, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.version_checks import (
@@ -103,7 +104,7 @@ class Committed:
 
 
 class _ListBesideDecision(NamedTuple):
-    """The ids that step b fences, listed beside step a. `is_whole` is asked when they are fenced."""
+    """The ids that step 6b fences, listed beside step 6a. `is_whole` is asked when they are fenced."""
 
     found: Reply[list[UnfinishedId]]
     is_whole: Question[bool]
@@ -141,7 +142,7 @@ class VersionCommit:
         self._fenced = 0
 
     def run(self) -> Committed:
-        """Take steps a to g. Returns how the version came to be committed.
+        """Take steps 6a to 6g. Returns how the version came to be committed.
 
         Raises:
             ReplayError: the version, or a part of it, is in Kafka with other rows. Nothing of this write was committed.
@@ -204,10 +205,10 @@ class VersionCommit:
             )
         return decision
 
-    # a-e: DECIDE
+    # 6a-6e: DECIDE
 
     def _read_decision(self) -> tuple[Decision | None, _ListBesideDecision | None]:
-        """Step a, and in the same request round the list of step b, if the client already knows the coordinators."""
+        """Step 6a, and in the same request round the list of step 6b, if the client already knows the coordinators."""
         questions = whole_list_questions(self.client, self.names)
         if questions is None:
             return self._ledger.decision(), None
@@ -215,7 +216,7 @@ class VersionCommit:
         return decision.answer(), _ListBesideDecision(found, questions.is_whole)
 
     def _decide(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Decision:
-        recorded = self._fence_and_check(before, early_list)
+        recorded = self._fence_and_check(before, early_list).partitions_on_record
         decision = self._new_decision(before, self._content, recorded)
         if self._open:
             if recorded < len(self.reports):
@@ -234,8 +235,8 @@ class VersionCommit:
             earlier=() if before is None else before.before(self._write.version),
         )
 
-    def _fence_and_check(self, before: Decision | None, early_list: _ListBesideDecision | None) -> int:
-        """Take steps b to d. Returns how many partitions are on record."""
+    def _fence_and_check(self, before: Decision | None, early_list: _ListBesideDecision | None) -> AllMarkers:
+        """Take steps 6b to 6d."""
         if early_list is not None:
             try:
                 self._fence(early_list.unfinished(), set(self._open | self._empty))
@@ -245,8 +246,8 @@ class VersionCommit:
         self._fence_others(before)
         return self._check(before)
 
-    def _check(self, before: Decision | None, list_is_whole: Question[bool] | None = None) -> int:
-        """Take steps c and d, side by side, when all others are fenced. Returns how many partitions are on record.
+    def _check(self, before: Decision | None, list_is_whole: Question[bool] | None = None) -> AllMarkers:
+        """Take steps 6c and 6d, side by side, when all others are fenced.
 
         Raises _NotWholeError if the answer to `list_is_whole` is false.
         """
@@ -259,13 +260,12 @@ class VersionCommit:
         )
         if not all(_is_confirmed(reply) for reply in is_whole):
             raise _NotWholeError("coordinators have moved")
-        answer: tuple[dict[int, Marker], int] = markers_reply.answer()
-        markers, recorded = answer
-        self._check_schemas(before, [each for each in markers.values() if each.version == self._write.version])
+        markers: AllMarkers = markers_reply.answer()
+        self._check_schemas(before, [each for each in markers.by_partition.values() if each.version == self._write.version])
         group = self.names.decision_group(self._write.owner)
-        check_markers(self.reports, markers, group, keeps_first=self.keeps_first)
+        check_markers(self.reports, markers.by_partition, group, keeps_first=self.keeps_first)
         self._check_untouched(described)
-        return recorded
+        return markers
 
     def _fence(self, found: Iterable[UnfinishedId], kept: Collection[TaskId]) -> None:
         """Fence all but `kept`, and but what other owners have decided. They are dead: a prefix is for one query at a time."""
@@ -311,7 +311,7 @@ class VersionCommit:
         entries = {self.names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
         check_untouched(transactions, entries, map(self.names.transactional_id, self._empty))
 
-    # f-g: CARRY OUT
+    # 6f-6g: CARRY OUT
 
     def _carry_out(self, decision: Decision) -> None:
         self._commit_all(decision)
@@ -352,7 +352,7 @@ class VersionCommit:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
     def _record_and_fence_late(self, decision: Decision) -> None:
-        """Take step g after the own commit: its two requests side by side."""
+        """Take step 6g after the own commit: its two requests side by side."""
         recorded, late = self._ask_record(decision, list_unfinished_question(self.client, self.names))
         self._warn_of_record(decision, recorded)
         with self._only_warning():
@@ -364,7 +364,7 @@ class VersionCommit:
                 self._fence_open(found, self._still_empty())
 
     def _fence_unneeded(self, decision: Decision) -> None:
-        """Fence every id that is open now, what this run wrote included. Another decision was found: what it lists is kept."""
+        """The decision of another run holds: fence every open id, also this run's own, except those that the decision lists."""
         kept = {TaskId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
         with self._only_warning():
             found = list_unfinished(self.client, self.names)

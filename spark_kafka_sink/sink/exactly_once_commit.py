@@ -59,4 +59,7 @@ def abort_version(plan: WritePlan) -> None:
             TIMEOUT_OPTION,
         )
     else:
-        logger.warning("aborted: %d transactions; their rows are not seen by read_committed readers", fenced)
+        logger.warning(
+            "aborted: fenced %d transactional ids; read_committed readers see no rows of this write, unless it is decided",
+            fenced,
+        )

@@ -58,7 +58,7 @@ class _Entry(Generic[KeepableT]):
     kept: KeepableT
     user: threading.Lock | None  # None: it is idle
     expires_ms: int = 0  # while it is idle, as the next one
-    rested: int = 0  # a higher number: later
+    rested: int = 0  # the idle entry with the highest number became idle last
 
     @property
     def is_left_behind(self) -> bool:
@@ -82,7 +82,7 @@ class WorkerCache(Generic[KeepableT]):
 
     def forget(self) -> None:
         """Empty the cache and close nothing. For a forked child: the sockets belong to its parent, and locks may stay locked."""
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards _waiters, _entries with their fields, and _reaper
         self._waiters = Waiters(self._lock)  # woken when a producer becomes idle, or all are closed
         self._entries: list[_Entry[KeepableT]] = []
         self._reaper: threading.Thread | None = None
@@ -255,13 +255,16 @@ class WorkerClient(TransactionClient):
         super().close()
 
 
+# Makes a producer transactional. No broker sees this id: each task names its own in init_transactions.
+_NAMED_BY_TASK = {"transactional.id": "none"}
+
+
 def _transactional(options: Mapping[str, object]) -> KafkaProducer:
-    """Each task calls init_transactions with its own id first."""
-    return KafkaProducer({**options, "transactional.id": "none"})
+    return KafkaProducer({**options, **_NAMED_BY_TASK})
 
 
 def _transactional_for_large_rows(options: Mapping[str, object]) -> KafkaProducer:
-    return KafkaProducer({**options_for_large_rows(options), "transactional.id": "none"}, largest_record=LARGEST_ROW)
+    return KafkaProducer({**options_for_large_rows(options), **_NAMED_BY_TASK}, largest_record=LARGEST_ROW)
 
 
 # The caches of this Python worker, one for each kind of producer.

@@ -88,7 +88,7 @@ def test_a_commit_that_is_not_the_first_lists_beside_its_other_requests(broker: 
     run("r2").task(2, 5, "left open").begin().send()
     before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
     assert first.write_version(1, ["b"]).fenced == 1
-    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2 * 2  # steps b and g, of two brokers
+    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) == before + 2 * 2  # steps 6b and 6g, of two brokers
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 

@@ -118,30 +118,30 @@ def test_on_commit_is_called_once_for_each_commit_with_what_was_found(
 def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
     spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
 ) -> None:
-    """A failed write buries nothing; a repeated one buries nothing twice."""
-    name, graves, report = topic(2), topic(1), tmp_path / "report.jsonl"
+    """A failed write dead-letters nothing; a repeated one dead-letters nothing twice."""
+    name, dead_letters, report = topic(2), topic(1), tmp_path / "report.jsonl"
     rows = spark.range(100, numPartitions=2).selectExpr(
         "if(id % 10 = 0, null, 't') topic", "if(id % 25 = 1, repeat('x', 3000), cast(id as string)) value", "id"
     )
     rows = rows.withColumn("topic", F.when(F.col("topic").isNotNull(), F.lit(name)))
     options = exactly_once(
         name,
-        txnAppId="burials",
+        txnAppId="dead-letters",
         txnVersion="0",
         markerTopic=name,
         onInvalidRecord="deadLetter",
         onRecordTooLarge="skip",
-        deadLetterTopic=graves,
+        deadLetterTopic=dead_letters,
         kafka__max__request__size="2000",
         reportPath=str(report),
     )
     del options["topic"]
     failing = rows.withColumn("value", F.udf(lambda each, value: value if each != 99 else 1 / 0)("id", "value"))
     error_of(lambda: save(failing.select("topic", "value"), broker, **options))
-    assert seen.values(graves, name) == Counter()
+    assert seen.values(dead_letters, name) == Counter()
     for _ in range(2):
         save(rows.select("topic", "value"), broker, **options)
-    assert seen.values(graves, name) == Counter(str(number) for number in range(0, 100, 10))
+    assert seen.values(dead_letters, name) == Counter(str(number) for number in range(0, 100, 10))
     assert seen.values(name, name) == Counter(str(number) for number in range(100) if number % 10 and number % 25 != 1)
     first, second = lines(report)
     assert (first["rows"], first["skipped"], first["dead_lettered"]) == (86, 4, 10)

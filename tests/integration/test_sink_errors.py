@@ -119,7 +119,7 @@ def test_rows_for_topics_that_do_not_exist_are_dead_lettered_after_one_wait(
     save(df, strict_broker, reportPath=str(report), **options)
     read = READERS["confluent-kafka"]
     found = [sorted(int(r.value or b"") for r in read(strict_broker.bootstrap_servers, name)) for name in ("there", "dead")]
-    assert found == [[i for i in range(30_000) if (i % 10 in (3, 4)) is buried] for buried in (False, True)]
+    assert found == [[i for i in range(30_000) if (i % 10 in (3, 4)) is dead_lettered] for dead_lettered in (False, True)]
     letter = next(each for each in read(strict_broker.bootstrap_servers, "dead") if each.value == b"3")
     headers = {name.rpartition(".")[2]: value or b"" for name, value in letter.headers}
     assert (headers["topic"], headers["condition"]) == (b"gone-3", b"KAFKA_UNKNOWN_TOPIC")

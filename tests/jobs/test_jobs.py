@@ -114,10 +114,10 @@ def test_a_batch_writes_rows_as_avro_with_a_schema_that_it_registers(
     assert "wrote 3 rows of " in said
 
 
-def test_a_stream_writes_avro_and_buries_as_json_what_the_schema_does_not_take(
+def test_a_stream_of_avro_dead_letters_as_json_what_the_schema_does_not_take(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, csv: Path, tmp_path: Path
 ) -> None:
-    name, graves = topic(), topic()
+    name, dead_letters = topic(), topic()
     enum = {"type": "enum", "name": "Name", "symbols": ["ann", "bob"]}
     fields = [{"name": "id", "type": ["null", "int"]}, {"name": "name", "type": enum}]
     arguments = ["--input", str(csv.parent), "--input-format", "csv", "--topic", name, "--trigger", "available-now"]
@@ -125,13 +125,13 @@ def test_a_stream_writes_avro_and_buries_as_json_what_the_schema_does_not_take(
     with FakeRegistry() as registry:
         registry.register(f"{name}-value", json.dumps({"type": "record", "name": "Person", "fields": fields}))
         options = {"schema.registry.url": registry.url, "valueSchema": "latest"}
-        options |= {"onInvalidRecord": "deadLetter", "deadLetterTopic": graves}
+        options |= {"onInvalidRecord": "deadLetter", "deadLetterTopic": dead_letters}
         arguments += ["--value-format", "avro", *(f"--option={key}={value}" for key, value in options.items())]
         said = stream_to_kafka.stream_to_kafka(spark, stream_to_kafka.build_parser().parse_args(arguments))
         assert read_avro(registry, name, read_topic(name)) == [{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}]
-    (grave,) = read_topic(graves)
-    assert grave.value == b'{"id": 3, "name": null}'
-    assert dict(grave.headers)["__pykafka_sink.errors.field"] == b"value.name"
+    (letter,) = read_topic(dead_letters)
+    assert letter.value == b'{"id": 3, "name": null}'
+    assert dict(letter.headers)["__pykafka_sink.errors.field"] == b"value.name"
     assert "rows written in 1 batch" in said
 
 

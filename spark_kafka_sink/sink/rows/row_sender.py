@@ -127,8 +127,8 @@ class RowSender:
         self.rows += len(chunk.numbers)
         for each in chunk.unencoded:
             self._apply_choice(each)
-        for part in (chunk,) if self.throttle is None else self.throttle.runs(chunk):
-            self._send(part)
+        for portion in (chunk,) if self.throttle is None else self.throttle.portions(chunk):
+            self._send(portion)
             self._send_again()
 
     def finish(self) -> None:

@@ -1,8 +1,8 @@
-"""Keeps a task below the user's rates: a token bucket that releases rows run by run.
+"""Keeps a task below the user's rates: a token bucket that releases rows portion by portion.
 
-A run is as many rows as the rates allow in a quarter of a second, or one row that needs longer. A run is released at once, and
+A portion is as many rows as the rates allow in a quarter of a second, or one row that needs longer. It is released at once, and
 the next one only after the time that this one needs. So each wait lasts a quarter of a second, or the time of one large row.
-It waits on the caller's thread and holds no lock; Spark ends the worker of a killed task there.
+The throttle waits on the caller's thread and holds no lock; Spark ends the worker of a killed task there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy.typing as npt
 from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.sink.rows.chunk import Chunk
 
-RUN_MS = 250
+PORTION_MS = 250
 
 
 class Throttle:
-    """Divides one task's rows into runs, and waits before a run that would exceed a rate.
+    """Divides one task's rows into portions, and waits before one that would exceed a rate.
 
     Args:
         records_per_second, bytes_per_second: None for no limit.
@@ -30,7 +30,7 @@ class Throttle:
         self._records_per_second = records_per_second
         self._bytes_per_second = bytes_per_second
         self._clock = clock or Clock()
-        self._next_run_ms = 0.0  # when the runs released so far have had their time
+        self._next_portion_ms = 0.0  # when the portions released so far have had their time
         self.waited_ms = 0
 
     def seconds_of(self, chunk: Chunk) -> float:
@@ -40,31 +40,31 @@ class Throttle:
     def _seconds(self, rows: int, size: int) -> float:
         return max(rows / (self._records_per_second or np.inf), size / (self._bytes_per_second or np.inf))
 
-    def runs(self, chunk: Chunk) -> Iterator[Chunk]:
-        """The rows, run by run, as soon as each may be sent. Blocks between runs."""
+    def portions(self, chunk: Chunk) -> Iterator[Chunk]:
+        """The rows, portion by portion, as soon as each may be sent. Blocks between portions."""
         ends = np.cumsum(chunk.payload_bytes())
         start = 0
         while start < len(ends):
             before = int(ends[start - 1]) if start else 0
-            stop = self._end_of_run(ends, start, before)
-            self._await_next_run()
+            stop = self._end_of_portion(ends, start, before)
+            self._await_next_portion()
             self._release(stop - start, int(ends[stop - 1]) - before)
             yield chunk.slice(start, stop)
             start = stop
 
-    def _end_of_run(self, ends: npt.NDArray[np.int64], start: int, before: int) -> int:
+    def _end_of_portion(self, ends: npt.NDArray[np.int64], start: int, before: int) -> int:
         stop = len(ends)
         if self._records_per_second is not None:
-            stop = min(stop, start + self._records_per_second * RUN_MS // 1000)
+            stop = min(stop, start + self._records_per_second * PORTION_MS // 1000)
         if self._bytes_per_second is not None:
-            room = self._bytes_per_second * RUN_MS // 1000
+            room = self._bytes_per_second * PORTION_MS // 1000
             stop = min(stop, int(np.searchsorted(ends, before + room, side="right")))
         return max(stop, start + 1)
 
     def _release(self, rows: int, size: int) -> None:
-        self._next_run_ms = max(self._next_run_ms, float(self._clock.now_ms())) + 1000 * self._seconds(rows, size)
+        self._next_portion_ms = max(self._next_portion_ms, float(self._clock.now_ms())) + 1000 * self._seconds(rows, size)
 
-    def _await_next_run(self) -> None:
+    def _await_next_portion(self) -> None:
         started_ms = self._clock.now_ms()
-        sleep(self._clock, self._next_run_ms - started_ms)
+        sleep(self._clock, self._next_portion_ms - started_ms)
         self.waited_ms += self._clock.now_ms() - started_ms

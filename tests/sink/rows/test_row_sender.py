@@ -25,7 +25,7 @@ from tests.sink.fake_producer import FakeDelivery, FakeProducer
 MAPPING = RowMapping(topic="t", value=0, key=1, partition=2, headers=None, timestamp=None)
 FAILING: dict[str, Any] = {}
 SKIPPING: dict[str, Any] = {"on_record_too_large": SKIP, "on_invalid_record": SKIP}
-BURYING: dict[str, Any] = {
+DEAD_LETTERING: dict[str, Any] = {
     "on_record_too_large": DEAD_LETTER,
     "on_invalid_record": DEAD_LETTER,
     "dead_letter_topic": "dead",
@@ -253,16 +253,16 @@ def sender_by_column(producer: FakeProducer, rules: dict[str, Any]) -> Sending:
     return Sending(producer, rules, mapping)
 
 
-def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_rejected() -> None:
+def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_refused() -> None:
     """Such rows failed their task after max.block.ms, for every value of onInvalidRecord."""
     producer = Lacking()
-    sending = sender_by_column(producer, BURYING)
+    sending = sender_by_column(producer, DEAD_LETTERING)
     sending.send_table(to_topics("t", "gone", "lost", "t"))
     sending.send_table(to_topics("lost", "t", "gone"))
     sending.send_table(to_topics("other", "t"))
     sending.finish()
     assert producer.waits == ["gone", "other"]
-    to_t, dead = ([call for call in producer.calls if (call["topic"] == "dead") is buried] for buried in (False, True))
+    to_t, dead = ([call for call in producer.calls if (call["topic"] == "dead") is each] for each in (False, True))
     assert [len(call["value"]) for call in to_t] == [2, 1, 1]
     assert [call["value"].to_pylist() for call in dead] == [["v-gone", "v-lost"], ["v-lost", "v-gone"], ["v-other"]]
     assert (sending.acknowledged, sending.dead_lettered) == (4, 5)
@@ -271,7 +271,7 @@ def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_rejected(
 
 def test_topics_that_were_found_to_be_missing_are_not_waited_for_again() -> None:
     producer = Lacking()
-    sending = sender_by_column(producer, BURYING)
+    sending = sender_by_column(producer, DEAD_LETTERING)
     for _ in range(2):
         assert sending.missing_topics(["t", "gone", "lost"]) == {"gone", "lost"}
     sending.send_table(to_topics("gone", "t", "lost"))
@@ -318,7 +318,7 @@ def test_text_that_is_not_utf8_has_its_outcome_and_keeps_its_bytes() -> None:
     with pytest.raises(InvalidRecordError, match=r"row 1 of this task: topic \\xff, key b'k'"):
         Sending(Limited(), {"on_record_too_large": SKIP}, mapping, **given).send_table(table)
     producer = Limited()
-    sending = Sending(producer, BURYING, mapping, **given)
+    sending = Sending(producer, DEAD_LETTERING, mapping, **given)
     sending.send_table(table)
     sending.finish()
     assert (sending.acknowledged, sending.dead_lettered) == (1, 2)
@@ -352,7 +352,7 @@ def test_no_row_is_skipped_for_a_topic_that_brokers_have_not_called_unknown() ->
 
 def test_refused_rows_go_to_the_dead_letter_topic() -> None:
     producer = Choosy({"bad": InvalidRecordError("…")})
-    sending = sender(producer, BURYING)
+    sending = sender(producer, DEAD_LETTERING)
     sending.send_table(batch(["a", "bad", "bad"], [0, -1, -2]))
     sending.finish()
     assert [(call["topic"], call["value"].to_pylist()) for call in producer.calls] == [("dead", ["bad", "bad"]), ("t", ["a"])]
@@ -441,7 +441,7 @@ def test_any_number_of_pending_chunks_may_have_rows_that_are_sent_again() -> Non
 def test_rows_rejected_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> None:
     blamed = {0: NO_KEY, 1: TOO_LARGE, 2: NO_KEY}
     producer = FakeProducer(on_send=rejecting(1, blamed=blamed, others=[]))
-    sending = sender(producer, BURYING)
+    sending = sender(producer, DEAD_LETTERING)
     sending.send_table(batch(["a", "b", "c"]))
     sending.finish()
     assert values(producer)[1:] == [["a", "c"], ["b"]]

@@ -1,4 +1,4 @@
-"""throttle.py: released rows are never ahead of the rates by more than one run, and no wait is long."""
+"""throttle.py: released rows are never ahead of the rates by more than one portion, and no wait is long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 
 from spark_kafka_sink.sink.rows.chunk import Chunk
-from spark_kafka_sink.sink.rows.throttle import RUN_MS, Throttle
+from spark_kafka_sink.sink.rows.throttle import PORTION_MS, Throttle
 from tests.fakes.clock import ManualClock
 from tests.sink.columns import columns
 
@@ -25,13 +25,13 @@ class Watched(ManualClock):
 
 
 def times(throttle: Throttle, clock: ManualClock, sizes: list[int]) -> list[tuple[int, int, int]]:
-    """When each run was released, in ms since the start, and its rows."""
+    """When each portion was released, in ms since the start, and its rows."""
     started = clock.now_ms()
     chunk = Chunk(columns(value=pa.array([bytes(size) for size in sizes])), range(len(sizes)), 0)
-    return [(clock.now_ms() - started, run.numbers[0], run.numbers[-1] + 1) for run in throttle.runs(chunk)]
+    return [(clock.now_ms() - started, each.numbers[0], each.numbers[-1] + 1) for each in throttle.portions(chunk)]
 
 
-def test_records_are_given_out_in_runs_of_a_quarter_of_a_second() -> None:
+def test_records_are_given_out_in_portions_of_a_quarter_of_a_second() -> None:
     clock = Watched()
     throttle = Throttle(100, None, clock)
     assert times(throttle, clock, [1] * 60) == [(0, 0, 25), (250, 25, 50), (500, 50, 60)]
@@ -59,11 +59,11 @@ def test_what_was_not_used_is_not_saved_up() -> None:
     throttle = Throttle(100, None, clock)
     times(throttle, clock, [1] * 25)
     clock.advance(60_000)
-    assert times(throttle, clock, [1] * 50) == [(0, 0, 25), (RUN_MS, 25, 50)]
+    assert times(throttle, clock, [1] * 50) == [(0, 0, 25), (PORTION_MS, 25, 50)]
 
 
 def test_the_next_chunk_waits_for_the_one_before() -> None:
     clock = Watched()
     throttle = Throttle(100, None, clock)
     times(throttle, clock, [1] * 25)
-    assert times(throttle, clock, [1]) == [(RUN_MS, 0, 1)]
+    assert times(throttle, clock, [1]) == [(PORTION_MS, 0, 1)]
