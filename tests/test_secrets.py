@@ -274,7 +274,7 @@ def test_configurations_and_writers_show_nothing_before_and_after_pickling(mecha
     config = ProducerConfig.from_mapping({"bootstrap.servers": "127.0.0.1:9", **WRONG[mechanism]})
     options = {f"kafka.{name}": value for name, value in WRONG[mechanism].items()}
     options |= {"topic": "t", "kafka.bootstrap.servers": "127.0.0.1:9"}
-    sink = SinkOptions.check(options, [])
+    sink = SinkOptions.read(options, [])
     source = KafkaDataSource(options)
     schema = StructType([StructField("value", StringType())])
     writers = [source.writer(schema, False), source.streamWriter(schema, False)]

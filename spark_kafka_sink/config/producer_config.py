@@ -202,7 +202,7 @@ class ProducerConfig(SecurityConfig):
         """
         mapping = cls.conceal(mapping)
         problems: list[str] = []
-        config = cls.check(mapping, problems)
+        config = cls.read(mapping, problems)
         if problems:
             raise ConfigError(join_problems(problems))
         return config
@@ -213,7 +213,7 @@ class ProducerConfig(SecurityConfig):
         return conceal(mapping, PRODUCER_KEYS)
 
     @classmethod
-    def check(
+    def read(
         cls, mapping: Mapping[str, object], problems: list[str], *, defaults: Mapping[str, object] | None = None, prefix: str = ""
     ) -> ProducerConfig:
         """Like from_mapping, but adds what is wrong to `problems`; if there is any problem, the result must not be used.

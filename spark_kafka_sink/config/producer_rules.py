@@ -2,7 +2,7 @@
 KafkaProducer.configureDeliveryTimeout.
 
 Each function gets the values of all options by attribute name (and under "given" the set of keys that the user wrote). A `@rule`
-yields what is wrong and changes nothing; a `@default` changes values. ProducerConfig.check applies both in order of declaration.
+yields what is wrong and changes nothing; a `@default` changes values. ProducerConfig.read applies both in order of declaration.
 It skips those whose keys include one with an invalid value, since that value is reported already.
 """
 

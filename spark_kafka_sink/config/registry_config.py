@@ -173,7 +173,8 @@ class RegistryConfig:
         doc="Register a derived schema that the subject lacks. false: it is an error, which tells the difference from the latest "
             "version.")
     use_latest_version: bool = option("use.latest.version", BOOLEAN, default=False,
-        doc="true: write with the latest version of the subject, as valueSchema=latest and keySchema=latest do.")
+        doc="true: write with the latest version of the subject, as valueSchema=latest and keySchema=latest do (value.schema and "
+            "key.schema of KafkaProducer).")
     latest_cache_ttl_sec: int = option("latest.cache.ttl.sec", INT, default=60, at_least=0, or_exactly=-1,
         doc="How many seconds the sink takes the latest version for the latest, before it asks again between two micro-batches; "
             "-1: as long as its process lives. KafkaProducer never asks again.")
@@ -278,7 +279,7 @@ class RegistryConfig:
         return conceal(named, REGISTRY_KEYS)
 
     @classmethod
-    def check(cls, mapping: Mapping[str, object], problems: list[str]) -> RegistryConfig:
+    def read(cls, mapping: Mapping[str, object], problems: list[str]) -> RegistryConfig:
         """Read what `pick` returned. Adds what is wrong to `problems`; then the result must not be used. Never blocks."""
         given = {key: value for key, value in mapping.items() if value is not None}
         problems.extend(_unknown(given))
@@ -317,8 +318,8 @@ _KEYSTORE = "write schema.registry.ssl.keystore.location, a PEM file with certif
 
 # Names of Confluent's that are known here, and why they cannot be taken.
 _NOT_SUPPORTED: dict[str, str] = {
-    "use.schema.id": "write valueSchema=id:<id> or keySchema=id:<id>",
-    "use.latest.with.metadata": "write valueSchema=<version> or keySchema=<version>",
+    "use.schema.id": "write valueSchema=id:<id> or keySchema=id:<id>; for KafkaProducer value.schema",
+    "use.latest.with.metadata": "write valueSchema=<version> or keySchema=<version>; for KafkaProducer value.schema",
     "context.name.strategy": "write the subject with its context: valueSubject=:.context:subject",
     "key.schema.id.serializer": "ids are written before the payload only",
     "value.schema.id.serializer": "ids are written before the payload only",

@@ -84,7 +84,7 @@ def read_serializer_options(given: Mapping[str, object], parts: Sequence[str]) -
         parts: those that are Avro, at least one.
     """
     problems: list[str] = []
-    registry = RegistryConfig.check({key: value for key, value in given.items() if key not in SERIALIZER_KEYS}, problems)
+    registry = RegistryConfig.read({key: value for key, value in given.items() if key not in SERIALIZER_KEYS}, problems)
     config = SerializerConfig(**read_all(rows_of(SerializerConfig), given, problems))  # type: ignore[arg-type]
     if not registry.is_set and URL_KEY not in registry.given:
         problems.append(f"{parts[-1]}.serializer=avro needs {URL_KEY}, the address of the schema registry")

@@ -1,6 +1,6 @@
 """The sink's own options, and what a bulk write changes of Kafka's defaults. Options of the producer follow `kafka.`.
 
-SinkOptions.check reads everything that a Spark user writes with `.option(…)`. sink/datasource.py calls it on the driver.
+SinkOptions.read reads everything that a Spark user writes with `.option(…)`. sink/datasource.py calls it on the driver.
 Formats of keys and values are in format_options.py. The options of a schema registry have no prefix; they are in
 registry_config.py.
 """
@@ -168,7 +168,7 @@ class SinkOptions(FormatOptions):
         return concealed
 
     @classmethod
-    def check(cls, options: Mapping[str, object], problems: list[str]) -> SinkOptions:
+    def read(cls, options: Mapping[str, object], problems: list[str]) -> SinkOptions:
         """Read all options of a write. Adds what is wrong to `problems`; if there is any problem, the result must not be used.
 
         An unknown option of the sink is a problem, an unknown key of the producer is a warning in the log. Never blocks.
@@ -187,7 +187,7 @@ class SinkOptions(FormatOptions):
             problems.extend(_rejected_without_transactions(producer_options))
         registry = _registry(given, problems)
         problems.extend(format_conflicts(values, own, registry))
-        producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
+        producer = ProducerConfig.read(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
         problems.extend(_exactly_once_conflicts(values, own))
         problems.extend(_dead_letter_conflicts(values, own))
@@ -231,7 +231,7 @@ def _registry(options: Mapping[str, object], problems: list[str]) -> RegistryCon
         return None
     from spark_kafka_sink.config.registry_config import RegistryConfig
 
-    return RegistryConfig.check({name: options[name] for name in names}, problems)
+    return RegistryConfig.read({name: options[name] for name in names}, problems)
 
 
 def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:

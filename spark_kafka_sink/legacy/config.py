@@ -116,7 +116,7 @@ class LegacyProducerConfig:
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 
     @classmethod
-    def check(cls, mapping: Mapping[str, object], problems: list[str]) -> LegacyProducerConfig:
+    def read(cls, mapping: Mapping[str, object], problems: list[str]) -> LegacyProducerConfig:
         """Read a configuration by the old keys. Adds what is wrong to `problems`; if there is any, the result must not be used.
 
         Values may be str, int or list; None means not set. security.*, ssl.* and sasl.* keys, which the old client did not have,
@@ -137,7 +137,7 @@ class LegacyProducerConfig:
             )
         if "request.required.acks" not in given:
             logger.warning(_NO_ACKNOWLEDGEMENT)
-        return cls(**values, producer=ProducerConfig.check(passed_on | _producer_options(values), problems))
+        return cls(**values, producer=ProducerConfig.read(passed_on | _producer_options(values), problems))
 
 
 def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
@@ -203,7 +203,7 @@ class Plugins(NamedTuple):
 def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Plugins]:
     """The configuration and its plug-ins. Raises one ConfigError for all problems, plug-ins that cannot be loaded included."""
     problems: list[str] = []
-    config = LegacyProducerConfig.check(mapping, problems)
+    config = LegacyProducerConfig.read(mapping, problems)
     key_class = config.serializer_class if config.key_serializer_class is None else config.key_serializer_class
     found: list[Any] = []
     for find in (

@@ -101,7 +101,7 @@ class KafkaDataSource(DataSource):
         """
         if not self.options:
             problems.append(NO_OPTIONS)
-        options = SinkOptions.check(self.options, problems)
+        options = SinkOptions.read(self.options, problems)
         environment_problems = _environment_problems(options)
         schema_problems: list[str] = []
         topic_is_refused = options.topic is None and "topic" in self.options
@@ -195,7 +195,7 @@ def check_options(options: Mapping[str, object], *, is_stream: bool = False) -> 
     """
     options = SinkOptions.conceal(options)  # a traceback with locals shows this variable
     problems = list(_only_for_batches(options)) if is_stream else []
-    checked = SinkOptions.check(options, problems)
+    checked = SinkOptions.read(options, problems)
     problems += [*_report_path_problems(checked), *_store_problems(checked)]
     if problems:
         raise ConfigError(join_problems(problems))

@@ -99,7 +99,7 @@ class Variant:
 def confluent_writer(options: dict[str, str]) -> ConfluentWriter:
     """It uses what our sink uses with these options."""
     problems: list[str] = []
-    like = SinkOptions.check(options, problems).producer
+    like = SinkOptions.read(options, problems).producer
     assert not problems, problems
     return ConfluentWriter(options["topic"], settings(options["kafka.bootstrap.servers"], like))
 

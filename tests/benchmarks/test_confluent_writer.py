@@ -73,7 +73,7 @@ def test_rows_that_are_not_acknowledged_in_time_fail_the_task(monkeypatch: pytes
 def test_librdkafka_takes_the_settings_of_our_sink() -> None:
     problems: list[str] = []
     options = {"kafka.bootstrap.servers": "localhost:1", "topic": "orders", "kafka.compression.type": "lz4"}
-    used = settings("localhost:1", SinkOptions.check(options, problems).producer)
+    used = settings("localhost:1", SinkOptions.read(options, problems).producer)
     assert not problems
     assert (used["linger.ms"], used["batch.size"], used["compression.type"]) == (200, 524_288, "lz4")
     confluent_kafka.Producer(used)  # raises when it does not know one, or when two contradict

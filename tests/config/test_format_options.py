@@ -26,7 +26,7 @@ def check(**options: str) -> tuple[SinkOptions, list[str]]:
     """Names with double underscores for dots."""
     problems: list[str] = []
     given = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | {name.replace("__", "."): value for name, value in options.items()}
-    return SinkOptions.check(given, problems), problems
+    return SinkOptions.read(given, problems), problems
 
 
 def with_registry(**options: str) -> tuple[SinkOptions, list[str]]:

@@ -215,7 +215,7 @@ def test_a_callback_handler_of_the_jvm_is_a_warning(caplog: pytest.LogCaptureFix
 
 def test_the_sink_tells_sasl_problems_together_with_all_others() -> None:
     problems: list[str] = []
-    SinkOptions.check({"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.acks": "7"}, problems)
+    SinkOptions.read({"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.acks": "7"}, problems)
     assert len(problems) == 3  # bootstrap.servers too
 
 

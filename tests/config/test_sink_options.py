@@ -19,7 +19,7 @@ def check(**options: str) -> tuple[SinkOptions, list[str]]:
     """Names with double underscores for dots; bootstrap servers unless given."""
     problems: list[str] = []
     given = {"kafka.bootstrap.servers": "localhost:9092"} | {name.replace("__", "."): value for name, value in options.items()}
-    return SinkOptions.check(given, problems), problems
+    return SinkOptions.read(given, problems), problems
 
 
 def test_options_are_found_in_any_case() -> None:
@@ -312,7 +312,7 @@ def test_the_sink_takes_plugins_and_hands_their_keys_on() -> None:
 def test_a_reference_in_an_option_of_the_sink_is_a_problem() -> None:
     problems: list[str] = []
     options = {"topic": "t", "kafka.bootstrap.servers": "h:1", "kafka.ssl.key.password": "${a:b}", "reportPath": "${env:HOME}/r"}
-    SinkOptions.check(options, problems)
+    SinkOptions.read(options, problems)
     assert [each.partition(" holds")[0] for each in problems] == ["The value of reportPath", "The value of ssl.key.password"]
 
 

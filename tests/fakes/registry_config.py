@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import ConfigError
 def registry_config(mapping: Mapping[str, object]) -> RegistryConfig:
     """Read what concerns a registry; other keys are ignored. Raises ConfigError."""
     problems: list[str] = []
-    config = RegistryConfig.check(RegistryConfig.pick(mapping), problems)
+    config = RegistryConfig.read(RegistryConfig.pick(mapping), problems)
     if problems:
         raise ConfigError(join_problems(problems))
     return config

@@ -55,7 +55,7 @@ def checked_options(arguments: argparse.Namespace) -> SinkOptions:
     options = SinkOptions.conceal(sink_options(arguments))
     options.setdefault("kafka.client.id", CLIENT_ID)
     problems: list[str] = []
-    checked = SinkOptions.check(options, problems)
+    checked = SinkOptions.read(options, problems)
     if problems:
         raise ConfigError(join_problems(problems))
     return checked

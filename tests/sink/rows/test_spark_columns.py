@@ -15,7 +15,7 @@ HEADERS = "array<struct<key:string,value:binary>> or map<string,string> or map<s
 
 def check(columns: dict[str, str], **options: str) -> tuple[RowMapping, list[str]]:
     problems: list[str] = []
-    checked = SinkOptions.check({"kafka.bootstrap.servers": "a:1", **options}, problems)
+    checked = SinkOptions.read({"kafka.bootstrap.servers": "a:1", **options}, problems)
     assert problems == []
     return find_columns(schema(**columns), checked, problems), problems
 
@@ -49,7 +49,7 @@ def test_names_are_matched_exactly_and_unknown_columns_ignored() -> None:
 def test_the_first_of_two_equal_names_counts() -> None:
     schema = StructType([StructField("value", StringType()), StructField("value", StringType())])
     problems: list[str] = []
-    options = SinkOptions.check({"kafka.bootstrap.servers": "a:1", "topic": "t"}, problems)
+    options = SinkOptions.read({"kafka.bootstrap.servers": "a:1", "topic": "t"}, problems)
     assert find_columns(schema, options, problems).value == 0
     assert problems == []
 
@@ -165,7 +165,7 @@ def test_all_wrong_columns_are_problems_at_once() -> None:
 @pytest.mark.parametrize("kind", [StringType(), StringType("UTF8_LCASE"), VarcharType(5)])
 def test_every_kind_of_string_is_a_string(kind: DataType) -> None:
     problems: list[str] = []
-    options = SinkOptions.check({"kafka.bootstrap.servers": "a:1"}, problems)
+    options = SinkOptions.read({"kafka.bootstrap.servers": "a:1"}, problems)
     find_columns(StructType([StructField(name, kind) for name in ("topic", "key", "value")]), options, problems)
     assert problems == []
 
