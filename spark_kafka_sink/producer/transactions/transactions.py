@@ -204,7 +204,7 @@ class Transactions(IdempotentManager):
         return {"transactional_id": self.transactional_id, "identity": self.producer, "transaction": self._open}
 
     def _send_offsets(self, call: TransactionalCall) -> None:
-        """All offsets go behind AddPartitions, which rows wait for, and in the order of the calls, as the last ones count."""
+        """All offsets go behind AddPartitionsToTxn, which rows wait for, and in the order of the calls: the last ones count."""
         begins = not self._open.has_begun
         request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
         if self._version.is_v2:
@@ -459,7 +459,7 @@ class Transactions(IdempotentManager):
         self._known_by.add(batch.topic_partition)
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:
-        """The first batches of a transaction may meet the control records of the one before, as AddPartitions may in
+        """The first batches of a transaction may meet the control records of the one before, as AddPartitionsToTxn may in
         version 1. Batches behind them are out of order until then.
         """
         if not self._version.is_v2 or self._open.is_written:

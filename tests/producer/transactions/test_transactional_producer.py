@@ -225,7 +225,7 @@ def test_a_defect_in_a_coordinators_request_ends_the_producer_and_reaches_the_ca
 
     producer.begin_transaction()
     monkeypatch.setattr(TxnOffsetCommitHandler, step, defect)
-    with pytest.raises(KafkaError, match=r"CommitOffsets.*ZeroDivisionError.*a defect"):
+    with pytest.raises(KafkaError, match=r"TxnOffsetCommit.*ZeroDivisionError.*a defect"):
         producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(1)}, GROUP)
     with pytest.raises(FatalProducerError, match="a defect"):
         producer.commit_transaction()
