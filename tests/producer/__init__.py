@@ -66,13 +66,13 @@ SenderTest → tests/producer/sender, by section or file
     everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError…,
     testTooLargeBatches… → one by one in transactions/__init__.py
 
-TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py, test_retry.py
+TransactionManagerTest → test_sequencer.py, test_sequence_numbers.py, test_retry.py
     testDefaultSequenceNumber, testSequenceNumberOverflow, testProducerIdReset → test_sequence_numbers.py
     testBumpEpochAndResetSequenceNumbers…, testBatchFailureAfterProducerReset, testBatchCompletedAfterProducerReset,
     testDuplicateSequenceAfterProducerReset, testHealthyPartitionRetriesDuringEpochBump, testFailedInflightBatchAfterEpochBump,
     testEpochBumpAfterLastInflightBatchFails, testNoProducerIdResetAfterLastInFlightBatchSucceeds,
     testBumpEpochAfterTimeoutWithoutPendingInflightRequests, testNoFailedBatchHandlingWhenTxnManagerIsInFatalError,
-    testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py,
+    testFailIfNotReadyForSend…IdempotentProducer… → test_sequencer.py,
         test_sequences_in_flight.py, test_kafka_producer.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
     the other 120, about transactions → one by one in transactions/__init__.py, with librdkafka's tests 0103 and 0105

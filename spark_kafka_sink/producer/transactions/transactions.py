@@ -36,8 +36,8 @@ from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction, TransactionVersion
 from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentManager, TransactionManager, TxnState
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, abortable, aborted, fatal, fenced, maybe_committed
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, IdempotentManager, TransactionManager, TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     FIRST_BACKOFF_MS,

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, KafkaError
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse

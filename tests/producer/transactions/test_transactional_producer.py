@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH
 from spark_kafka_sink.producer.transactions.txn_request_handlers import TxnOffsetCommitHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors

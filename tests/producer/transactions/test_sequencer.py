@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT_TXN_STATES, IdempotentManager, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, NEXT_TXN_STATES, IdempotentManager, TxnState
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.mock_client import MockClient
