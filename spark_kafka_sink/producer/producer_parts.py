@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
-from spark_kafka_sink.producer.transactions.transactions import Transactions, manager_of
+from spark_kafka_sink.producer.transactions.transaction_manager import Transactions, manager_of
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.avro_serializers import AvroSerializers

@@ -36,7 +36,7 @@ from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, record_rows
 from spark_kafka_sink.producer.transactions.sequencer import IdempotentManager, TransactionManager
-from spark_kafka_sink.producer.transactions.transactions import manager_of
+from spark_kafka_sink.producer.transactions.transaction_manager import manager_of
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (

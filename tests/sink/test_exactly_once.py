@@ -19,7 +19,7 @@ from spark_kafka_sink.admin.producers import FindLeaders
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import heartbeat as heartbeat_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, ReplayError, WriteAbortedError
-from spark_kafka_sink.producer.transactions.transactions import Transactions
+from spark_kafka_sink.producer.transactions.transaction_manager import Transactions
 from spark_kafka_sink.producer.transactions.txn_request_handlers import FindCoordinatorHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors

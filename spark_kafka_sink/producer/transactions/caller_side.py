@@ -16,8 +16,8 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
 from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
+from spark_kafka_sink.producer.transactions.transaction_manager import Transactions
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
-from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 
 P = ParamSpec("P")

@@ -2,7 +2,7 @@
 
     TransactionManager   without idempotence: nothing has a number. The base of the others: all that is asked of them
     IdempotentManager    decides and keeps state; the Sender sends, sequence_numbers.py counts
-    Transactions         adds transactions (transactions.py)
+    Transactions         adds transactions (transaction_manager.py)
 
 Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence. One that
 may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
