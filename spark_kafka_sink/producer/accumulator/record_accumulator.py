@@ -28,7 +28,7 @@ from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompress
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
 from spark_kafka_sink.producer.accumulator.delivery import RecordsOwner
-from spark_kafka_sink.producer.accumulator.drainer import Drainer, ReadyCheckResult, Sequencer
+from spark_kafka_sink.producer.accumulator.drainer import Drainer, DrainSequencer, ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
@@ -44,7 +44,7 @@ class RecordAccumulator:
 
     Args:
         wake_sender: called when there is something to send.
-        sequencer: the TransactionManager.
+        sequencer: numbers batches when they are drained.
         random: for sticky partitions and back-off jitter; seeded by tests.
         on_abandoned: called with topic, number and error of rows that got into no batch, before their owner's `abandon`.
     """
@@ -54,7 +54,7 @@ class RecordAccumulator:
         config: ProducerConfig,
         clock: Clock,
         wake_sender: Callable[[], None],
-        sequencer: Sequencer,
+        sequencer: DrainSequencer,
         random: Random,
         on_abandoned: Callable[[str, int, KafkaError], None] = lambda *_: None,
     ) -> None:
@@ -217,7 +217,7 @@ class RecordAccumulator:
     def divide(self, big: ProducerBatch) -> list[ProducerBatch]:
         """Split a batch that the broker found too large, and free its memory.
 
-        The caller puts the smaller batches into their queue after the TransactionManager knows them. Kafka's splitAndReenqueue.
+        The caller puts the smaller batches into their queue after the sequencer knows them. Kafka's splitAndReenqueue.
         """
         children = big.split(self._compressor.raw_limit_after(big))
         self.incomplete.add(children)

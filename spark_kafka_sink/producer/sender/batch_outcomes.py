@@ -1,7 +1,7 @@
 """What becomes of a batch: it succeeds, fails, is retried or split, after an answer, an expiry or an abort.
 
 retry.decide decides about answers; BatchOutcomes applies the decision to the batch's owners, the accumulator, the
-TransactionManager and the metrics. Sender thread only.
+Sequencer and the metrics. Sender thread only.
 Laws: a batch's memory is given back only when no request refers to it any more, whether the batch is done or not (KAFKA-19012).
 A batch that was taken out of its queue is settled or queued again, whatever is raised meanwhile.
 """

@@ -1,7 +1,7 @@
 """The Sender: one daemon thread per producer that turns queued batches into requests, and handles the answers.
 
 `run_once` is one round: ready → expire → drop nodes that are not connected → drain → send → coordinators → poll.
-Uses RecordAccumulator, TransactionManager and a KafkaClient; KafkaProducer starts and stops it.
+Uses RecordAccumulator, Sequencer and a KafkaClient; KafkaProducer starts and stops it.
 
     failures            what happens when code raises on this thread
     produce_requests    builds Produce requests and reads their answers

@@ -1,8 +1,8 @@
-"""Who a producer is to brokers: its id and epoch, and how batches get their sequence numbers. Kafka's TransactionManager.
+"""Who a producer is to brokers: its id and epoch, and how batches get their sequence numbers.
 
-    TransactionManager   without idempotence: nothing has a number. The base of the others: all that is asked of them
-    IdempotentManager    decides and keeps state; the Sender sends, sequence_numbers.py counts
-    Transactions         adds transactions (transaction_manager.py)
+    Sequencer             numbers nothing, for a producer without idempotence. The base of the others: all that is asked of them
+    IdempotentSequencer   decides and keeps state; the Sender sends, sequence_numbers.py counts
+    TransactionManager    adds transactions (transaction_manager.py)
 
 Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence. One that
 may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
@@ -24,7 +24,7 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.network.kafka_client import KafkaClient
-from spark_kafka_sink.producer.accumulator.drainer import Sequencer
+from spark_kafka_sink.producer.accumulator.drainer import DrainSequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.sequence_numbers import (
     NO_LAST_ACKED_SEQUENCE,
@@ -76,8 +76,8 @@ NEXT_TXN_STATES = {  # an absent entry is the error; FATAL_ERROR is reachable fr
 }
 
 
-class TransactionManager(Sequencer):
-    """Without idempotence. Sender thread only, except where another thread is named."""
+class Sequencer(DrainSequencer):
+    """Numbers nothing, for a producer without idempotence. Sender thread only, except where another thread is named."""
 
     transactional_id: str | None = None
     fatal_error: KafkaError | None = None  # why nothing can be sent any more; callers read it
@@ -172,7 +172,7 @@ class TransactionManager(Sequencer):
         return {}
 
 
-class IdempotentManager(TransactionManager):
+class IdempotentSequencer(Sequencer):
     """Takes the arguments of TxnRequestQueue, which asks brokers for the producer id."""
 
     def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:

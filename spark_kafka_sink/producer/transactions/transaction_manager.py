@@ -1,4 +1,4 @@
-"""The state of a transactional producer: Kafka's TransactionManager, its transactional half.
+"""The state of a transactional producer: the transactional half of Kafka's TransactionManager.
 
     UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY, or RAISING_EPOCH ─▶ READY
                                                  │    └▶ PREPARED: another process ends the transaction
@@ -36,7 +36,7 @@ from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction, TransactionVersion
 from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentManager, TransactionManager, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentSequencer, Sequencer, TxnState
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, abortable, aborted, fatal, fenced, maybe_committed
 from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
@@ -85,8 +85,8 @@ _WHERE = {
 }
 
 
-class Transactions(IdempotentManager):
-    """Takes the arguments of IdempotentManager."""
+class TransactionManager(IdempotentSequencer):
+    """Takes the arguments of IdempotentSequencer."""
 
     transactional_id: str
 
@@ -506,8 +506,8 @@ def _effect_in(state: TxnState, request: TxnRequestHandler, problem: Problem) ->
     return effect
 
 
-def manager_of(config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> TransactionManager:
-    """Who a producer is to brokers: nobody without idempotence."""
+def sequencer_of(config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> Sequencer:
+    """The one that the configuration needs."""
     if config.transactional_id is not None:
-        return Transactions(config, client, clock, random)
-    return IdempotentManager(config, client, clock, random) if config.enable_idempotence else TransactionManager()
+        return TransactionManager(config, client, clock, random)
+    return IdempotentSequencer(config, client, clock, random) if config.enable_idempotence else Sequencer()

@@ -708,7 +708,7 @@ ABORT = KafkaError("the transaction is being aborted")
 
 
 class Numbers:
-    """A TransactionManager that numbers every batch at its first drain."""
+    """A sequencer that numbers every batch at its first drain."""
 
     has_producer_id = True
 
