@@ -16,7 +16,7 @@ from spark_kafka_sink.config.option import LONG_MAX
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
-from spark_kafka_sink.producer.sender.retry import Attempt, NextStep, decide
+from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, decide
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
@@ -111,8 +111,8 @@ class BatchOutcomes:
             batch.last_error = str(error) + (f": {printable(answer.error_message)}" if answer.error_message else "")
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         try:
-            # Without an error the answer alone decides: most batches need no Attempt.
-            decision = decide(error, self._attempt(batch, answer, now_ms)) if error else NextStep.COMPLETE
+            # Without an error the answer alone decides: most batches need no BatchFacts.
+            decision = decide(error, self._facts(batch, answer, now_ms)) if error else NextStep.COMPLETE
             if logger.isEnabledFor(logging.DEBUG):
                 node, correlation_id = source
                 logger.debug("< node %d: %r, correlation id %d: %s -> %s", node, batch, correlation_id, error, decision.value)
@@ -132,11 +132,11 @@ class BatchOutcomes:
         if error.refresh_metadata:
             self._metadata.request_update(f"{batch.topic_partition}: {error}")
 
-    def _attempt(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> Attempt:
+    def _facts(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> BatchFacts:
         expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
         may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
-        facts = self._transactions.sequence_facts(batch)
-        return Attempt(batch.record_count, may_retry, has_failed=batch.is_done, log_start_offset=answer.log_start_offset, **facts)
+        sequence = self._transactions.sequence_facts(batch)
+        return BatchFacts(batch.record_count, may_retry, batch.is_done, sequence, answer.log_start_offset)
 
     def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""

@@ -29,6 +29,17 @@ class ProducerIdAndEpoch(NamedTuple):
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
+class SequenceFacts(NamedTuple):
+    """The sequence of one batch among the others, and what follows for a retry. The defaults: without idempotence."""
+
+    idempotent: bool = False
+    transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
+    was_reset: bool = False
+    is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
+    is_next: bool = True  # its sequence directly follows the last acknowledged one
+    unresolved: bool = False  # a batch of the partition has failed: its sequences may be missing in the log
+
+
 class PartitionSequences:
     """Those of one partition."""
 

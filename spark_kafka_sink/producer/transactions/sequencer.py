@@ -31,6 +31,7 @@ from spark_kafka_sink.producer.transactions.sequence_numbers import (
     NO_PRODUCER,
     PartitionSequences,
     ProducerIdAndEpoch,
+    SequenceFacts,
 )
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
 from spark_kafka_sink.producer.transactions.txn_request_handlers import InitProducerIdHandler, Problem, TxnRequestHandler
@@ -167,9 +168,9 @@ class Sequencer(DrainSequencer):
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
         """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
 
-    def sequence_facts(self, batch: ProducerBatch) -> dict[str, bool]:  # noqa: ARG002
-        """What decides about a retry of this batch: the facts of retry.Attempt that only an idempotent producer has."""
-        return {}
+    def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:  # noqa: ARG002
+        """What decides about a retry of this batch, beside the facts that every batch has (retry.py)."""
+        return SequenceFacts()
 
 
 class IdempotentSequencer(Sequencer):
@@ -335,16 +336,16 @@ class IdempotentSequencer(Sequencer):
         for child in children:
             entry.add_in_flight(child)
 
-    def sequence_facts(self, batch: ProducerBatch) -> dict[str, bool]:
+    def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:
         entry = self.sequences[batch.topic_partition]
-        return {
-            "idempotent": True,
-            "transactional": self.transactional_id is not None,
-            "sequence_was_reset": batch.sequence_has_been_reset,
-            "is_first": entry.in_flight[:1] == [batch],
-            "is_next": entry.is_next(batch.base_sequence),
-            "unresolved": batch.topic_partition in self.unresolved,
-        }
+        return SequenceFacts(
+            idempotent=True,
+            transactional=self.transactional_id is not None,
+            was_reset=batch.sequence_has_been_reset,
+            is_first=entry.in_flight[:1] == [batch],
+            is_next=entry.is_next(batch.base_sequence),
+            unresolved=batch.topic_partition in self.unresolved,
+        )
 
     # UNRESOLVED SEQUENCES
 

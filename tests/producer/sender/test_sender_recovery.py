@@ -544,7 +544,7 @@ def test_an_error_that_cannot_be_judged_fails_its_batch() -> None:
     """The look at what the error means stood outside of the guard: the rows stayed in no queue, and were never settled."""
     scene = Scene()
     delivery = scene.stage.send(b"a")
-    let_fail(scene.stage.sender._outcomes, "_attempt", BUG)
+    let_fail(scene.stage.sender._outcomes, "_facts", BUG)
     scene.fail_with(False, Errors.REQUEST_TIMED_OUT)
     assert (delivery.failed, delivery.acknowledged) == (1, 0)
     assert isinstance(delivery.error, KafkaError)
@@ -559,7 +559,7 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
     delivery = stage.send(b"a")
     stage.clock.advance(1500)
     stage.run()  # expires it in flight
-    let_fail(stage.sender._outcomes, "_attempt", BUG)
+    let_fail(stage.sender._outcomes, "_facts", BUG)
     stage.reject(Errors.REQUEST_TIMED_OUT)
     assert delivery.failed == 1
     assert stage.is_whole

@@ -324,11 +324,11 @@ def test_the_first_batch_in_flight_is_known() -> None:
     txn = sequencer()
     settled(txn)
     first, second, third = drained(txn, records=3), drained(txn), drained(txn)
-    assert txn.sequence_facts(first)["is_first"]
+    assert txn.sequence_facts(first).is_first
     txn.batch_failed(first, LOST)
-    assert not txn.sequence_facts(first)["is_first"]
-    assert txn.sequence_facts(second)["is_first"]
-    assert not txn.sequence_facts(third)["is_first"]
+    assert not txn.sequence_facts(first).is_first
+    assert txn.sequence_facts(second).is_first
+    assert not txn.sequence_facts(third).is_first
 
 
 def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
