@@ -40,7 +40,7 @@ class BackgroundWorker:
     def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup
         self._clock = clock or Clock()
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards _outcomes and _tokens
         self._outcomes: dict[object, Outcome] = {}  # by the token of its start
         self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the running work, time to start another
         self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline

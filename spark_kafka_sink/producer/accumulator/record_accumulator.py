@@ -72,7 +72,8 @@ class RecordAccumulator:
         self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, self._random)
         # Set by the Sender while a transaction is committed or aborted: nothing lingers then.
         self.completing = False
-        self.closed = False  # these three are written by one thread at a time and read by all without a lock
+        # closed, _ended_by and _refusal are written by one thread at a time and read by all without a lock.
+        self.closed = False
         self._ended_by: KafkaError | None = None
         self._refusal: KafkaError | None = None
         self._starving = Inside()  # callers that wait for memory

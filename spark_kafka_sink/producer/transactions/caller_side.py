@@ -36,7 +36,7 @@ class CallerSide:
     took: Callable[[Method, int], None]  # called with method and nanoseconds of each call, for metrics
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()  # guards those below
+        self._lock = threading.Lock()  # guards _is_open, _beginning, _writers and _pending
         self._waiters = Waiters(self._lock)  # woken when a writer has left
         self._is_open = False
         self._beginning = Inside()  # the call that waits in begin()
