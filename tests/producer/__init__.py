@@ -33,7 +33,7 @@ RecordAccumulatorTest → test_record_accumulator.py, test_drainer.py, test_buil
     testStressfulSituation → test_five_callers_at_a_time_lose_nothing_and_keep_their_order
     testHasRoomForAllowsOversizedFirstRecord… → test_a_row_larger_than_batch_size_is_a_batch_of_its_own…,
         test_oversized_rows_in_a_row_…
-    testProduceRequestResultAwaitAllDependents → test_flush_waits_for_the_pieces_of_a_batch
+    testProduceRequestResultAwaitAllDependents → test_flush_waits_for_the_smaller_batches_of_a_split
     testIdempotenceWithOldMagic, …OldMessageFormat…  not applicable: only format v2 is written
     testStickyBatches → not applicable: a slice is assigned before it is appended, there is no second try
     testAbortUnsentBatches, testRecordsDrainedWhenTransactionCompleting → section TRANSACTIONS

@@ -215,15 +215,15 @@ class RecordAccumulator:
         most = max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         return int(min(base, most) * self._random.uniform(0.8, 1.2))
 
-    def divide(self, big: ProducerBatch) -> list[ProducerBatch]:
-        """Split a batch that the broker found too large, and free its memory.
+    def split(self, big: ProducerBatch) -> list[ProducerBatch]:
+        """Split a batch that the broker found too large into smaller ones, and free its memory.
 
         The caller puts the smaller batches into their queue after the sequencer knows them. Kafka's splitAndReenqueue.
         """
-        children = big.split(self._compressor.raw_limit_after(big))
-        self.incomplete.add(children)
+        smaller = big.split(self._compressor.raw_limit_after(big))
+        self.incomplete.add(smaller)
         self.deallocate(big)
-        return children
+        return smaller
 
     # SENDER: batches that fail
 

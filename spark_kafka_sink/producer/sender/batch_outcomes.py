@@ -169,18 +169,18 @@ class BatchOutcomes:
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self._metrics.splits.record(1)
-        # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
-        children = self._accumulator.divide(batch)
+        # An earlier attempt was as large, so the broker did not write it either: its records are certainly not in the log.
+        smaller = self._accumulator.split(batch)
         try:
-            self._transactions.replace_in_flight(batch, children)
-            for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
-                self._accumulator.queues.put_back(child)
+            self._transactions.replace_in_flight(batch, smaller)
+            for each in reversed(smaller):  # inserted by sequence; without sequences each goes to the front
+                self._accumulator.queues.put_back(each)
         except Exception as raised:
             error = _internal_error(batch, "split the batch", raised)
             self._transactions.batch_failed(batch, error)
-            for child in children:
-                if not self._accumulator.is_queued(child):
-                    self.give_up(child, error)
+            for each in smaller:
+                if not self._accumulator.is_queued(each):
+                    self.give_up(each, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:

@@ -50,7 +50,7 @@ class PartitionSequences:
         self.in_flight: list[ProducerBatch] = []  # batches that have a sequence and are not done, in sequence order
 
     def add_in_flight(self, batch: ProducerBatch) -> None:
-        """Batches arrive in sequence order, except the children of a split. Sequences that wrapped to 0 follow the highest."""
+        """Batches come in sequence order, except the smaller ones of a split. Sequences that wrapped to 0 follow the highest."""
         if not self.in_flight:
             self.in_flight.append(batch)
             return

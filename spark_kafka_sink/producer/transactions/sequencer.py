@@ -158,8 +158,8 @@ class Sequencer(DrainSequencer):
     def become_fatal(self, error: KafkaError) -> None:
         """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
 
-    def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """After a split: the children have the parent's sequences."""
+    def replace_in_flight(self, large: ProducerBatch, smaller: list[ProducerBatch]) -> None:
+        """After a split: the smaller batches have the sequences of the large one."""
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
         """How long a batch waits for its next attempt, where that is less than retry.backoff.ms."""
@@ -330,11 +330,11 @@ class IdempotentSequencer(Sequencer):
         if self.fatal_error is None:
             self.unresolved.add(batch.topic_partition)
 
-    def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
-        entry = self.sequences[parent.topic_partition]
-        entry.remove_in_flight(parent)
-        for child in children:
-            entry.add_in_flight(child)
+    def replace_in_flight(self, large: ProducerBatch, smaller: list[ProducerBatch]) -> None:
+        entry = self.sequences[large.topic_partition]
+        entry.remove_in_flight(large)
+        for each in smaller:
+            entry.add_in_flight(each)
 
     def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:
         entry = self.sequences[batch.topic_partition]

@@ -476,7 +476,7 @@ def test_interceptors_hear_the_partition_of_rows_that_the_broker_rejects(broker:
     assert [metadata for metadata, _ in records.heard] == [RecordMetadata("single", 0, -1, -1, -1, -1)] * 2
 
 
-def test_interceptors_hear_of_a_split_batch_piece_by_piece_and_of_each_row_once(broker: FakeBroker) -> None:
+def test_interceptors_hear_of_each_row_of_a_split_batch_once(broker: FakeBroker) -> None:
     instance = AppendsToRecords()
     with producer_of(broker, instance, linger_ms=0) as producer:
         broker.fail_next(ApiKey.PRODUCE, Errors.MESSAGE_TOO_LARGE)

@@ -594,8 +594,8 @@ def test_batches_that_were_taken_out_of_their_queues_are_sent_whatever_fails_the
     ("part", "method", "call"),
     [("txn", "replace_in_flight", 0), ("accumulator.queues", "put_back", 0), ("accumulator.queues", "put_back", 1)],
 )
-def test_pieces_of_a_batch_that_cannot_be_queued_fail(part: str, method: str, call: int) -> None:
-    """The batch counted as done, and its pieces were in no queue: nobody settled the rows, and flush() waited in vain."""
+def test_smaller_batches_that_cannot_be_queued_fail(part: str, method: str, call: int) -> None:
+    """The batch counted as done, and the smaller ones were in no queue: nobody settled the rows, and flush() waited in vain."""
     scene = Scene()
     delivery = scene.stage.send(b"a", b"b", b"c", b"d")
     let_fail(attrgetter(part)(scene.stage), method, BUG, after=call)
