@@ -176,8 +176,8 @@ class OldestBatch:
         with self._lock:
             self.some_are_poisoned = True
 
-    def look_anew(self) -> None:
-        """The Sender looks through all queues now, and calls the two methods above with what stays in them."""
+    def reset_bounds(self) -> None:
+        """Forget what was queued: the Sender looks through all queues now, and calls the two methods above with what stays."""
         with self._lock:
             self.made_ms, self.some_are_poisoned = NEVER_MS, False
 

@@ -233,7 +233,7 @@ class RecordAccumulator:
         oldest = self.queues.oldest
         if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.some_are_poisoned:
             return expired
-        oldest.look_anew()
+        oldest.reset_bounds()
         for queue in self.queues:
             if queue.batches:
                 expired += queue.take_expired(self._config.delivery_timeout_ms, now_ms, oldest)

@@ -35,7 +35,7 @@ class InFlightBatches:
 
     def __init__(self) -> None:
         self._batches: dict[TopicPartition, list[ProducerBatch]] = {}
-        # None of those that have not expired was made before. A bound: a batch that leaves changes nothing until `look_anew`.
+        # The oldest batch that has not expired was made then, or later: when it leaves, this stays until `tighten_bound`.
         self.oldest_made_ms = NEVER_MS
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class InFlightBatches:
         self._batches.clear()
         return cleared
 
-    def look_anew(self) -> None:
+    def tighten_bound(self) -> None:
         """Make the bound exact."""
         self.oldest_made_ms = min((batch.created_ms for batch in self.not_done()), default=NEVER_MS)
 
