@@ -458,7 +458,7 @@ def test_waiting_ends_when_there_is_a_newer_version() -> None:
     assert meta.request_update("test") == version + 1
 
 
-def test_not_waiting_when_the_version_is_newer_already(orders: Metadata) -> None:
+def test_a_wait_for_a_version_that_is_there_already_ends_at_once(orders: Metadata) -> None:
     orders.await_update(orders.request_update("test") - 1, 0)
 
 

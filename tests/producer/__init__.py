@@ -99,7 +99,7 @@ KafkaProducerTest → test_kafka_producer.py, test_single_records.py, test_user_
     transactions → transactions/__init__.py
 ProducerInterceptorsTest → plugins/test_interceptors.py
     testOnSendChain → test_columns_pass_the_interceptors_in_their_order, test_a_failing_interceptor_is_skipped…
-    testOnAcknowledgementChain → test_all_hear_even_when_one_raises
+    testOnAcknowledgementChain → test_interceptors_hear_of_a_failure_even_when_one_before_them_raises
     testOnAcknowledgementWithErrorChain → test_interceptors_hear_what_is_known_of_a_failure…,
         test_interceptors_hear_the_partition_of_rows_that_the_broker…
 KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_for_metadata_take_time

@@ -315,7 +315,7 @@ def test_what_is_wrong_with_a_callers_columns_is_left_to_the_producer_to_tell() 
 # THE CHAIN: WHAT IT HEARS
 
 
-def test_all_hear_even_when_one_raises(caplog: pytest.LogCaptureFixture) -> None:
+def test_interceptors_hear_of_a_failure_even_when_one_before_them_raises(caplog: pytest.LogCaptureFixture) -> None:
     plugins = [kind(fails=fails) for fails in ("on_acknowledgement", "") for kind in (Appends, AppendsToRecords)]
     chain(*plugins).report_failure("t", 1, 3, ValueError("Test"))
     assert [len(plugin.heard) for plugin in plugins] == [1, 3, 1, 3]
