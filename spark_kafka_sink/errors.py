@@ -133,7 +133,7 @@ class ProducerClosedError(KafkaError):
 
 def closed_error(ended_by: KafkaError | None, message: str) -> KafkaError:
     """The error for using a producer that has ended: a copy of the error that ended it, or `message` if it was closed."""
-    return ProducerClosedError(message) if ended_by is None else copy.copy(ended_by)
+    return ProducerClosedError(message) if ended_by is None else fresh_copy(ended_by)
 
 
 class IllegalStateError(KafkaError):

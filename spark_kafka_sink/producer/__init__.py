@@ -16,7 +16,7 @@ Which thread uses which class
     CallerSide          callers, for transactions; each call posts a TransactionalCall, which the Sender completes and the caller
                         awaits
     sender/, transactions/   Sender only, except that callers start and stop it, and read `SenderFailures.fatal` and
-                        `TransactionManager.fatal_error`
+                        `Sequencer.fatal_error`
     NetworkClient       Sender only, except `wakeup`
     ProducerMetrics     the Sender records, callers record their failures and waits; any thread reads without a lock
     Interceptors        before sending: callers, and the Sender for gathered records after linger.ms; outcomes: the thread that

@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
-from spark_kafka_sink.producer.transactions.transactions import Transactions, manager_of
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager, sequencer_of
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.avro_serializers import AvroSerializers
@@ -57,7 +57,7 @@ class ProducerParts:
         metadata = self.metadata = Metadata(config, clock)
         client = self._client = NetworkClient(config, metadata, clock, metrics=metrics.network)
         if_this_fails.callback(client.close)
-        transactions = self.transactions = manager_of(config, client, clock)
+        transactions = self.transactions = sequencer_of(config, client, clock)
         accumulator = RecordAccumulator(config, clock, client.wakeup, transactions, Random(), self.rows_failed)
         self.accumulator = accumulator
         hand_overs = HandOvers(clock, self._interrupted)
@@ -76,7 +76,7 @@ class ProducerParts:
         parts = SenderParts(config, client, metadata, accumulator, transactions, metrics, failures, clock)
         self.sender = Sender(parts, gatherer)
         self.caller_side: CallerSide | None = None
-        if isinstance(transactions, Transactions):
+        if isinstance(transactions, TransactionManager):
             took = metrics.transaction_call
             self.caller_side = CallerSide(transactions, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, took)
 

@@ -107,7 +107,7 @@ class RecordBundle:
         self._clock = clock
         self._interceptors = interceptors
         self._generation = forks.generation()
-        self._outcome_lock = threading.RLock()  # guards the four below
+        self._outcome_lock = threading.RLock()  # guards _acknowledgements, _looked_up, _outcomes and _errors
         self._waiters = Waiters(self._outcome_lock)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
         self._looked_up = 0  # how many of them have been entered in `_outcomes`; done only when a future asks

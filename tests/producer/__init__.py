@@ -33,7 +33,7 @@ RecordAccumulatorTest → test_record_accumulator.py, test_drainer.py, test_buil
     testStressfulSituation → test_five_callers_at_a_time_lose_nothing_and_keep_their_order
     testHasRoomForAllowsOversizedFirstRecord… → test_a_row_larger_than_batch_size_is_a_batch_of_its_own…,
         test_oversized_rows_in_a_row_…
-    testProduceRequestResultAwaitAllDependents → test_flush_waits_for_the_pieces_of_a_batch
+    testProduceRequestResultAwaitAllDependents → test_flush_waits_for_the_smaller_batches_of_a_split
     testIdempotenceWithOldMagic, …OldMessageFormat…  not applicable: only format v2 is written
     testStickyBatches → not applicable: a slice is assigned before it is appended, there is no second try
     testAbortUnsentBatches, testRecordsDrainedWhenTransactionCompleting → section TRANSACTIONS
@@ -66,13 +66,13 @@ SenderTest → tests/producer/sender, by section or file
     everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError…,
     testTooLargeBatches… → one by one in transactions/__init__.py
 
-TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py, test_retry.py
+TransactionManagerTest → test_sequencer.py, test_sequence_numbers.py, test_retry.py
     testDefaultSequenceNumber, testSequenceNumberOverflow, testProducerIdReset → test_sequence_numbers.py
     testBumpEpochAndResetSequenceNumbers…, testBatchFailureAfterProducerReset, testBatchCompletedAfterProducerReset,
     testDuplicateSequenceAfterProducerReset, testHealthyPartitionRetriesDuringEpochBump, testFailedInflightBatchAfterEpochBump,
     testEpochBumpAfterLastInflightBatchFails, testNoProducerIdResetAfterLastInFlightBatchSucceeds,
     testBumpEpochAfterTimeoutWithoutPendingInflightRequests, testNoFailedBatchHandlingWhenTxnManagerIsInFatalError,
-    testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py,
+    testFailIfNotReadyForSend…IdempotentProducer… → test_sequencer.py,
         test_sequences_in_flight.py, test_kafka_producer.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
     the other 120, about transactions → one by one in transactions/__init__.py, with librdkafka's tests 0103 and 0105
@@ -99,7 +99,7 @@ KafkaProducerTest → test_kafka_producer.py, test_single_records.py, test_user_
     transactions → transactions/__init__.py
 ProducerInterceptorsTest → plugins/test_interceptors.py
     testOnSendChain → test_columns_pass_the_interceptors_in_their_order, test_a_failing_interceptor_is_skipped…
-    testOnAcknowledgementChain → test_all_hear_even_when_one_raises
+    testOnAcknowledgementChain → test_interceptors_hear_of_a_failure_even_when_one_before_them_raises
     testOnAcknowledgementWithErrorChain → test_interceptors_hear_what_is_known_of_a_failure…,
         test_interceptors_hear_the_partition_of_rows_that_the_broker…
 KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_for_metadata_take_time

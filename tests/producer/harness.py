@@ -21,7 +21,7 @@ from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, RecordsOwner
-from spark_kafka_sink.producer.accumulator.drainer import Sequencer
+from spark_kafka_sink.producer.accumulator.drainer import DrainSequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
@@ -35,8 +35,8 @@ from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, record_rows
-from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager, TransactionManager
-from spark_kafka_sink.producer.transactions.transactions import manager_of
+from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer, Sequencer
+from spark_kafka_sink.producer.transactions.transaction_manager import sequencer_of
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (
@@ -200,7 +200,7 @@ class Accumulation:
     def __init__(
         self,
         *,
-        sequencer: Sequencer | None = None,
+        sequencer: DrainSequencer | None = None,
         seed: int = 0,
         clock: Clock | None = None,
         **options: object,
@@ -209,7 +209,7 @@ class Accumulation:
         self.clock: Any = clock or ManualClock()
         self.wakeups = 0
         self.on_wake: Callable[[], object] = lambda: None
-        self.accumulator = RecordAccumulator(self.config, self.clock, self.wake, sequencer or TransactionManager(), Random(seed))
+        self.accumulator = RecordAccumulator(self.config, self.clock, self.wake, sequencer or Sequencer(), Random(seed))
         self.pool = self.accumulator.pool
         self.hand_overs = HandOvers(self.clock, self.wake)
 
@@ -311,7 +311,7 @@ class Stage(Accumulation):
         given, clock = config(**options), ManualClock()
         self.metadata = Metadata(given, clock, random=Random(seed))
         self.client = DecodingClient(clock, self.metadata, max_in_flight=given.max_in_flight_requests_per_connection)
-        self.transactions = manager_of(given, self.client, clock, Random(seed))
+        self.transactions = sequencer_of(given, self.client, clock, Random(seed))
         super().__init__(sequencer=self.transactions, seed=seed, clock=clock, **options)
         self.leaders = dict(leaders or {TOPIC: (0,)})
         for topic in self.leaders:
@@ -328,8 +328,8 @@ class Stage(Accumulation):
             self.receive_producer_id()
 
     @property
-    def txn(self) -> IdempotentManager:
-        assert isinstance(self.transactions, IdempotentManager)
+    def txn(self) -> IdempotentSequencer:
+        assert isinstance(self.transactions, IdempotentSequencer)
         return self.transactions
 
     def receive_producer_id(self, producer_id: int = PRODUCER_ID, epoch: int = 0) -> None:

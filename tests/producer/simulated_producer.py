@@ -23,7 +23,7 @@ from spark_kafka_sink.producer import producer as producer_module
 from spark_kafka_sink.producer import producer_parts as parts_module
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions import txn_request_queue as queue_module
-from spark_kafka_sink.producer.transactions.transactions import Transactions
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from tests.fakes.clock import ManualClock
 from tests.producer.simulated_cluster import SimulatedClient, SimulatedCluster
 
@@ -72,8 +72,8 @@ class SimulatedProducer(KafkaProducer):
         self._sleeps_until_ms = 0
 
     @property
-    def transactions(self) -> Transactions:
-        assert isinstance(self._transactions, Transactions)
+    def transactions(self) -> TransactionManager:
+        assert isinstance(self._transactions, TransactionManager)
         return self._transactions
 
     @property

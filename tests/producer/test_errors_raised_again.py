@@ -22,6 +22,7 @@ from spark_kafka_sink.errors import (
     BrokerError,
     KafkaError,
     NetworkError,
+    closed_error,
     fresh_copy,
 )
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
@@ -117,6 +118,14 @@ def test_a_copy_leaves_the_frames_of_a_wait_that_failed_behind() -> None:
         copied = fresh_copy(error)
     assert str(copied.__cause__) == "[KAFKA_ERROR] wait"
     assert keep_no_frames(copied.__cause__)
+
+
+def test_the_error_for_using_a_producer_that_has_ended_keeps_the_cause_of_its_end() -> None:
+    ended_by = KafkaError("ended")
+    ended_by.__cause__ = OSError("the reason")
+    error = closed_error(ended_by, "closed")
+    assert error is not ended_by
+    assert (str(error), error.__cause__) == (str(ended_by), ended_by.__cause__)
 
 
 # WHERE ERRORS ARE KEPT

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import MAX_SLEEP_MS, Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
-from spark_kafka_sink.producer.transactions.transactions import manager_of
+from spark_kafka_sink.producer.transactions.transaction_manager import sequencer_of
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import (
@@ -70,7 +70,7 @@ class Network(Accumulation):
             random=Random(0),
             worker=self.worker,
         )
-        self.transactions = manager_of(given, self.client, clock, Random(0))
+        self.transactions = sequencer_of(given, self.client, clock, Random(0))
         super().__init__(sequencer=self.transactions, clock=clock, **options)
         metrics, failures = ProducerMetrics(given, clock), SenderFailures(given, self.hand_overs)
         parts = SenderParts(given, self.client, self.metadata, self.accumulator, self.transactions, metrics, failures, clock)

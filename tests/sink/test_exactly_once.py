@@ -19,7 +19,7 @@ from spark_kafka_sink.admin.producers import FindLeaders
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import heartbeat as heartbeat_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, ReplayError, WriteAbortedError
-from spark_kafka_sink.producer.transactions.transactions import Transactions
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.txn_request_handlers import FindCoordinatorHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -542,9 +542,9 @@ ROWS_OF_MANY_BATCHES = 40_000
 
 def write_until_failed(monkeypatch: pytest.MonkeyPatch, writer: Any, values: list[str]) -> None:
     """Run a task whose input ends after the transaction has failed."""
-    failed, become_abortable = threading.Event(), Transactions.become_abortable
+    failed, become_abortable = threading.Event(), TransactionManager.become_abortable
 
-    def note(transactions: Transactions, error: KafkaError) -> None:
+    def note(transactions: TransactionManager, error: KafkaError) -> None:
         become_abortable(transactions, error)
         failed.set()
 
@@ -552,7 +552,7 @@ def write_until_failed(monkeypatch: pytest.MonkeyPatch, writer: Any, values: lis
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.string())], names=["value"])
         assert failed.wait(LIMIT_S)
 
-    monkeypatch.setattr(Transactions, "become_abortable", note)
+    monkeypatch.setattr(TransactionManager, "become_abortable", note)
     monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: Task(partition=0)))
     writer.write(batches())
 

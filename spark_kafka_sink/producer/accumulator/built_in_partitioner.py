@@ -44,7 +44,8 @@ class StickyPartitioner:
         self._open_bytes = open_bytes  # how many bytes of a partition's open batch are filled
         self._random = random
         self.in_use = False  # set by the first row without a key: before that, queue lengths are not needed
-        self._lock = threading.Lock()  # guards the three below; held while assigning, never while waiting
+        # Guards _partition, _produced_bytes and _quota_bytes; held while assigning, never while waiting.
+        self._lock = threading.Lock()
         self._partition = NO_PARTITION
         self._produced_bytes = 0
         self._quota_bytes = 0

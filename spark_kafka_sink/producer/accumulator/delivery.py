@@ -109,7 +109,7 @@ class Delivery:
         self._clock = clock
         self._whole = whole  # what errors call the rows of the call
         self._generation = forks.generation()
-        self._lock = threading.Lock()  # guards the seven above
+        self._lock = threading.Lock()  # guards rows, acknowledged, failed, error, failures, offsets and settled_ns
         self._waiters = Waiters(self._lock)  # woken when the last row is settled
 
     def expect(self, rows: int) -> RecordsOwner:

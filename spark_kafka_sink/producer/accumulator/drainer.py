@@ -30,8 +30,8 @@ class ReadyCheckResult:
     occupied: dict[int, list[int]] = field(default_factory=dict)
 
 
-class Sequencer:
-    """What draining asks of TransactionManager. Without idempotence, as here, no batch waits and none is numbered."""
+class DrainSequencer:
+    """What draining asks of a Sequencer. Without idempotence, as here, no batch waits and none is numbered."""
 
     @property
     def has_producer_id(self) -> bool:
@@ -50,7 +50,7 @@ class Sequencer:
 class Drainer:
     linger_ms: int
     queues: PartitionQueues
-    sequencer: Sequencer  # the TransactionManager
+    sequencer: DrainSequencer
     compressor: BatchCompressor  # for batches that no caller has compressed
 
     def __post_init__(self) -> None:

@@ -30,7 +30,8 @@ class PartitionQueue:
         self.index = index  # in PartitionQueues
         self._filled = filled  # where the Sender hears of the queue
         self.muted = False  # Sender only: with one request in flight per connection, while a batch of the partition is in flight
-        self.lock = threading.Lock()  # guards the three below, and the fields of its batches that ProducerBatch lists
+        # Guards _is_watched, batches and lingers_until_ms, and the fields of its batches that ProducerBatch lists.
+        self.lock = threading.Lock()
         self._is_watched = False  # the Sender looks for batches here, or will: see PartitionQueues.filled
         self.batches: deque[ProducerBatch] = deque()
         # Until then the Sender need not look at the batches, unless nothing lingers. For one that is not full, at its first
@@ -160,7 +161,7 @@ class OldestBatch:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards changes; both are read without it
+        self._lock = threading.Lock()  # guards changes of made_ms and some_are_poisoned, which are read without it
         self.made_ms = NEVER_MS  # the oldest queued batch was made then, or later
         self.some_are_poisoned = False  # perhaps
 
@@ -175,8 +176,8 @@ class OldestBatch:
         with self._lock:
             self.some_are_poisoned = True
 
-    def look_anew(self) -> None:
-        """The Sender looks through all queues now, and calls the two methods above with what stays in them."""
+    def reset_bounds(self) -> None:
+        """Forget what was queued: the Sender looks through all queues now, and calls the two methods above with what stays."""
         with self._lock:
             self.made_ms, self.some_are_poisoned = NEVER_MS, False
 
@@ -189,7 +190,7 @@ class PartitionQueues:
         self.oldest = OldestBatch()
         # Queues that got their first batch, for the Sender to take out: it looks at those with batches only, of thousands.
         self.filled: deque[PartitionQueue] = deque()
-        self._lock = threading.Lock()  # held to add to the two below, which are read without it
+        self._lock = threading.Lock()  # held to add to _by_topic and _in_order, which are read without it
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
         self._in_order: list[PartitionQueue] = []  # in the order in which they were made
 

@@ -60,10 +60,10 @@ class ProducerBatch:
     """Created by RecordAccumulator when a row finds no open batch."""
 
     topic_partition: TopicPartition  # where the records go
-    created_ms: int  # monotonic time; delivery.timeout.ms counts from here, also for the children of a split
+    created_ms: int  # monotonic time; delivery.timeout.ms counts from here, also for the smaller batches of a split
     raw_limit: int  # bytes of uncompressed records after which it is full. The first record always fits
     base_timestamp: int  # of the first record, ms since 1970
-    flush_id: int  # flush() waits for all batches up to an id; children of a split inherit their parent's
+    flush_id: int  # flush() waits for all batches up to an id; the smaller batches of a split have that of the large one
     block_size: int  # of the pool that `memory` is from
     is_transactional: bool = False  # whether the header says that the records belong to a transaction
 
@@ -81,7 +81,7 @@ class ProducerBatch:
     poison: KafkaError | None = field(default=None, init=False)
 
     # MEMORY. Guarded in the same way.
-    memory: PoolMemory = field(default_factory=PoolMemory, init=False)  # blocks, and a charge for segments; a child has neither
+    memory: PoolMemory = field(default_factory=PoolMemory, init=False)  # blocks, and a charge for segments; none after a split
     surplus: PoolMemory | None = field(default=None, init=False)  # what compression has saved, until it is given back
     block_bytes: int = field(default=0, init=False)  # reserved in the blocks
     segments: list[Segment] = field(default_factory=list, init=False)  # the pieces of the records section, in order
@@ -202,31 +202,31 @@ class ProducerBatch:
         self.body, self.segments, self.memory, self.surplus = packed, [], memory, surplus
 
     def split(self, raw_limit: int) -> list[ProducerBatch]:
-        """Divide a batch that the broker found too large into children of `raw_limit` bytes of records, or of a single record.
+        """Split a batch that the broker found too large: into batches of `raw_limit` bytes of records, or of a single record.
 
-        Children keep the parent's creation time (for delivery.timeout.ms) and flush id, and continue its sequence numbers, but
-        have no attempts yet. The outcome of the rows is reported by the children instead of the parent.
+        The smaller batches keep its creation time (for delivery.timeout.ms) and flush id, and continue its sequence numbers, but
+        have no attempts yet. They report the outcome of the rows instead of the large one.
         """
         sizes = np.concatenate([part.sizes for part in self.parts])
         packed = b"".join(self.body)
         records = read_records(decompress(self.codec, packed, self.record_bytes), sizes)
         ends = np.cumsum(sizes, dtype=np.int64)
-        children: list[ProducerBatch] = []
+        smaller: list[ProducerBatch] = []
         start = 0
         while start < self.record_count:
             before = int(ends[start - 1]) if start else 0
             stop = max(start + 1, int(np.searchsorted(ends, before + raw_limit, side="right")))
-            children.append(self._child(records, start, stop))
+            smaller.append(self._smaller_batch(records, start, stop))
             start = stop
         self.final_state = FinalState.SPLIT
-        return children
+        return smaller
 
-    def _child(self, records: RebasedRecords, start: int, stop: int) -> ProducerBatch:
+    def _smaller_batch(self, records: RebasedRecords, start: int, stop: int) -> ProducerBatch:
         """A batch with the records start..stop."""
         encoded = records.encode(start, stop)
         timestamps = self.base_timestamp + records.timestamp_deltas[start:stop]
         size = len(encoded.data)
-        child = ProducerBatch(
+        smaller = ProducerBatch(
             self.topic_partition,
             self.created_ms,
             raw_limit=size,
@@ -235,21 +235,21 @@ class ProducerBatch:
             block_size=size,
             is_transactional=self.is_transactional,
         )
-        child.closed = True
-        child.max_timestamp = int(timestamps.max())
-        child.segments = [encoded.data]
-        child.record_count, child.record_bytes = stop - start, size
+        smaller.closed = True
+        smaller.max_timestamp = int(timestamps.max())
+        smaller.segments = [encoded.data]
+        smaller.record_count, smaller.record_bytes = stop - start, size
         sizes = np.diff(encoded.offsets).astype(np.int32)
         for part in self.parts:
             lo, hi = max(start, part.first_delta), min(stop, part.first_delta + part.row_count)
             if lo < hi:
                 own = sizes[lo - start : hi - start]
                 rows = part.rows[lo - part.first_delta : hi - part.first_delta]
-                child.parts.append(Part(part.owner, part.topic_partition, lo - start, rows, own, int(own.sum())))
+                smaller.parts.append(Part(part.owner, part.topic_partition, lo - start, rows, own, int(own.sum())))
         if self.has_sequence:
-            child.set_producer_state(self.producer_id, self.producer_epoch, increment_sequence(self.base_sequence, start))
-            child.sequence_has_been_reset = self.sequence_has_been_reset
-        return child
+            smaller.set_producer_state(self.producer_id, self.producer_epoch, increment_sequence(self.base_sequence, start))
+            smaller.sequence_has_been_reset = self.sequence_has_been_reset
+        return smaller
 
     @property
     def size_in_bytes(self) -> int:

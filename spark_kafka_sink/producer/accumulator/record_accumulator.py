@@ -28,7 +28,7 @@ from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompress
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
 from spark_kafka_sink.producer.accumulator.delivery import RecordsOwner
-from spark_kafka_sink.producer.accumulator.drainer import Drainer, ReadyCheckResult, Sequencer
+from spark_kafka_sink.producer.accumulator.drainer import Drainer, DrainSequencer, ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
@@ -44,7 +44,7 @@ class RecordAccumulator:
 
     Args:
         wake_sender: called when there is something to send.
-        sequencer: the TransactionManager.
+        sequencer: numbers batches when they are drained.
         random: for sticky partitions and back-off jitter; seeded by tests.
         on_abandoned: called with topic, number and error of rows that got into no batch, before their owner's `abandon`.
     """
@@ -54,7 +54,7 @@ class RecordAccumulator:
         config: ProducerConfig,
         clock: Clock,
         wake_sender: Callable[[], None],
-        sequencer: Sequencer,
+        sequencer: DrainSequencer,
         random: Random,
         on_abandoned: Callable[[str, int, KafkaError], None] = lambda *_: None,
     ) -> None:
@@ -72,7 +72,8 @@ class RecordAccumulator:
         self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, self._random)
         # Set by the Sender while a transaction is committed or aborted: nothing lingers then.
         self.completing = False
-        self.closed = False  # these three are written by one thread at a time and read by all without a lock
+        # closed, _ended_by and _refusal are written by one thread at a time and read by all without a lock.
+        self.closed = False
         self._ended_by: KafkaError | None = None
         self._refusal: KafkaError | None = None
         self._starving = Inside()  # callers that wait for memory
@@ -214,15 +215,15 @@ class RecordAccumulator:
         most = max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         return int(min(base, most) * self._random.uniform(0.8, 1.2))
 
-    def divide(self, big: ProducerBatch) -> list[ProducerBatch]:
-        """Split a batch that the broker found too large, and free its memory.
+    def split(self, big: ProducerBatch) -> list[ProducerBatch]:
+        """Split a batch that the broker found too large into smaller ones, and free its memory.
 
-        The caller puts the smaller batches into their queue after the TransactionManager knows them. Kafka's splitAndReenqueue.
+        The caller puts the smaller batches into their queue after the sequencer knows them. Kafka's splitAndReenqueue.
         """
-        children = big.split(self._compressor.raw_limit_after(big))
-        self.incomplete.add(children)
+        smaller = big.split(self._compressor.raw_limit_after(big))
+        self.incomplete.add(smaller)
         self.deallocate(big)
-        return children
+        return smaller
 
     # SENDER: batches that fail
 
@@ -232,7 +233,7 @@ class RecordAccumulator:
         oldest = self.queues.oldest
         if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.some_are_poisoned:
             return expired
-        oldest.look_anew()
+        oldest.reset_bounds()
         for queue in self.queues:
             if queue.batches:
                 expired += queue.take_expired(self._config.delivery_timeout_ms, now_ms, oldest)

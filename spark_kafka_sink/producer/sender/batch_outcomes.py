@@ -1,7 +1,7 @@
 """What becomes of a batch: it succeeds, fails, is retried or split, after an answer, an expiry or an abort.
 
 retry.decide decides about answers; BatchOutcomes applies the decision to the batch's owners, the accumulator, the
-TransactionManager and the metrics. Sender thread only.
+Sequencer and the metrics. Sender thread only.
 Laws: a batch's memory is given back only when no request refers to it any more, whether the batch is done or not (KAFKA-19012).
 A batch that was taken out of its queue is settled or queued again, whatever is raised meanwhile.
 """
@@ -16,7 +16,7 @@ from spark_kafka_sink.config.option import LONG_MAX
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
-from spark_kafka_sink.producer.sender.retry import Attempt, NextStep, decide
+from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, decide
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
@@ -35,7 +35,7 @@ class InFlightBatches:
 
     def __init__(self) -> None:
         self._batches: dict[TopicPartition, list[ProducerBatch]] = {}
-        # None of those that have not expired was made before. A bound: a batch that leaves changes nothing until `look_anew`.
+        # The oldest batch that has not expired was made then, or later: when it leaves, this stays until `tighten_bound`.
         self.oldest_made_ms = NEVER_MS
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class InFlightBatches:
         self._batches.clear()
         return cleared
 
-    def look_anew(self) -> None:
+    def tighten_bound(self) -> None:
         """Make the bound exact."""
         self.oldest_made_ms = min((batch.created_ms for batch in self.not_done()), default=NEVER_MS)
 
@@ -111,8 +111,8 @@ class BatchOutcomes:
             batch.last_error = str(error) + (f": {printable(answer.error_message)}" if answer.error_message else "")
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         try:
-            # Without an error the answer alone decides: most batches need no Attempt.
-            decision = decide(error, self._attempt(batch, answer, now_ms)) if error else NextStep.COMPLETE
+            # Without an error the answer alone decides: most batches need no BatchFacts.
+            decision = decide(error, self._facts(batch, answer, now_ms)) if error else NextStep.COMPLETE
             if logger.isEnabledFor(logging.DEBUG):
                 node, correlation_id = source
                 logger.debug("< node %d: %r, correlation id %d: %s -> %s", node, batch, correlation_id, error, decision.value)
@@ -132,11 +132,11 @@ class BatchOutcomes:
         if error.refresh_metadata:
             self._metadata.request_update(f"{batch.topic_partition}: {error}")
 
-    def _attempt(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> Attempt:
+    def _facts(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> BatchFacts:
         expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
         may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
-        facts = self._transactions.sequence_facts(batch)
-        return Attempt(batch.record_count, may_retry, has_failed=batch.is_done, log_start_offset=answer.log_start_offset, **facts)
+        sequence = self._transactions.sequence_facts(batch)
+        return BatchFacts(batch.record_count, may_retry, batch.is_done, sequence, answer.log_start_offset)
 
     def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
@@ -169,18 +169,18 @@ class BatchOutcomes:
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self._metrics.splits.record(1)
-        # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
-        children = self._accumulator.divide(batch)
+        # An earlier attempt was as large, so the broker did not write it either: its records are certainly not in the log.
+        smaller = self._accumulator.split(batch)
         try:
-            self._transactions.replace_in_flight(batch, children)
-            for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
-                self._accumulator.queues.put_back(child)
+            self._transactions.replace_in_flight(batch, smaller)
+            for each in reversed(smaller):  # inserted by sequence; without sequences each goes to the front
+                self._accumulator.queues.put_back(each)
         except Exception as raised:
             error = _internal_error(batch, "split the batch", raised)
             self._transactions.batch_failed(batch, error)
-            for child in children:
-                if not self._accumulator.is_queued(child):
-                    self.give_up(child, error)
+            for each in smaller:
+                if not self._accumulator.is_queued(each):
+                    self.give_up(each, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:

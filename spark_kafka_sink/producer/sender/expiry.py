@@ -37,7 +37,7 @@ class Expiry:
         in_flight = self._outcomes.in_flight
         if now_ms - in_flight.oldest_made_ms < self._limit_ms:
             return []
-        in_flight.look_anew()
+        in_flight.tighten_bound()
         return [batch for batch in in_flight.not_done() if batch.has_reached_delivery_timeout(self._limit_ms, now_ms)]
 
     def next_delay_ms(self, now_ms: int) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from spark_kafka_sink.producer.transactions.sequence_numbers import SequenceFacts
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 
 
@@ -22,57 +23,51 @@ class NextStep(enum.Enum):
     FATAL = "fail, and every other batch of this producer"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """The facts that decide. Those about sequences are of an idempotent producer; the defaults fit any other."""
+class BatchFacts(NamedTuple):
+    """The facts that decide."""
 
     record_count: int
     may_retry: bool  # attempts are left, delivery.timeout.ms has not run out, and the batch has not failed meanwhile
     has_failed: bool = False  # already, as it expired in flight
-    idempotent: bool = False
-    transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
-    sequence_was_reset: bool = False
-    is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
-    is_next: bool = True  # its sequence directly follows the last acknowledged one
-    unresolved: bool = False  # a batch of the partition has failed: its sequences may be missing in the log
+    sequence: SequenceFacts = SequenceFacts()
     log_start_offset: int = -1
 
 
-def decide(error: ErrorCode, attempt: Attempt) -> NextStep:
+def decide(error: ErrorCode, facts: BatchFacts) -> NextStep:
     by_flag = NextStep.RETRY if error.retriable else NextStep.FAIL
     rule = _RULES.get(error)
-    decision = _STEPS.get(error, by_flag) if rule is None else rule(attempt)
-    if decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not attempt.may_retry:
+    decision = _STEPS.get(error, by_flag) if rule is None else rule(facts)
+    if decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not facts.may_retry:
         return NextStep.FAIL
-    if decision is NextStep.RETRY_IN_NEW_EPOCH and attempt.transactional:
+    if decision is NextStep.RETRY_IN_NEW_EPOCH and facts.sequence.transactional:
         return NextStep.FAIL
     return decision
 
 
-def _too_large(attempt: Attempt) -> NextStep:
-    return NextStep.SPLIT if attempt.record_count > 1 and not attempt.has_failed else NextStep.FAIL
+def _too_large(facts: BatchFacts) -> NextStep:
+    return NextStep.SPLIT if facts.record_count > 1 and not facts.has_failed else NextStep.FAIL
 
 
-def _unknown_producer(attempt: Attempt) -> NextStep:
+def _unknown_producer(facts: BatchFacts) -> NextStep:
     """The broker has no state of this producer, because its records were deleted. It accepts sequence 0 of a new epoch."""
-    if not attempt.idempotent:
+    if not facts.sequence.idempotent:
         return NextStep.FAIL
-    if attempt.log_start_offset == -1 or attempt.sequence_was_reset or not attempt.is_first:
+    if facts.log_start_offset == -1 or facts.sequence.was_reset or not facts.sequence.is_first:
         return NextStep.RETRY  # the broker does not know why; or it was renumbered already; or the first batch decides
     return NextStep.RETRY_IN_NEW_EPOCH
 
 
-def _out_of_order(attempt: Attempt) -> NextStep:
+def _out_of_order(facts: BatchFacts) -> NextStep:
     """A gap before this batch: an earlier batch in flight is being retried too, or the gap is real.
 
     For the first batch in flight the gap is real. The broker has neither this batch nor any behind it, so all of them can be
     sent again in a new epoch.
     """
-    if not attempt.idempotent:
+    if not facts.sequence.idempotent:
         return NextStep.FAIL
-    if not attempt.is_first:
+    if not facts.sequence.is_first:
         return NextStep.RETRY
-    if attempt.unresolved or (attempt.is_next and not attempt.sequence_was_reset):
+    if facts.sequence.unresolved or (facts.sequence.is_next and not facts.sequence.was_reset):
         return NextStep.RETRY_IN_NEW_EPOCH
     return NextStep.RETRY
 
@@ -85,7 +80,7 @@ _STEPS = {
     Errors.PRODUCER_FENCED: NextStep.FATAL,
     Errors.UNSUPPORTED_VERSION: NextStep.FATAL,
 }
-_RULES: dict[ErrorCode, Callable[[Attempt], NextStep]] = {
+_RULES: dict[ErrorCode, Callable[[BatchFacts], NextStep]] = {
     Errors.MESSAGE_TOO_LARGE: _too_large,
     Errors.UNKNOWN_PRODUCER_ID: _unknown_producer,
     Errors.OUT_OF_ORDER_SEQUENCE_NUMBER: _out_of_order,

@@ -1,7 +1,7 @@
 """The Sender: one daemon thread per producer that turns queued batches into requests, and handles the answers.
 
 `run_once` is one round: ready → expire → drop nodes that are not connected → drain → send → coordinators → poll.
-Uses RecordAccumulator, TransactionManager and a KafkaClient; KafkaProducer starts and stops it.
+Uses RecordAccumulator, Sequencer and a KafkaClient; KafkaProducer starts and stops it.
 
     failures            what happens when code raises on this thread
     produce_requests    builds Produce requests and reads their answers
@@ -191,18 +191,22 @@ class Sender:
         """Before draining: resolve sequences, bump the epoch, fail what is lost. Returns whether rows have failed."""
         self._transactions.prepare_drain()
         self._accumulator.completing = self._transactions.wants_rows_at_once
-        return self._fail_lost_rows()
+        error = self._transactions.rows_are_lost()
+        if error is not None:
+            return self._fail_lost_rows(error)
+        self._admit_rows_again()
+        return False
 
-    def _fail_lost_rows(self) -> bool:
+    def _admit_rows_again(self) -> None:
+        """End the refusal of rows, when the next transaction has begun."""
+        if self._transactions.has_open_transaction:
+            self._accumulator.refuse_rows(None)
+
+    def _fail_lost_rows(self, error: KafkaError) -> bool:
         """Fail the rows of an aborted transaction that were never sent. Returns whether there were any in batches.
 
         Callers who are still writing get the error too, until the next transaction begins, which waits for them.
         """
-        error = self._transactions.rows_are_lost()
-        if error is None:
-            if self._transactions.has_open_transaction:
-                self._accumulator.refuse_rows(None)
-            return False
         self._accumulator.refuse_rows(error)
         lost = list(self._accumulator.abort_undrained(error))
         for batch in lost:

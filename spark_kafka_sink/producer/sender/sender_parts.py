@@ -11,7 +11,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.failures import SenderFailures
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.sequencer import Sequencer
 
 
 class SenderParts(NamedTuple):
@@ -19,7 +19,7 @@ class SenderParts(NamedTuple):
     client: KafkaClient
     metadata: Metadata
     accumulator: RecordAccumulator
-    transactions: TransactionManager
+    transactions: Sequencer
     metrics: ProducerMetrics
     failures: SenderFailures
     clock: Clock

@@ -3,8 +3,8 @@
 transactional_methods   callers: the public methods
 caller_side             callers: admits rows, posts each call and waits for its outcome
 group_offsets           the arguments of send_offsets_to_transaction
-transactions            the Sender: the state of a transactional producer; carries calls out
-transaction_manager     the Sender: producer id, epochs and the numbering of batches; and a producer without them
+transaction_manager     the Sender: the state of a transactional producer; carries calls out
+sequencer               the Sender: producer id, epochs and the numbering of batches; and a producer without them
 txn_request_queue       the queue of requests to coordinators
 txn_request_handlers    each of these requests, and what its answer means
 transaction_errors      what each error means, and the errors that callers get

@@ -1,6 +1,6 @@
 """The callers' side of transactions: admits rows, posts calls and waits for them.
 
-TransactionalMethods has the public methods, and says what each call promises. The Sender carries the calls out (Transactions).
+TransactionalMethods has the public methods, and says what each call promises. The Sender carries them out (TransactionManager).
 Rows are accepted only within a transaction (`write`). Its end first refuses new callers, then waits until those who are handing
 rows over have finished: no row of one transaction is sent in the next. An abort does not wait; the next transaction does.
 """
@@ -16,8 +16,8 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
 from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
-from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 
 P = ParamSpec("P")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class CallerSide:
     """Any thread. Each method blocks at most `max_block_ms`, but `write`, which waits for the rows that it hands over."""
 
-    transactions: Transactions  # the state, which the Sender moves
+    transactions: TransactionManager  # the state, which the Sender moves
     encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
     wake_sender: Callable[[], None]  # called after a call was posted
     clock: Clock
@@ -36,7 +36,7 @@ class CallerSide:
     took: Callable[[Method, int], None]  # called with method and nanoseconds of each call, for metrics
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()  # guards those below
+        self._lock = threading.Lock()  # guards _is_open, _beginning, _writers and _pending
         self._waiters = Waiters(self._lock)  # woken when a writer has left
         self._is_open = False
         self._beginning = Inside()  # the call that waits in begin()

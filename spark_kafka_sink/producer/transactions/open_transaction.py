@@ -13,7 +13,7 @@ FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
 
 
 class OpenTransaction:
-    """Whether it has begun there, and which partitions it has. Transactions makes a new one of these for each transaction.
+    """Whether it has begun there, and which partitions it has. TransactionManager makes a new one for each transaction.
 
     In version 1 a partition is added by a request before its first batch is sent; in version 2 the batch itself adds it.
     """

@@ -29,6 +29,17 @@ class ProducerIdAndEpoch(NamedTuple):
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
+class SequenceFacts(NamedTuple):
+    """The sequence of one batch among the others, and what follows for a retry. The defaults: without idempotence."""
+
+    idempotent: bool = False
+    transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
+    was_reset: bool = False
+    is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
+    is_next: bool = True  # its sequence directly follows the last acknowledged one
+    unresolved: bool = False  # a batch of the partition has failed: its sequences may be missing in the log
+
+
 class PartitionSequences:
     """Those of one partition."""
 
@@ -39,7 +50,7 @@ class PartitionSequences:
         self.in_flight: list[ProducerBatch] = []  # batches that have a sequence and are not done, in sequence order
 
     def add_in_flight(self, batch: ProducerBatch) -> None:
-        """Batches arrive in sequence order, except the children of a split. Sequences that wrapped to 0 follow the highest."""
+        """Batches come in sequence order, except the smaller ones of a split. Sequences that wrapped to 0 follow the highest."""
         if not self.in_flight:
             self.in_flight.append(batch)
             return

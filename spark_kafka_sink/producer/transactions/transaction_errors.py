@@ -1,9 +1,9 @@
 """What an error of a coordinator means for the transaction, and the errors that callers get for it.
 
 `TXN_ERROR_RULES` has a row for each API and error with a rule of its own. Errors without a row follow protocol/error_codes.py: a
-retriable one is retried with back-off, any other is fatal, or abortable where it is a partition's. The managers apply the effect;
-nothing here has one. Source: the handlers of Kafka's TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890 and
-KIP-1050 (TRANSACTION_ABORTABLE).
+retriable one is retried with back-off, any other is fatal, or abortable where it is a partition's. A RequestOwner applies that,
+nothing here has an effect. Source: the handlers of Kafka's TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890
+and KIP-1050 (TRANSACTION_ABORTABLE).
 
 Softer than Java 4, as librdkafka is: INVALID_PRODUCER_ID_MAPPING ends the transaction, not the producer. The abort asks for a new
 epoch, and a producer that was replaced is fenced then. Offsets that are rejected for their topic or size end the transaction too.

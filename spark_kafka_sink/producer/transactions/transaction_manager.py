@@ -1,363 +1,513 @@
-"""Who a producer is to brokers: its id and epoch, and how batches get their sequence numbers. Kafka's TransactionManager.
+"""The state of a transactional producer: the transactional half of Kafka's TransactionManager.
 
-    TransactionManager   without idempotence: nothing has a number. The base of the others: all that is asked of them
-    IdempotentManager    decides and keeps state; the Sender sends, sequence_numbers.py counts
-    Transactions         adds transactions (transactions.py)
+    UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY, or RAISING_EPOCH ─▶ READY
+                                                 │    └▶ PREPARED: another process ends the transaction
+                                                 └▶ ABORTABLE_ERROR ─▶ ABORTING      FATAL_ERROR is reachable from each
 
-Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence. One that
-may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
+Callers post calls (`post`) and wait; the Sender takes them (`begin_round`) and alone moves the state. Whether the brokers
+speak transactions of version 2 (KIP-890) is looked at between transactions:
 
-    UNINITIALIZED ──request──▶ INITIALIZING ──id received──▶ READY
-          ▲                        │                           │
-          └─────── denied ─────────┴──epoch exhausted──────────┘       FATAL_ERROR is reachable from each state, and final
+    version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end raises the epoch
+    version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; the epoch is raised by InitProducerId, after an error only
+
+Laws: a batch of one transaction is never sent in the next; a row that fails, or whose outcome is not known, makes the transaction
+abortable. The end of a transaction is reported when its coordinator has decided it; only the next transaction waits for an epoch.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
-from collections import defaultdict
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
-from spark_kafka_sink.clock import NEVER_MS, Clock
+from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError, fresh_copy
-from spark_kafka_sink.network.kafka_client import KafkaClient
-from spark_kafka_sink.producer.accumulator.drainer import Sequencer
-from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequence_numbers import (
-    NO_LAST_ACKED_SEQUENCE,
-    NO_PRODUCER,
-    PartitionSequences,
-    ProducerIdAndEpoch,
+from spark_kafka_sink.errors import (
+    FatalProducerError,
+    IllegalStateError,
+    KafkaError,
+    ProducerFencedError,
+    TransactionAbortedError,
+    fresh_copy,
 )
-from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
-from spark_kafka_sink.producer.transactions.txn_request_handlers import InitProducerIdHandler, Problem, TxnRequestHandler
-from spark_kafka_sink.producer.transactions.txn_request_queue import TxnRequestQueue
+from spark_kafka_sink.network.coordinators import CoordinatorKey
+from spark_kafka_sink.network.kafka_client import KafkaClient
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction, TransactionVersion
+from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentSequencer, Sequencer, TxnState
+from spark_kafka_sink.producer.transactions.transaction_errors import Effect, abortable, aborted, fatal, fenced, maybe_committed
+from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
+from spark_kafka_sink.producer.transactions.txn_request_handlers import (
+    FIRST_BACKOFF_MS,
+    MOST_ABORTS_AMID_CONTROL_RECORDS,
+    AddOffsetsToTxnHandler,
+    AddPartitionsToTxnHandler,
+    EndTxnHandler,
+    FindCoordinatorHandler,
+    InitProducerIdHandler,
+    Problem,
+    TxnOffsetCommitHandler,
+    TxnRequestHandler,
+)
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2
+from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.messages.produce import LAST_PRODUCE_BEFORE_V2
+from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_OFFSET_COMMIT_BEFORE_V2
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-MAX_EPOCH = 32767
+ALLOWED_IN = {
+    Method.USE_ID: {TxnState.UNINITIALIZED, TxnState.READY, TxnState.PREPARED},
+    Method.INIT: {TxnState.UNINITIALIZED},
+    Method.BEGIN: {TxnState.READY, TxnState.RAISING_EPOCH},
+    Method.SEND_OFFSETS: {TxnState.IN_TRANSACTION},
+    Method.PREPARE: {TxnState.IN_TRANSACTION},
+    Method.COMMIT: {TxnState.IN_TRANSACTION, TxnState.PREPARED},
+    Method.ABORT: {TxnState.IN_TRANSACTION, TxnState.PREPARED, TxnState.ABORTABLE_ERROR},
+}
 
-
-class TxnState(enum.Enum):
-    """An idempotent producer knows the first three and the last; a transactional one knows all of them."""
-
-    UNINITIALIZED = "uninitialized"
-    INITIALIZING = "initializing"
-    READY = "ready"
-    RAISING_EPOCH = "getting the epoch for its next transaction"
-    IN_TRANSACTION = "in a transaction"
-    PREPARED = "in a prepared transaction"
-    COMMITTING = "committing"
-    ABORTING = "aborting"
-    ABORTABLE_ERROR = "in a transaction that must be aborted"
-    FATAL_ERROR = "fatal error"
-
-
-NEXT_TXN_STATES = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
-    TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
-    TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
-    TxnState.READY: {TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED},
-    TxnState.IN_TRANSACTION: {TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR},
-    TxnState.PREPARED: {
-        TxnState.COMMITTING,
-        TxnState.ABORTING,
-        TxnState.UNINITIALIZED,  # under another transactional id
-    },
-    TxnState.COMMITTING: {TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR},
-    TxnState.ABORTING: {TxnState.READY, TxnState.RAISING_EPOCH},
-    TxnState.RAISING_EPOCH: {TxnState.READY, TxnState.UNINITIALIZED},  # InitProducerId raises it; it may be denied
-    TxnState.ABORTABLE_ERROR: {TxnState.ABORTING},
-    TxnState.FATAL_ERROR: set(),
+_WHERE = {
+    TxnState.UNINITIALIZED: "before init_transactions()",
+    TxnState.INITIALIZING: "while init_transactions() is under way",
+    TxnState.RAISING_EPOCH: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
+    TxnState.READY: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
+    TxnState.IN_TRANSACTION: "within a transaction: call commit_transaction() or abort_transaction() first",
+    TxnState.PREPARED: "in a prepared transaction: it can only be committed or aborted",
+    TxnState.COMMITTING: "while the transaction is being committed",
+    TxnState.ABORTING: "while the transaction is being aborted",
+    TxnState.ABORTABLE_ERROR: "after an error in the transaction: call abort_transaction() first",
+    TxnState.FATAL_ERROR: "after a fatal error: close the producer",
 }
 
 
-class TransactionManager(Sequencer):
-    """Without idempotence. Sender thread only, except where another thread is named."""
+class TransactionManager(IdempotentSequencer):
+    """Takes the arguments of IdempotentSequencer."""
 
-    transactional_id: str | None = None
-    fatal_error: KafkaError | None = None  # why nothing can be sent any more; callers read it
+    transactional_id: str
 
-    # ANY THREAD
+    def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
+        super().__init__(config, client, clock, random)
+        self.transactional_id = config.transactional_id or ""
+        self.last_error: KafkaError | None = None  # why the transaction has to be aborted
+        self._timeout_ms = config.transaction_timeout_ms
+        self.calls = PostedCalls()
+        self._version = TransactionVersion(client)
+        self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
+        self._begin_error: KafkaError | None = None  # the epoch for the next transaction was denied: init_transactions() is due
+        self._open = OpenTransaction()
+        self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
+        self._carry_out: dict[Method, Callable[[TransactionalCall], None]] = {
+            Method.USE_ID: self._use_id,
+            Method.INIT: self._initialize,
+            Method.BEGIN: self._begin,
+            Method.SEND_OFFSETS: self._send_offsets,
+            Method.PREPARE: self._prepare,
+            Method.COMMIT: self._commit,
+            Method.ABORT: self._abort,
+        }
 
-    def call_error(self) -> KafkaError | None:
-        """Why no row can be written any more, as a new exception each time; None when nothing is wrong."""
-        error = self.fatal_error
-        return None if error is None else fresh_copy(error)
+    # CALLERS: any thread
 
     def row_failed(self, error: KafkaError) -> None:
-        """A row failed before it got into a batch."""
+        """Posted like a call, so that it comes before the commit that its caller asks for next."""
+        self.calls.row_failed(error)
+
+    def call_error(self) -> KafkaError | None:
+        error, last = super().call_error(), self.last_error
+        return abortable(last) if error is None and last is not None and self.state is TxnState.ABORTABLE_ERROR else error
+
+    def why_not(self, method: Method) -> KafkaError | None:
+        """Why a method cannot be called in this state. Callers look first, the Sender decides."""
+        error, state, begin_error = self.call_error(), self.state, self._begin_error
+        if error is not None and (method is not Method.ABORT or self.fatal_error is not None):
+            return error
+        if state in ALLOWED_IN[method]:
+            return None
+        if begin_error is not None and method is Method.BEGIN:
+            return fresh_copy(begin_error)
+        return IllegalStateError(f"{method.value}() is not possible {_WHERE[state]}")
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether another task could use the producer: it has not failed, and nothing is under way under its transactional id."""
-        return self.fatal_error is None
+        return self.state in ALLOWED_IN[Method.USE_ID]
 
-    # EACH ROUND OF THE SENDER
-
-    def begin_round(self) -> None:
-        """Take what callers have posted since the last round."""
-
-    def prepare_drain(self) -> None:
-        """Resolve sequences and bump the epoch, where that is due."""
-
-    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:  # noqa: ARG002
-        """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
-
-        Called in every round while there is no fatal error. Never waits; the answer to a request ends the poll that follows.
-
-        Args:
-            all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
-            is_all_sent: tells whether every batch that is not settled is in flight.
-        """
-        return NEVER_MS
-
-    def take_denial(self) -> KafkaError | None:
-        """What every row fails with that waits for a producer id, because it was denied. Once for each denial."""
-        return None
-
-    def rows_are_lost(self) -> KafkaError | None:
-        """What rows fail with that were never sent, where a transaction is being aborted."""
-        return None
+    def waiting_for(self) -> str:
+        """Why a call has not ended yet, for the error of a caller who waited."""
+        return self.requests.waiting_for() or f"the producer is {self.state.value}, and batches are not acknowledged yet"
 
     @property
-    def wants_rows_at_once(self) -> bool:
-        """Whether nothing lingers: somebody waits for the end of a transaction."""
-        return False
+    def prepared(self) -> PreparedTransaction:
+        """Who has to end the transaction, in state PREPARED."""
+        return PreparedTransaction(self.transactional_id, *self.producer, 2 if self._version.is_v2 else 1)
+
+    # CALLS ARE CARRIED OUT: Sender thread
+
+    def begin_round(self) -> None:
+        """Carry out what callers have posted, as far as that needs no answer of a broker."""
+        while (posted := self.calls.first()) is not None:
+            if isinstance(posted, KafkaError):
+                self.calls.take_first()
+                if self.state is TxnState.IN_TRANSACTION:
+                    self.become_abortable(posted)
+                continue
+            if posted.method is Method.BEGIN and self.state is TxnState.RAISING_EPOCH:
+                return  # it waits for the epoch
+            self.calls.take_first()
+            if posted.is_taken:
+                continue  # posted twice: its caller was interrupted in between
+            posted.is_taken = True
+            error = self.why_not(posted.possible_as)
+            if error is not None:
+                posted.settle(error)
+            else:
+                self._carry_out[posted.method](posted)
+
+    def _use_id(self, call: TransactionalCall) -> None:
+        self._take_id(call.transactional_id)
+        call.settle()
+
+    def _take_id(self, transactional_id: str) -> None:
+        """Nothing is under way: what was written under the id before is somebody else's to end."""
+        if self.state is not TxnState.UNINITIALIZED:
+            self.transition_to(TxnState.UNINITIALIZED)
+        self._adopt(NO_PRODUCER)
+        self._open, self._begin_error = OpenTransaction(), None
+        self.transactional_id = transactional_id
+
+    def _initialize(self, call: TransactionalCall) -> None:
+        if call.transactional_id:
+            self._take_id(call.transactional_id)
+        self._begin_error = None
+        self.transition_to(TxnState.INITIALIZING)
+        self._ask_for_identity(call)
+
+    def _ask_for_identity(
+        self, call: TransactionalCall | None, identity: ProducerIdAndEpoch = NO_PRODUCER, priority: int = 1
+    ) -> None:
+        request = InitProducerIdHandler(
+            self.transactional_id, self._timeout_ms, identity, received=self.identity_received, call=call, priority=priority
+        )
+        self.requests.enqueue(request)
+
+    def _begin(self, call: TransactionalCall) -> None:
+        self.transition_to(TxnState.IN_TRANSACTION)
+        self.calls.begun.append(call)
+
+    @property
+    def _common_fields(self) -> dict[str, Any]:
+        """The fields that all requests about the open transaction have."""
+        return {"transactional_id": self.transactional_id, "identity": self.producer, "transaction": self._open}
+
+    def _send_offsets(self, call: TransactionalCall) -> None:
+        """All offsets go behind AddPartitionsToTxn, which rows wait for, and in the order of the calls: the last ones count."""
+        begins = not self._open.has_begun
+        request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
+        if self._version.is_v2:
+            self._open.has_begun = True
+            request = TxnOffsetCommitHandler(**self._common_fields, call=call, begins_transaction=begins)
+        else:
+            request = AddOffsetsToTxnHandler(
+                **self._common_fields, call=call, begins_transaction=begins, added=self._offsets_added
+            )
+        request.is_behind_rows, request.priority = call.is_behind_rows, 3
+        self.requests.enqueue(request)
+
+    def _offsets_added(self, call: TransactionalCall) -> None:
+        """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
+        self.requests.enqueue(TxnOffsetCommitHandler(**self._common_fields, call=call, max_version=LAST_OFFSET_COMMIT_BEFORE_V2))
+
+    def _prepare(self, call: TransactionalCall) -> None:
+        self.calls.preparing = call
+
+    def _commit(self, call: TransactionalCall) -> None:
+        self.transition_to(TxnState.COMMITTING)
+        self._end(call, commits=True)
+
+    def _abort(self, call: TransactionalCall | None) -> None:
+        self.transition_to(TxnState.ABORTING)
+        self._open.wanted.clear()
+        self._end(call, commits=False)
+
+    def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
+        newest = None if self._version.is_v2 else LAST_END_TXN_BEFORE_V2
+        ended = self.transaction_ended
+        self.requests.enqueue(EndTxnHandler(**self._common_fields, call=call, commits=commits, ended=ended, max_version=newest))
+
+    def abort_for_close(self) -> bool:
+        if not self.has_open_transaction:
+            return False
+        self.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
+        preparing = self.calls.preparing  # what nobody has heard to be prepared, nobody can commit
+        if self.state not in (TxnState.COMMITTING, TxnState.ABORTING) and (preparing is None or preparing.is_given_up):
+            logger.info("! closing within a transaction, which is aborted")
+            self.calls.fail_preparing(TransactionAbortedError("The producer was closed before the transaction was prepared"))
+            self._abort(None)
+        return True
+
+    def _prepare_if_settled(self, all_settled: bool) -> None:
+        """Settle `prepare_transaction` once nothing is under way."""
+        call = self.calls.preparing
+        if call is None or not all_settled or self.requests.has_work or self._open.wanted:
+            return
+        self.calls.preparing = None
+        self.transition_to(TxnState.PREPARED)
+        self._open.may_be_committed = True
+        call.settle()
+
+    # ANSWERS OF COORDINATORS: Sender thread
+
+    def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None:
+        """Why a request is not sent any more: the transaction has failed meanwhile."""
+        if self.fatal_error is not None:
+            return self.call_error()
+        if isinstance(request, EndTxnHandler) and request.commits and self.state is TxnState.ABORTING:  # by close()
+            return TransactionAbortedError("The transaction cannot be committed any more: it is being aborted")
+        if self.state is TxnState.ABORTABLE_ERROR and not isinstance(request, FindCoordinatorHandler):
+            return self.call_error()
+        if self.state is TxnState.ABORTING and request.group is not None:
+            return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
+        return None
+
+    def identity_received(self, identity: ProducerIdAndEpoch) -> None:
+        self._adopt(identity)
+        self._version.look()
+        self.last_error = None
+        self.transition_to(TxnState.READY)
+        logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
+
+    def _adopt(self, identity: ProducerIdAndEpoch) -> None:
+        if identity.producer_id != self.producer.producer_id:
+            self._known_by.clear()
+        self.producer = identity
+        self.sequences.clear()
+        self.unresolved.clear()
+        self._must_raise_epoch = identity.epoch >= MAX_EPOCH  # no transaction can end after that one
+
+    def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None:
+        """`identity` is the one to go on with, where the broker raised the epoch (version 2)."""
+        if identity is not None:
+            self._adopt(identity)
+        self._open = OpenTransaction()
+        self.last_error = None
+        self._must_raise_epoch |= self._version.look()  # numbers of both versions must not mix in an epoch
+        if self._must_raise_epoch:
+            self._raise_epoch(None)
+        else:
+            self.transition_to(TxnState.READY)
+
+    def _raise_epoch(self, call: TransactionalCall | None) -> None:
+        """begin_transaction() waits for the epoch; and `call`, if there is one. Everything else goes first."""
+        self.transition_to(TxnState.RAISING_EPOCH)
+        self._ask_for_identity(call, self.producer, priority=4)
+
+    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
+        self.become_fatal(error)
+        request.settle(self.call_error() or error)
+
+    def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
+        if isinstance(request, EndTxnHandler) and self._had_nothing_to_end(request, problem):
+            self._end_what_may_begin(request)
+            return
+        if self._may_have_met_control_records(request, problem):
+            self.requests.retry(request)
+            return
+        if isinstance(request, AddPartitionsToTxnHandler):
+            self._open.not_added(request.partitions)
+        error, effect = problem.exception(), _effect_in(self.state, request, problem)
+        if effect is Effect.FATAL and isinstance(request, EndTxnHandler) and self._open.may_be_committed:
+            error = maybe_committed(error)
+        self._apply(effect, error, request, problem.where)
+        if self.state is TxnState.ABORTING:
+            self._go_on_aborting(request, effect, error)
+        request.settle(self.call_error() or error)
+
+    def _apply(self, effect: Effect, error: KafkaError, request: TxnRequestHandler, where: str) -> None:
+        if effect is Effect.ABORTABLE_BY_BUMP:
+            self._become_abortable_by_bump(error)
+        elif effect is Effect.ABORTABLE:
+            self.become_abortable(error)
+        elif effect is Effect.DENIED:
+            self._begin_error = error if request.call is None else None  # else the call gets it
+            self.transition_to(TxnState.UNINITIALIZED)
+        elif effect is Effect.FENCED:
+            self.become_fatal(self._fenced(where))
+        else:
+            self.become_fatal(error)
+
+    def _had_nothing_to_end(self, request: EndTxnHandler, problem: Problem) -> bool:
+        """Whether an abort has ended because its transaction had not begun, which this producer could not know."""
+        return not request.commits and not self._open.has_begun and problem.error == Errors.INVALID_TXN_STATE
+
+    def _end_what_may_begin(self, request: EndTxnHandler) -> None:
+        """The request whose loss left it open whether the transaction had begun may still come: the next epoch refuses it."""
+        if self._version.is_v2 or not self._can_raise_epoch():
+            self.transaction_ended(None)
+            request.settle()
+        else:
+            self._raise_epoch_instead(request)
+
+    def _may_have_met_control_records(self, request: TxnRequestHandler, problem: Problem) -> bool:
+        """Whether an abort is repeated that took its producer for fenced.
+
+        A version-2 coordinator also answers PRODUCER_FENCED while it still writes the control records of the previous
+        transaction, as long as this transaction has sent it nothing. InitProducerId would show it, but must not be asked: it
+        would end the transaction of a real successor.
+        """
+        is_abort = isinstance(request, EndTxnHandler) and not request.commits
+        met = is_abort and problem.effect is Effect.FENCED and self._version.is_v2 and not self._open.is_written
+        return met and request.attempts < MOST_ABORTS_AMID_CONTROL_RECORDS
+
+    def _go_on_aborting(self, request: TxnRequestHandler, effect: Effect, error: KafkaError) -> None:
+        """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
+        if isinstance(request, EndTxnHandler) and effect is Effect.ABORTABLE_BY_BUMP:
+            # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
+            self._raise_epoch_instead(request)
+        elif isinstance(request, EndTxnHandler | FindCoordinatorHandler) and request.group is None:
+            self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
+
+    def _raise_epoch_instead(self, request: TxnRequestHandler) -> None:
+        """In place of ending the transaction. The call that asked for the end waits for the epoch."""
+        call, request.call = request.call, None
+        self._open, self.last_error = OpenTransaction(), None
+        self._raise_epoch(call)
+
+    # STATE
+
+    def become_fatal(self, error: KafkaError) -> None:
+        if error.condition == ProducerFencedError.condition and not isinstance(error, ProducerFencedError):
+            error = self._fenced(error.message)  # what a leader has answered
+        super().become_fatal(error if isinstance(error, FatalProducerError) else fatal(error))
+
+    def _fenced(self, where: str) -> ProducerFencedError:
+        return fenced(where, self.transactional_id, self.producer, self._timeout_ms)
+
+    def become_abortable(self, error: KafkaError) -> None:
+        """The transaction can only be aborted. The first error is the one that callers get: others follow from it."""
+        if self.state in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING, TxnState.FATAL_ERROR):
+            logger.debug("! transactional id %r, %s: %s", self.transactional_id, self.state.value, error)
+            return
+        logger.info("! transactional id %r: the transaction must be aborted: %s", self.transactional_id, error)
+        self.last_error = error
+        self.transition_to(TxnState.ABORTABLE_ERROR)
+        self.calls.fail_preparing(self.call_error() or error)
+
+    def _become_abortable_by_bump(self, error: KafkaError) -> None:
+        """As become_abortable, where sequence numbers are in doubt: they are safe again with the next epoch.
+
+        In version 2 the end of the transaction raises it.
+        """
+        if self._version.is_v2 or self._can_raise_epoch():
+            self._must_raise_epoch |= not self._version.is_v2
+            self.become_abortable(error)
+        else:
+            self.become_fatal(error)
+
+    def _can_raise_epoch(self) -> bool:
+        coordinator = self.requests.coordinators.get(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
+        return self._version.can_raise_epoch(coordinator)
 
     @property
     def has_open_transaction(self) -> bool:
-        """Whether this producer has a transaction to end."""
-        return False
+        """A prepared one is somebody else's to end."""
+        return self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR)
 
-    def abort_for_close(self) -> bool:
-        """Abort the open transaction if nobody else ends it. Returns whether there is one that has not ended yet."""
-        return False
+    @property
+    def wants_rows_at_once(self) -> bool:
+        return self.state is TxnState.COMMITTING or self.calls.preparing is not None or self.requests.waits_for_rows
 
-    def settle_all(self, error: KafkaError) -> None:
-        """Nothing more will be sent: fail every call that waits, and later ones."""
+    def rows_are_lost(self) -> TransactionAbortedError | None:
+        if self.state not in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING):
+            return None
+        return aborted(self.last_error)
 
     # BATCHES
 
-    @property
-    def produce_version_cap(self) -> int | None:
-        """The newest version of Produce requests to use; None: the newest that the node knows."""
-        return None
-
-    def batch_completed(self, batch: ProducerBatch) -> None:
-        """It is in the log."""
-
-    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """Stop tracking a batch that will not be sent again. If it was not written, its sequences are a gap."""
-
-    def become_fatal(self, error: KafkaError) -> None:
-        """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
-
-    def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """After a split: the children have the parent's sequences."""
-
-    def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
-        """How long a batch waits for its next attempt, where that is less than retry.backoff.ms."""
-        return None
-
-    def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
-
-    def sequence_facts(self, batch: ProducerBatch) -> dict[str, bool]:  # noqa: ARG002
-        """What decides about a retry of this batch: the facts of retry.Attempt that only an idempotent producer has."""
-        return {}
-
-
-class IdempotentManager(TransactionManager):
-    """Takes the arguments of TxnRequestQueue, which asks brokers for the producer id."""
-
-    def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
-        self.state = TxnState.UNINITIALIZED
-        self.producer = NO_PRODUCER
-        self.sequences: dict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)
-        self.requests = TxnRequestQueue(self, config, client, clock, random)
-        self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
-        self._was_denied = False  # after that only rows need an id: a permission may have been granted by then
-        self.unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
-        self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
-
-    def transition_to(self, target: TxnState) -> None:
-        if target is not TxnState.FATAL_ERROR and target not in NEXT_TXN_STATES[self.state]:
-            text = f"a producer that is {self.state.value} cannot become {target.value}"
-            if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
-                self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
-            raise RuntimeError(text)
-        logger.debug("= producer id %s: %s -> %s", self.producer.producer_id, self.state.value, target.value)
-        self.state = target
-
-    def become_fatal(self, error: KafkaError) -> None:
-        if self.fatal_error is None:
-            self.fatal_error = error
-            self.transition_to(TxnState.FATAL_ERROR)
-            self.requests.drop_all(error)
-
-    def settle_all(self, error: KafkaError) -> None:
-        self.requests.drop_all(error)
-
     def prepare_drain(self) -> None:
-        self._maybe_resolve()
-        self._maybe_bump_epoch()
+        """Within a transaction no epoch is bumped, and no gap is closed.
 
-    # PRODUCER ID
-
-    @property
-    def has_producer_id(self) -> bool:
-        return self.producer.is_valid
-
-    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        if self.state is TxnState.UNINITIALIZED and not (self._was_denied and all_settled):
-            self.transition_to(TxnState.INITIALIZING)
-            self.requests.enqueue(InitProducerIdHandler(received=self.identity_received))
-        return self.requests.step(now_ms, all_settled, is_all_sent)
-
-    def identity_received(self, identity: ProducerIdAndEpoch) -> None:
-        self._was_denied = False
-        self.transition_to(TxnState.READY)
-        self.producer = identity
-        logger.info("= producer id is %d, epoch %d", *identity)
-        self._maybe_bump_epoch()
-
-    def take_denial(self) -> KafkaError | None:
-        denial, self._denial = self._denial, None
-        return denial
-
-    def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None:  # noqa: ARG002
-        """Why a request is not sent any more."""
-        return None
-
-    def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
-        """A broker rejects it."""
-        denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
-        self.request_broken(request, idempotent_write_denied(problem.where) if denied else problem.exception())
-
-    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
-        """It cannot be sent, or its answer cannot be read. After a defect of ours it is made again, as a round that failed is."""
-        if error.condition == "KAFKA_INTERNAL_ERROR":
-            if self.state is TxnState.INITIALIZING:  # else the id is there, and what failed is made up for before a drain
-                self.requests.retry(request)
-            return
-        self._denial, self._was_denied = error, True
-        self.transition_to(TxnState.UNINITIALIZED)
-
-    # EPOCHS
+        What is in doubt was made an abortable error when its batch failed; the next epoch begins at 0.
+        """
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        self._to_rewrite.add(topic_partition)
-
-    def _maybe_bump_epoch(self) -> None:
-        """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
-
-        A partition that needs it is renumbered as soon as no request contains a batch of it. The other partitions keep the
-        old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
-        """
-        ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
-        if not ready or self.state is not TxnState.READY:
-            return
-        if any(self.sequences[each].producer == self.producer for each in ready):
-            self._begin_epoch()
-        if self.producer.is_valid:
-            for each in ready:
-                self._start_at_beginning(each)
-
-    def _begin_epoch(self) -> None:
-        if self.producer.epoch == MAX_EPOCH:
-            self.producer = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
-            self.transition_to(TxnState.UNINITIALIZED)
-        else:
-            self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
-            logger.debug("= producer id %d: epoch is now %d", *self.producer)
-
-    def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
-        self.sequences[topic_partition].start_at_beginning(self.producer)
-        self._to_rewrite.discard(topic_partition)
-        self.unresolved.discard(topic_partition)
-
-    # DRAIN
+        raise RuntimeError(f"{topic_partition}: the epoch cannot be bumped within a transaction")
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:
-        if not self.producer.is_valid:
+        if not self.producer.is_valid or not self.has_open_transaction:
             return True
-        if first.topic_partition in self._to_rewrite:
-            return True  # it will be renumbered, or must follow batches that will be
-        entry = self.sequences[first.topic_partition]
-        if first.has_sequence:
-            # A batch that has its sequence is being retried. Only the lowest one in flight may go; a broker rejects the others.
-            return bool(entry.in_flight) and entry.in_flight[0] is not first
-        if entry.in_flight and entry.producer != self.producer:
-            return True  # a new epoch's batch 0 must not overtake batches of the old epoch
-        if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self._is_known(first.topic_partition):
-            # A broker that does not know the producer accepts any first sequence. If it rejected batch 0 and accepted batch 1,
-            # batch 0 would stay out of order for ever. So the second batch waits until the first is acknowledged, once per
-            # partition and epoch.
+        if not self._version.is_v2 and first.topic_partition not in self._open:
+            if self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING):
+                self._open.want(first.topic_partition)
             return True
-        return first.topic_partition in self.unresolved
+        return super().must_stop_draining(first)
 
-    def _is_known(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
-        """Whether the partition's brokers know the producer id: then they reject a new epoch that does not begin at 0."""
-        return False
+    def _is_known(self, topic_partition: TopicPartition) -> bool:
+        """Several batches may be in flight from the beginning of an epoch then.
 
-    def assign_sequence(self, batch: ProducerBatch) -> None:
-        if batch.has_sequence:
-            return
-        entry = self.sequences[batch.topic_partition]
-        if entry.producer != self.producer and not entry.in_flight:
-            entry.start_at_beginning(self.producer)
-        batch.set_producer_state(self.producer.producer_id, self.producer.epoch, entry.take_sequence(batch.record_count))
-        entry.add_in_flight(batch)
-
-    # OUTCOMES
+        With transactions of version 2, brokers from 4.1 on also refuse a producer that they do not know unless it begins at 0
+        (KAFKA-18202). Those of 4.0 do not, so the rule of one first batch stays: once per partition and producer id.
+        """
+        return topic_partition in self._known_by
 
     def batch_completed(self, batch: ProducerBatch) -> None:
-        entry = self.sequences[batch.topic_partition]
-        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else it is a late answer from an earlier epoch
-            entry.acknowledge(batch.last_sequence)
-        entry.remove_in_flight(batch)
+        super().batch_completed(batch)
+        self._open.is_written = True
+        self._known_by.add(batch.topic_partition)
 
-    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
-        if not batch.has_sequence:
-            return
-        self.sequences[batch.topic_partition].remove_in_flight(batch)
-        if self.fatal_error is None:
-            self.unresolved.add(batch.topic_partition)
-
-    def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
-        entry = self.sequences[parent.topic_partition]
-        entry.remove_in_flight(parent)
-        for child in children:
-            entry.add_in_flight(child)
-
-    def sequence_facts(self, batch: ProducerBatch) -> dict[str, bool]:
-        entry = self.sequences[batch.topic_partition]
-        return {
-            "idempotent": True,
-            "transactional": self.transactional_id is not None,
-            "sequence_was_reset": batch.sequence_has_been_reset,
-            "is_first": entry.in_flight[:1] == [batch],
-            "is_next": entry.is_next(batch.base_sequence),
-            "unresolved": batch.topic_partition in self.unresolved,
-        }
-
-    # UNRESOLVED SEQUENCES
-
-    def _maybe_resolve(self) -> None:
-        """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
-
-        A batch behind the gap that may have been written is sent again with its own sequence first. The broker acknowledges
-        it, or rejects it as out of order and then has no batch behind it either.
+    def retry_backoff_ms(self, error: ErrorCode) -> int | None:
+        """The first batches of a transaction may meet the control records of the one before, as AddPartitionsToTxn may in
+        version 1. Batches behind them are out of order until then.
         """
-        for topic_partition in self.unresolved - self._to_rewrite:
-            entry = self.sequences[topic_partition]
-            if not entry.in_flight and entry.is_next(entry.next_sequence):
-                self.unresolved.discard(topic_partition)
-            elif not any(batch.may_be_written for batch in entry.in_flight):
-                logger.info("= %s: starting a new epoch, because a batch failed and may be missing", topic_partition)
-                self.request_epoch_bump(topic_partition)
+        if not self._version.is_v2 or self._open.is_written:
+            return None
+        return FIRST_BACKOFF_MS if error in (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER) else None
+
+    def assign_sequence(self, batch: ProducerBatch) -> None:
+        self._open.has_begun |= self._version.is_v2
+        super().assign_sequence(batch)
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
+        super().batch_failed(batch, error)
+        if batch.has_sequence:
+            self._become_abortable_by_bump(error)
+        else:
+            self.become_abortable(error)
+
+    @property
+    def produce_version_cap(self) -> int | None:
+        return None if self._version.is_v2 else LAST_PRODUCE_BEFORE_V2
+
+    # EACH ROUND
+
+    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+        self.calls.settle_begun()
+        if self._open.wanted:
+            wanted, begins = self._open.take_wanted()
+            self.requests.enqueue(AddPartitionsToTxnHandler(**self._common_fields, partitions=wanted, begins_transaction=begins))
+        self._prepare_if_settled(all_settled)
+        return self.requests.step(now_ms, all_settled, is_all_sent)
+
+    def settle_all(self, error: KafkaError) -> None:
+        super().settle_all(error)
+        self.calls.fail_all(error)
+
+
+def _effect_in(state: TxnState, request: TxnRequestHandler, problem: Problem) -> Effect:
+    """What a refusal means here; mostly what transaction_errors.py says of the error."""
+    effect = problem.effect
+    if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
+        return Effect.FATAL  # there is no transaction to abort
+    if isinstance(request, EndTxnHandler) and request.transaction.may_be_committed and effect is Effect.ABORTABLE_BY_BUMP:
+        return Effect.FATAL  # the coordinator does not know any more
+    return effect
+
+
+def sequencer_of(config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> Sequencer:
+    """The one that the configuration needs."""
+    if config.transactional_id is not None:
+        return TransactionManager(config, client, clock, random)
+    return IdempotentSequencer(config, client, clock, random) if config.enable_idempotence else Sequencer()

@@ -1,7 +1,7 @@
 """The requests to coordinators: what each asks of whom, and what its answer means.
 
 A handler makes its `message` and reads the `errors` of an answer, which transaction_errors.py judges. `succeed` passes on what an
-answer without errors says. The names are those of Kafka's TransactionManager. txn_request_queue.py queues, sends and retries.
+answer without errors says. Classes are named as in Kafka's TransactionManager. txn_request_queue.py queues, sends and retries.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TxnRequestHandler(ABC):
     """Base of the requests to coordinators: makes the message, and handles its answer."""
 
     API: ClassVar[ApiKey]
-    NAME: ClassVar[str]  # in errors and logs
+    NAME: ClassVar[str]  # in errors and logs: that of Kafka's API
     completes_call: ClassVar[bool] = True  # whether nothing follows this request
 
     call: TransactionalCall | None = None  # who waits for this request; gets its outcome
@@ -233,7 +233,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
     """Goes before the first batch of each partition, where transaction.version is below 2."""
 
     API = ApiKey.ADD_PARTITIONS_TO_TXN
-    NAME = "AddPartitions"
+    NAME = "AddPartitionsToTxn"
 
     partitions: Iterable[TopicPartition]
 
@@ -263,7 +263,7 @@ class AddOffsetsToTxnHandler(_OfTransaction):
     """Goes before TxnOffsetCommit, which completes the call, where transaction.version is below 2."""
 
     API = ApiKey.ADD_OFFSETS_TO_TXN
-    NAME = "AddOffsets"
+    NAME = "AddOffsetsToTxn"
     completes_call = False
 
     call: TransactionalCall
@@ -287,7 +287,7 @@ class TxnOffsetCommitHandler(_OfTransaction):
     """The offsets of a consumer group, to the group's coordinator; partitions that are done are left out of a retry."""
 
     API = ApiKey.TXN_OFFSET_COMMIT
-    NAME = "CommitOffsets"
+    NAME = "TxnOffsetCommit"
 
     call: TransactionalCall
     pending: dict[TopicPartition, OffsetAndMetadata] = field(init=False)
@@ -343,7 +343,7 @@ class EndTxnHandler(_OfTransaction):
     """After the last batch and every other request of the transaction."""
 
     API = ApiKey.END_TXN
-    NAME = "EndTransaction"
+    NAME = "EndTxn"
 
     commits: bool
     ended: Callable[[ProducerIdAndEpoch | None], None]  # with the next epoch, where the broker raised it (version 2)
@@ -353,7 +353,7 @@ class EndTxnHandler(_OfTransaction):
         return EndTxnRequest(**self._common_fields, committed=self.commits)
 
     def errors(self, answer: Any) -> Iterator[Problem]:
-        where = f"EndTransaction for transactional id {self.transactional_id!r}"
+        where = f"EndTxn for transactional id {self.transactional_id!r}"
         yield from self._problem(answer.error_code, where, transactional_id=self.transactional_id)
 
     def succeed(self, answer: Any) -> None:

@@ -38,7 +38,7 @@ MIN_WAIT_MS = 50  # until a broker can be asked, however small retry.backoff.ms 
 
 
 class RequestOwner(Protocol):
-    """Whose requests these are: a manager."""
+    """Whose requests these are: an IdempotentSequencer."""
 
     def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None: ...
 
@@ -98,7 +98,7 @@ class TxnRequestQueue:
             request.settle(error)
 
     def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        """Send the next request, if it can be sent; returns in how many ms to ask again. Arguments as TransactionManager.step."""
+        """Send the next request, if it can be sent; returns in how many ms to ask again. Arguments as Sequencer.step."""
         wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
             request = self._queue[0][2]

@@ -440,7 +440,7 @@ def test_a_caller_that_waits_is_woken_when_it_is_worth_it() -> None:
 
 
 @pytest.mark.parametrize("max_block_ms", [10, 60_000])
-def test_after_a_while_less_will_do(max_block_ms: int) -> None:
+def test_after_patience_ms_a_caller_takes_the_little_that_is_free(max_block_ms: int) -> None:
     """Most of the pool may be held by batches for a broker that is away."""
 
     class GivesBackOnce(ManualClock):
@@ -459,7 +459,7 @@ def test_after_a_while_less_will_do(max_block_ms: int) -> None:
     assert (pool.available_memory, pool.exhausted.total) == (0, 0)
 
 
-def test_before_that_a_quarter_of_the_pool_is_waited_for() -> None:
+def test_before_patience_ms_a_caller_waits_for_a_quarter_of_the_pool() -> None:
     class GivesBackOneByOne(ManualClock):
         def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
             del condition, timeout_ms

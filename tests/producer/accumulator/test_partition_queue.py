@@ -104,7 +104,7 @@ def test_a_look_at_all_queues_forgets_what_was_heard_before() -> None:
     oldest.queued(30)
     oldest.poisoned()
     assert (oldest.made_ms, oldest.some_are_poisoned) == (20, True)
-    oldest.look_anew()
+    oldest.reset_bounds()
     assert (oldest.made_ms, oldest.some_are_poisoned) == (NEVER_MS, False)
 
 

@@ -143,10 +143,10 @@ def test_a_batch_with_packed_parts_can_be_split() -> None:
     fill_segment(batch, *[b"%d" % row * 900 for row in range(4)], codec="snappy")
     fill_segment(batch, *[b"%d" % row * 900 for row in range(4, 8)], codec="snappy")
     batch.finish(Compression("snappy", None))
-    children = batch.split(2000)
-    for child in children:
-        child.finish(Compression("snappy", None))
-    assert [value for child in children for value in values_of(child)] == [b"%d" % row * 900 for row in range(8)]
+    smaller = batch.split(2000)
+    for each in smaller:
+        each.finish(Compression("snappy", None))
+    assert [value for each in smaller for value in values_of(each)] == [b"%d" % row * 900 for row in range(8)]
 
 
 def test_records_that_were_not_written_are_never_taken_for_nothing() -> None:
@@ -302,15 +302,15 @@ def test_a_batch_may_wrap_in_its_middle() -> None:
 # SPLITTING
 
 
-def test_children_hold_the_parents_records_in_order() -> None:
+def test_smaller_batches_hold_the_records_of_the_split_one_in_order() -> None:
     batch = batch_of()
     fill(batch, b"a" * 100, b"b" * 100)
     fill(batch, b"c" * 100)
     batch.finish(NO_COMPRESSION)
-    children = batch.split(120)
-    for child in children:
-        child.finish(NO_COMPRESSION)
-    assert [values_of(child) for child in children] == [[b"a" * 100], [b"b" * 100], [b"c" * 100]]
+    smaller = batch.split(120)
+    for each in smaller:
+        each.finish(NO_COMPRESSION)
+    assert [values_of(each) for each in smaller] == [[b"a" * 100], [b"b" * 100], [b"c" * 100]]
     assert batch.final_state is FinalState.SPLIT
 
 
@@ -330,10 +330,10 @@ def test_splitting_keeps_keys_headers_timestamps_and_nulls() -> None:
     batch.write(batch.reserve(part, blocks_of(1), 9_000_000_000), encoded.data)
     batch.finish(NO_COMPRESSION)
     whole = decode_batch(wire(batch)).records
-    children = batch.split(1)
-    for child in children:
-        child.finish(NO_COMPRESSION)
-    decoded = [decode_batch(wire(child)) for child in children]
+    smaller = batch.split(1)
+    for each in smaller:
+        each.finish(NO_COMPRESSION)
+    decoded = [decode_batch(wire(each)) for each in smaller]
     assert [record for each in decoded for record in each.records] == whole
     assert [(each.base_timestamp, each.max_timestamp) for each in decoded] == [
         (stamp, stamp) for stamp in (5_000, 9_000_000_000, 3_000)
@@ -347,22 +347,22 @@ def test_compressed_batches_are_split_too(codec: str) -> None:
     fill(batch, *values)
     compression = Compression(codec, None)
     batch.finish(compression)
-    children = batch.split(1000)
-    for child in children:
-        child.finish(compression)
-    assert [value for child in children for value in values_of(child)] == values
-    assert all(child.record_bytes <= 1000 for child in children)
-    assert {child.codec for child in children} == {codec}
+    smaller = batch.split(1000)
+    for each in smaller:
+        each.finish(compression)
+    assert [value for each in smaller for value in values_of(each)] == values
+    assert all(each.record_bytes <= 1000 for each in smaller)
+    assert {each.codec for each in smaller} == {codec}
 
 
-def test_children_carry_the_parents_numbers_on() -> None:
+def test_smaller_batches_carry_the_numbers_of_the_split_one_on() -> None:
     batch = batch_of()
     fill(batch, *[b"x" * 30] * 7)
     batch.finish(NO_COMPRESSION)
     batch.set_producer_state(7, 3, MAX_SEQUENCE - 1)
-    children = batch.split(90)
-    assert [child.record_count for child in children] == [2, 2, 2, 1]
-    assert [(child.producer_id, child.producer_epoch, child.base_sequence) for child in children] == [
+    smaller = batch.split(90)
+    assert [each.record_count for each in smaller] == [2, 2, 2, 1]
+    assert [(each.producer_id, each.producer_epoch, each.base_sequence) for each in smaller] == [
         (7, 3, MAX_SEQUENCE - 1),
         (7, 3, 0),
         (7, 3, 2),
@@ -370,28 +370,28 @@ def test_children_carry_the_parents_numbers_on() -> None:
     ]
 
 
-def test_children_without_a_numbered_parent_have_no_numbers() -> None:
+def test_smaller_batches_of_one_without_numbers_have_none() -> None:
     batch = batch_of()
     fill(batch, b"a", b"b")
     batch.finish(NO_COMPRESSION)
-    assert [child.has_sequence for child in batch.split(1)] == [False, False]
+    assert [each.has_sequence for each in batch.split(1)] == [False, False]
 
 
-def test_children_are_as_old_as_their_parent_and_not_tried_yet() -> None:
+def test_smaller_batches_are_as_old_as_the_split_one_and_not_tried_yet() -> None:
     batch = batch_of(created_ms=1234)
     fill(batch, b"a", b"b")
     batch.finish(NO_COMPRESSION)
     batch.reenqueued(2000)
-    for child in batch.split(1):
-        assert (child.created_ms, child.flush_id, child.attempts, child.closed) == (1234, 1, 0, True)
+    for each in batch.split(1):
+        assert (each.created_ms, each.flush_id, each.attempts, each.closed) == (1234, 1, 0, True)
 
 
-def test_owners_hear_of_the_children() -> None:
+def test_owners_hear_of_the_smaller_batches() -> None:
     batch = batch_of()
     first, second = fill(batch, b"a", b"b", b"c"), fill(batch, b"d", b"e")
     batch.finish(NO_COMPRESSION)
     one, two, three = batch.split(20)  # a b | c d | e
-    assert [child.record_count for child in (one, two, three)] == [2, 2, 1]
+    assert [each.record_count for each in (one, two, three)] == [2, 2, 1]
     one.complete(10, -1)
     assert (first.acknowledged, second.acknowledged) == (2, 0)
     two.fail(KafkaError("refused"), {1: KafkaError("row d")})

@@ -356,32 +356,32 @@ def test_memory_of_a_batch_in_flight_cannot_be_given_back() -> None:
 
 def split(stage: Accumulation, batch: ProducerBatch) -> list[ProducerBatch]:
     """As the Sender does."""
-    children = stage.accumulator.divide(batch)
-    for child in reversed(children):
-        stage.accumulator.queues.put_back(child)
-    return children
+    smaller = stage.accumulator.split(batch)
+    for each in reversed(smaller):
+        stage.accumulator.queues.put_back(each)
+    return smaller
 
 
-def test_a_split_batch_is_sent_in_pieces_before_newer_rows() -> None:
+def test_smaller_batches_of_a_split_are_sent_before_newer_rows() -> None:
     stage = Accumulation(batch_size=16 * BATCH)
     stage.append(*[b"%d" % row + bytes(1000) for row in range(8)])
     big = stage.drain_one(ONE_NODE)
     newer = stage.append(b"newer")
     split(stage, big)
-    pieces = [stage.drain_one(ONE_NODE) for _ in range(3)]
-    assert [[value[:1] for value in payload(piece) if value] for piece in pieces[:2]] == [
+    sent = [stage.drain_one(ONE_NODE) for _ in range(3)]
+    assert [[value[:1] for value in payload(each) if value] for each in sent[:2]] == [
         [b"0", b"1", b"2", b"3"],
         [b"4", b"5", b"6", b"7"],
     ]
-    assert payload(pieces[2]) == [b"newer"]
-    for piece in pieces:
-        stage.give_back(piece)
+    assert payload(sent[2]) == [b"newer"]
+    for each in sent:
+        stage.give_back(each)
     assert newer.acknowledged == 1
     assert stage.is_whole
 
 
 def test_splitting_a_batch_gives_the_pools_memory_back_and_no_other() -> None:
-    """The children's memory is their own: given to the pool it would hand out blocks of the wrong size."""
+    """The smaller batches' memory is their own: given to the pool it would hand out blocks of the wrong size."""
     stage = Accumulation(batch_size=16 * BATCH, buffer_memory=64 * BATCH)
     stage.append(*[bytes(1000)] * 8)
     split(stage, stage.drain_one(ONE_NODE))
@@ -392,7 +392,7 @@ def test_splitting_a_batch_gives_the_pools_memory_back_and_no_other() -> None:
     assert {len(block) for block in stage.pool.allocate(stage.pool.total_blocks, 0).blocks} == {stage.pool.block_size}
 
 
-def test_flush_waits_for_the_pieces_of_a_batch() -> None:
+def test_flush_waits_for_the_smaller_batches_of_a_split() -> None:
     stage = Accumulation(batch_size=16 * BATCH)
     stage.append(bytes(1000), bytes(1000))
     split(stage, stage.drain_one(ONE_NODE))
@@ -413,11 +413,11 @@ def test_splitting_ends_at_single_records() -> None:
     while todo:
         batch = todo.pop()
         if batch.record_count > 1:
-            children = stage.accumulator.divide(batch)
-            assert len(children) > 1
-            for child in children:
-                stage.accumulator._compressor.finish(child)
-            todo += children
+            smaller = stage.accumulator.split(batch)
+            assert len(smaller) > 1
+            for each in smaller:
+                stage.accumulator._compressor.finish(each)
+            todo += smaller
         else:
             singles += 1
             stage.give_back(batch)
@@ -456,11 +456,11 @@ def test_after_a_split_the_topics_ratio_starts_at_1_again() -> None:
     learned = stage.accumulator.raw_limit(TOPIC)
     assert learned > BATCH
     stage.append(bytes(200), bytes(200))
-    pieces: list[ProducerBatch] = []
+    smaller: list[ProducerBatch] = []
     while stage.accumulator.has_undrained():
         batch = stage.drain_one(ONE_NODE)
-        if batch.record_count > 1 and batch not in pieces:
-            pieces += split(stage, batch)
+        if batch.record_count > 1 and batch not in smaller:
+            smaller += split(stage, batch)
             assert stage.accumulator.raw_limit(TOPIC) < learned
             assert stage.accumulator.raw_limit(TOPIC) <= BATCH
         else:
@@ -664,14 +664,14 @@ def test_a_withdrawn_batch_that_is_being_written_stays_until_its_caller_is_done(
 # TRANSACTIONS
 
 
-def test_a_batch_says_that_it_belongs_to_a_transaction_and_so_do_the_pieces_of_it() -> None:
+def test_a_batch_and_its_smaller_ones_say_that_they_belong_to_a_transaction() -> None:
     stage = Accumulation(batch_size=16 * BATCH, enable_idempotence=True, transactional_id="t")
     stage.append(bytes(1000), bytes(1000))
     whole = stage.drain_one(ONE_NODE)
     assert decode_batch(b"".join(whole.wire_buffers())).transactional
     split(stage, whole)
-    pieces = [stage.drain_one(ONE_NODE) for _ in range(2)]
-    assert [decode_batch(b"".join(piece.wire_buffers())).transactional for piece in pieces] == [True, True]
+    smaller = [stage.drain_one(ONE_NODE) for _ in range(2)]
+    assert [decode_batch(b"".join(each.wire_buffers())).transactional for each in smaller] == [True, True]
 
 
 def test_batches_of_no_transaction_say_so() -> None:
@@ -708,7 +708,7 @@ ABORT = KafkaError("the transaction is being aborted")
 
 
 class Numbers:
-    """A TransactionManager that numbers every batch at its first drain."""
+    """A sequencer that numbers every batch at its first drain."""
 
     has_producer_id = True
 

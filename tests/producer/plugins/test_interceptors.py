@@ -315,7 +315,7 @@ def test_what_is_wrong_with_a_callers_columns_is_left_to_the_producer_to_tell() 
 # THE CHAIN: WHAT IT HEARS
 
 
-def test_all_hear_even_when_one_raises(caplog: pytest.LogCaptureFixture) -> None:
+def test_interceptors_hear_of_a_failure_even_when_one_before_them_raises(caplog: pytest.LogCaptureFixture) -> None:
     plugins = [kind(fails=fails) for fails in ("on_acknowledgement", "") for kind in (Appends, AppendsToRecords)]
     chain(*plugins).report_failure("t", 1, 3, ValueError("Test"))
     assert [len(plugin.heard) for plugin in plugins] == [1, 3, 1, 3]
@@ -476,7 +476,7 @@ def test_interceptors_hear_the_partition_of_rows_that_the_broker_rejects(broker:
     assert [metadata for metadata, _ in records.heard] == [RecordMetadata("single", 0, -1, -1, -1, -1)] * 2
 
 
-def test_interceptors_hear_of_a_split_batch_piece_by_piece_and_of_each_row_once(broker: FakeBroker) -> None:
+def test_interceptors_hear_of_each_row_of_a_split_batch_once(broker: FakeBroker) -> None:
     instance = AppendsToRecords()
     with producer_of(broker, instance, linger_ms=0) as producer:
         broker.fail_next(ApiKey.PRODUCE, Errors.MESSAGE_TOO_LARGE)

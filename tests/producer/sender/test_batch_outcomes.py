@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, KafkaError
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -191,7 +191,7 @@ def test_a_single_record_that_the_broker_finds_too_large_fails() -> None:
 
 
 @pytest.mark.parametrize("is_idempotent", [False, True])
-def test_a_batch_that_the_broker_finds_too_large_is_sent_in_pieces(is_idempotent: bool) -> None:
+def test_a_batch_that_the_broker_finds_too_large_is_sent_in_smaller_ones(is_idempotent: bool) -> None:
     stage = Stage(enable_idempotence=is_idempotent)
     if is_idempotent:
         stage.introduce()
@@ -220,7 +220,7 @@ def test_a_split_does_not_use_up_a_retry() -> None:
     assert delivery.result(0).acknowledged == 2
 
 
-def test_a_piece_that_still_is_too_large_is_split_again_and_a_single_record_fails() -> None:
+def test_a_smaller_batch_that_is_too_large_is_split_again_and_a_single_record_fails() -> None:
     stage = known()
     delivery = stage.send(b"a", b"b", b"c")
     while stage.in_flight:
@@ -232,7 +232,7 @@ def test_a_piece_that_still_is_too_large_is_split_again_and_a_single_record_fail
     assert not stage.accumulator.incomplete
 
 
-def test_batches_behind_a_split_one_wait_for_its_pieces() -> None:
+def test_batches_behind_a_split_one_wait_for_its_smaller_ones() -> None:
     stage = known()
     stage.send(b"1", b"2")
     stage.send(b"3")
@@ -248,8 +248,8 @@ def test_batches_behind_a_split_one_wait_for_its_pieces() -> None:
     assert stage.is_whole
 
 
-def test_pieces_that_expire_unsent_leave_a_gap_that_a_new_epoch_closes() -> None:
-    """Their numbers were given to their parent: the rows after them were out of order until they expired as well."""
+def test_smaller_batches_that_expire_unsent_leave_a_gap_that_a_new_epoch_closes() -> None:
+    """Their numbers were given to the large one: the rows after them were out of order until they expired as well."""
     stage = Stage(enable_idempotence=True, request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.introduce()
     stage.send(b"1", b"2")

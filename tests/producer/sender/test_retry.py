@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
-from spark_kafka_sink.producer.sender.retry import Attempt, NextStep, decide
+from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, decide
+from spark_kafka_sink.producer.transactions.sequence_numbers import SequenceFacts
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 
 COMPLETE, RETRY, NEW_EPOCH, SPLIT, FAIL, FATAL = NextStep
-PLAIN = Attempt(record_count=10, may_retry=True)
-IDEMPOTENT = replace(PLAIN, idempotent=True)
+PLAIN = BatchFacts(record_count=10, may_retry=True)
+IDEMPOTENT = PLAIN._replace(sequence=SequenceFacts(idempotent=True))
 
 # (error, facts that differ from PLAIN, decision)
 TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
@@ -59,9 +59,9 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_first": False, "unresolved": True}, RETRY),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True}, NEW_EPOCH),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False}, RETRY),  # overtaken: a new epoch is no help
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "sequence_was_reset": True}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "was_reset": True}, RETRY),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "is_next": False}, NEW_EPOCH),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "sequence_was_reset": True}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "was_reset": True}, NEW_EPOCH),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "may_retry": False}, FAIL),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False, "may_retry": False}, FAIL),
     # the broker forgot this producer
@@ -69,7 +69,7 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": -1}, RETRY),
     (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5}, NEW_EPOCH),
     (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "is_first": False}, RETRY),
-    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "sequence_was_reset": True}, RETRY),
+    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "was_reset": True}, RETRY),
     (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "may_retry": False}, FAIL),
 ]
 
@@ -79,10 +79,12 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     TABLE,
     ids=[f"{error.name}-{','.join(f'{name}={value}' for name, value in facts.items()) or 'plain'}" for error, facts, _ in TABLE],
 )
-def test_the_error_and_the_attempt_decide_the_next_step_of_a_batch(
+def test_the_error_and_the_facts_decide_the_next_step_of_a_batch(
     error: ErrorCode, facts: dict[str, Any], decision: NextStep
 ) -> None:
-    assert decide(error, replace(PLAIN, **facts)) is decision
+    of_sequence = {name: facts[name] for name in facts if name in SequenceFacts._fields}
+    others = {name: facts[name] for name in facts if name not in of_sequence}
+    assert decide(error, PLAIN._replace(sequence=SequenceFacts(**of_sequence), **others)) is decision
 
 
 RULED = {error for error, _, decision in TABLE if decision not in (RETRY, FAIL)} | {
@@ -91,10 +93,10 @@ RULED = {error for error, _, decision in TABLE if decision not in (RETRY, FAIL)}
 }
 
 
-@pytest.mark.parametrize("attempt", [PLAIN, IDEMPOTENT], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("facts", [PLAIN, IDEMPOTENT], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("error", [code for code in ERROR_CODES.values() if code not in RULED], ids=lambda error: error.name)
-def test_an_error_without_a_rule_follows_its_flag(error: ErrorCode, attempt: Attempt) -> None:
-    assert decide(error, attempt) is (RETRY if error.retriable else FAIL)
+def test_an_error_without_a_rule_follows_its_flag(error: ErrorCode, facts: BatchFacts) -> None:
+    assert decide(error, facts) is (RETRY if error.retriable else FAIL)
 
 
 def test_an_error_newer_than_this_client_fails() -> None:
@@ -103,12 +105,12 @@ def test_an_error_newer_than_this_client_fails() -> None:
 
 def test_nothing_is_retried_that_may_not_be() -> None:
     """All errors with all facts: RETRY and RETRY_IN_NEW_EPOCH need may_retry, and a batch that has failed is never split."""
-    flags = [field.name for field in fields(Attempt) if field.type == "bool"]
-    for values in itertools.product([False, True], repeat=len(flags)):
-        attempt = Attempt(record_count=2, **{"log_start_offset": 3}, **dict(zip(flags, values, strict=True)))
+    for may_retry, has_failed, *values in itertools.product([False, True], repeat=2 + len(SequenceFacts._fields)):
+        sequence = SequenceFacts(*values)
+        facts = BatchFacts(2, may_retry, has_failed, sequence, log_start_offset=3)
         for error in ERROR_CODES.values():
-            decision = decide(error, attempt)
-            assert attempt.may_retry or decision not in (RETRY, NEW_EPOCH)
-            assert not attempt.has_failed or decision is not SPLIT
-            assert attempt.idempotent or decision is not NEW_EPOCH
+            decision = decide(error, facts)
+            assert may_retry or decision not in (RETRY, NEW_EPOCH)
+            assert not has_failed or decision is not SPLIT
+            assert sequence.idempotent or decision is not NEW_EPOCH
             assert (decision is COMPLETE) == (error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER))

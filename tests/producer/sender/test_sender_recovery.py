@@ -544,7 +544,7 @@ def test_an_error_that_cannot_be_judged_fails_its_batch() -> None:
     """The look at what the error means stood outside of the guard: the rows stayed in no queue, and were never settled."""
     scene = Scene()
     delivery = scene.stage.send(b"a")
-    let_fail(scene.stage.sender._outcomes, "_attempt", BUG)
+    let_fail(scene.stage.sender._outcomes, "_facts", BUG)
     scene.fail_with(False, Errors.REQUEST_TIMED_OUT)
     assert (delivery.failed, delivery.acknowledged) == (1, 0)
     assert isinstance(delivery.error, KafkaError)
@@ -559,7 +559,7 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
     delivery = stage.send(b"a")
     stage.clock.advance(1500)
     stage.run()  # expires it in flight
-    let_fail(stage.sender._outcomes, "_attempt", BUG)
+    let_fail(stage.sender._outcomes, "_facts", BUG)
     stage.reject(Errors.REQUEST_TIMED_OUT)
     assert delivery.failed == 1
     assert stage.is_whole
@@ -594,8 +594,8 @@ def test_batches_that_were_taken_out_of_their_queues_are_sent_whatever_fails_the
     ("part", "method", "call"),
     [("txn", "replace_in_flight", 0), ("accumulator.queues", "put_back", 0), ("accumulator.queues", "put_back", 1)],
 )
-def test_pieces_of_a_batch_that_cannot_be_queued_fail(part: str, method: str, call: int) -> None:
-    """The batch counted as done, and its pieces were in no queue: nobody settled the rows, and flush() waited in vain."""
+def test_smaller_batches_that_cannot_be_queued_fail(part: str, method: str, call: int) -> None:
+    """The batch counted as done, and the smaller ones were in no queue: nobody settled the rows, and flush() waited in vain."""
     scene = Scene()
     delivery = scene.stage.send(b"a", b"b", b"c", b"d")
     let_fail(attrgetter(part)(scene.stage), method, BUG, after=call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceRequest

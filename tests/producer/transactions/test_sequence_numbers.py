@@ -104,7 +104,7 @@ def test_in_flight_batches_stand_in_the_order_in_which_they_were_numbered(start:
 @pytest.mark.parametrize("start", [0, MAX_SEQUENCE - 2])
 @pytest.mark.parametrize("acknowledged", [[], [0], [1], [1, 2], [3]])
 def test_a_batch_that_comes_back_takes_its_old_place(start: int, acknowledged: list[int]) -> None:
-    """As the children of a split do. Numbers behind the last acknowledged one still are the first."""
+    """As the smaller batches of a split do. Numbers behind the last acknowledged one still are the first."""
     entry = entry_at(start)
     batches = [sent(entry) for _ in range(5)]
     for index in acknowledged:
@@ -145,15 +145,15 @@ def test_the_last_acknowledged_number_is_the_first_one_or_any_that_follows_it(ac
         assert entry.last_acked_sequence == number
 
 
-def test_children_of_a_split_come_before_what_was_sent_after_their_parent() -> None:
+def test_smaller_batches_come_before_what_was_sent_after_the_split_one() -> None:
     entry = entry_at(MAX_SEQUENCE // 2)
-    before, parent, after = (sent(entry, 2) for _ in range(3))
-    entry.remove_in_flight(parent)
-    children = [batch_of(), batch_of()]
-    for number, child in enumerate(children):
-        child.set_producer_state(*entry.producer, parent.base_sequence + number)
-        entry.add_in_flight(child)
-    assert entry.in_flight == [before, *children, after]
+    before, large, after = (sent(entry, 2) for _ in range(3))
+    entry.remove_in_flight(large)
+    smaller = [batch_of(), batch_of()]
+    for number, each in enumerate(smaller):
+        each.set_producer_state(*entry.producer, large.base_sequence + number)
+        entry.add_in_flight(each)
+    assert entry.in_flight == [before, *smaller, after]
 
 
 def test_a_new_epoch_renumbers_what_is_in_flight_in_its_order() -> None:

@@ -1,4 +1,4 @@
-"""What the Sender asks of a TransactionManager that has more to do than number batches: here one that does just that."""
+"""What the Sender asks of a sequencer that has more to do than number batches: here one that does just that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager
+from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from tests.producer.harness import Stage, tp
@@ -19,13 +19,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What each round says of `all_settled`."""
     made: list[bool] = []
 
-    own = IdempotentManager.step
+    own = IdempotentSequencer.step
 
-    def step(manager: IdempotentManager, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+    def step(sequencer: IdempotentSequencer, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         made.append(all_settled)
-        return own(manager, now_ms, all_settled, is_all_sent)
+        return own(sequencer, now_ms, all_settled, is_all_sent)
 
-    monkeypatch.setattr(IdempotentManager, "step", step)
+    monkeypatch.setattr(IdempotentSequencer, "step", step)
     return made
 
 
@@ -58,7 +58,7 @@ def test_a_round_sleeps_no_longer_than_the_coordinators_say(monkeypatch: pytest.
     slept: list[int] = []
     poll = stage.client.poll
     monkeypatch.setattr(stage.client, "poll", lambda timeout_ms, now_ms: slept.append(timeout_ms) or poll(timeout_ms, now_ms))
-    monkeypatch.setattr(IdempotentManager, "step", lambda *_: 123)
+    monkeypatch.setattr(IdempotentSequencer, "step", lambda *_: 123)
     stage.run()
     assert slept == [123]
 
@@ -66,7 +66,7 @@ def test_a_round_sleeps_no_longer_than_the_coordinators_say(monkeypatch: pytest.
 def test_a_produce_request_names_the_transactional_id_and_keeps_below_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(enable_idempotence=True)
     monkeypatch.setattr(stage.txn, "transactional_id", "till-1")
-    monkeypatch.setattr(IdempotentManager, "produce_version_cap", 11)
+    monkeypatch.setattr(IdempotentSequencer, "produce_version_cap", 11)
     stage.send(b"a")
     (request,) = stage.in_flight
     assert isinstance(request.message, ProduceRequest)
@@ -75,7 +75,7 @@ def test_a_produce_request_names_the_transactional_id_and_keeps_below_the_cap(mo
 
 def test_a_batch_that_failed_comes_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[tuple[ProducerBatch, KafkaError]] = []
-    monkeypatch.setattr(IdempotentManager, "batch_failed", lambda _, batch, error: failed.append((batch, error)))
+    monkeypatch.setattr(IdempotentSequencer, "batch_failed", lambda _, batch, error: failed.append((batch, error)))
     stage = Stage(enable_idempotence=True)
     delivery = stage.send(b"a")
     stage.reject(Errors.INVALID_RECORD)

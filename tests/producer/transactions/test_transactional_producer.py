@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH
 from spark_kafka_sink.producer.transactions.txn_request_handlers import TxnOffsetCommitHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -225,7 +225,7 @@ def test_a_defect_in_a_coordinators_request_ends_the_producer_and_reaches_the_ca
 
     producer.begin_transaction()
     monkeypatch.setattr(TxnOffsetCommitHandler, step, defect)
-    with pytest.raises(KafkaError, match=r"CommitOffsets.*ZeroDivisionError.*a defect"):
+    with pytest.raises(KafkaError, match=r"TxnOffsetCommit.*ZeroDivisionError.*a defect"):
         producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(1)}, GROUP)
     with pytest.raises(FatalProducerError, match="a defect"):
         producer.commit_transaction()

@@ -578,7 +578,7 @@ def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker
     assert committed(broker) == [b"a"]
 
 
-def test_an_abort_that_does_not_fit_leaves_the_door_as_it_was(broker: FakeBroker) -> None:
+def test_after_an_abort_that_does_not_fit_the_next_transaction_accepts_rows(broker: FakeBroker) -> None:
     with producer_of(broker) as producer:
         producer.init_transactions()
         with pytest.raises(IllegalStateError, match="outside of a transaction"):

@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, TransactionAbortedError
-from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
+from spark_kafka_sink.producer.transactions.sequencer import TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors

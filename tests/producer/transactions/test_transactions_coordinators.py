@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
+from spark_kafka_sink.producer.transactions.sequencer import TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors

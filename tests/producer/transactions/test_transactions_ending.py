@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     TransactionAbortedError,
 )
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors

@@ -70,19 +70,19 @@ def goes_on(producer: KafkaProducer, broker: FakeBroker) -> None:
 # SINGLE RECORDS
 
 
-def test_a_record_that_is_too_large(broker: FakeBroker) -> None:
+def test_a_record_that_is_too_large_makes_the_commit_fail(broker: FakeBroker) -> None:
     producer = open_producer(broker, max_request_size=1000)
     assert isinstance(producer.send("single", bytes(2000)).exception(0), RecordTooLargeError)
     ends(producer, broker, "max.request.size=1000")
 
 
-def test_a_record_for_a_topic_that_there_is_not(broker: FakeBroker) -> None:
+def test_a_record_for_a_topic_that_there_is_not_makes_the_commit_fail(broker: FakeBroker) -> None:
     producer = open_producer(broker, max_block_ms=200)
     assert isinstance(producer.send("absent", b"a").exception(0), KafkaTimeoutError)
     ends(producer, broker, "Topic absent not present")
 
 
-def test_a_record_for_a_topic_that_there_cannot_be(broker: FakeBroker) -> None:
+def test_a_record_for_a_topic_that_there_cannot_be_makes_the_commit_fail(broker: FakeBroker) -> None:
     broker.add_topic("topic abc", 1).error = Errors.INVALID_TOPIC_EXCEPTION
     producer = open_producer(broker)
     error = producer.send("topic abc", b"a").exception(0)
@@ -91,13 +91,13 @@ def test_a_record_for_a_topic_that_there_cannot_be(broker: FakeBroker) -> None:
     ends(producer, broker, "topic abc")
 
 
-def test_a_record_for_a_partition_that_there_is_not(broker: FakeBroker) -> None:
+def test_a_record_for_a_partition_that_there_is_not_makes_the_commit_fail(broker: FakeBroker) -> None:
     producer = open_producer(broker, max_block_ms=200)
     assert producer.send(ProducerRecord("orders", b"a", partition=9)).exception(0) is not None
     ends(producer, broker, "9")
 
 
-def test_a_record_that_there_is_no_memory_for(broker: FakeBroker) -> None:
+def test_a_record_that_there_is_no_memory_for_makes_the_commit_fail(broker: FakeBroker) -> None:
     producer = open_producer(broker, buffer_memory=65_536, max_block_ms=1_000)
     release = broker.hold_next(ApiKey.PRODUCE)
     for _ in range(3):
@@ -121,7 +121,7 @@ class Changing:
         pass
 
 
-def test_a_gathered_record_that_an_interceptor_spoils(broker: FakeBroker) -> None:
+def test_a_gathered_record_that_an_interceptor_spoils_makes_the_commit_fail(broker: FakeBroker) -> None:
     def enlarge(columns: ProducerColumns) -> ProducerColumns:
         return replace(columns, value=pa.array([bytes(2000)])) if columns.topic == "orders" else columns
 
@@ -133,7 +133,7 @@ def test_a_gathered_record_that_an_interceptor_spoils(broker: FakeBroker) -> Non
     producer.close()
 
 
-def test_gathered_records_that_have_no_partition(broker: FakeBroker) -> None:
+def test_gathered_records_that_have_no_partition_make_the_commit_fail(broker: FakeBroker) -> None:
     def choose(topic: str, *_: object) -> object:
         if topic == "orders":
             raise ZeroDivisionError("as planned")
@@ -145,7 +145,9 @@ def test_gathered_records_that_have_no_partition(broker: FakeBroker) -> None:
     assert future.exception(0) is not None
 
 
-def test_gathered_records_that_could_not_be_put_into_a_batch(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_cannot_encode_gathered_records_cannot_be_made_again(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """commit_transaction() failed while it encoded them, and called again it committed the others."""
     error = pa.ArrowCapacityError("too much")
     producer = open_producer(broker)
@@ -173,7 +175,7 @@ def test_the_first_row_that_fails_is_the_one_in_the_error(broker: FakeBroker) ->
 # COLUMNS
 
 
-def test_rows_of_a_call_that_ran_out_of_memory_on_its_way(broker: FakeBroker) -> None:
+def test_rows_of_a_call_that_ran_out_of_memory_on_its_way_make_the_commit_fail(broker: FakeBroker) -> None:
     """Some of its rows are in the transaction, the others are not."""
     producer = open_producer(broker, buffer_memory=65_536, max_block_ms=1_000)
     release = broker.hold_next(ApiKey.PRODUCE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, TransactionAbortedError
-from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
+from spark_kafka_sink.producer.transactions.sequencer import TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import Method
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors

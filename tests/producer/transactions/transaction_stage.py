@@ -20,8 +20,8 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import NO_GROUP, Method, TransactionalCall
-from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
@@ -58,7 +58,7 @@ class TransactionStage(Stage):
             transactional_id=ID,
             **given,
         )
-        assert isinstance(self.transactions, Transactions)
+        assert isinstance(self.transactions, TransactionManager)
         self.manager = self.transactions
         self.client.set_features(1, transaction_version=version)
         self.markers: list[tuple[TopicPartition, bool]] = []  # partition, whether it was committed

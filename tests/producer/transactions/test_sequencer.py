@@ -1,4 +1,4 @@
-"""IdempotentManager: whose batches these are, when the epoch is bumped, and which batch must wait for which.
+"""IdempotentSequencer: whose batches these are, when the epoch is bumped, and which batch must wait for which.
 
 The Sender's side of each story is in test_sequences_in_flight.py; here the decisions are made one by one.
 """
@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT_TXN_STATES, IdempotentManager, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, NEXT_TXN_STATES, IdempotentSequencer, TxnState
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.mock_client import MockClient
@@ -21,12 +21,12 @@ from tests.producer.harness import config, tp
 LOST = KafkaError("lost")
 
 
-def without_id() -> IdempotentManager:
+def without_id() -> IdempotentSequencer:
     clock = ManualClock()
-    return IdempotentManager(config(enable_idempotence=True), MockClient(clock), clock)
+    return IdempotentSequencer(config(enable_idempotence=True), MockClient(clock), clock)
 
 
-def manager(epoch: int = 0) -> IdempotentManager:
+def sequencer(epoch: int = 0) -> IdempotentSequencer:
     """One that has its id, 7."""
     found = without_id()
     found.transition_to(TxnState.INITIALIZING)
@@ -40,14 +40,14 @@ def batch_of(where: TopicPartition | None = None, records: int = 1) -> ProducerB
     return batch
 
 
-def drained(txn: IdempotentManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
+def drained(txn: IdempotentSequencer, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
     batch = batch_of(where, records)
     assert not txn.must_stop_draining(batch)
     txn.assign_sequence(batch)
     return batch
 
 
-def settled(txn: IdempotentManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
+def settled(txn: IdempotentSequencer, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
     """Drained and acknowledged: the brokers know this producer."""
     batch = drained(txn, where, records)
     txn.batch_completed(batch)
@@ -112,7 +112,7 @@ def test_producer_id_0_is_an_id() -> None:
 
 
 def test_the_first_fatal_error_is_the_one_that_counts() -> None:
-    txn = manager()
+    txn = sequencer()
     first = KafkaError("first")
     txn.become_fatal(first)
     txn.become_fatal(KafkaError("second"))
@@ -128,7 +128,7 @@ def test_nothing_is_drained_without_an_id() -> None:
 
 
 def test_a_batch_keeps_the_number_of_its_first_drain() -> None:
-    txn = manager()
+    txn = sequencer()
     batch = drained(txn, records=3)
     txn.assign_sequence(batch)
     assert identity(batch) == (7, 0, 0)
@@ -136,7 +136,7 @@ def test_a_batch_keeps_the_number_of_its_first_drain() -> None:
 
 
 def test_a_retried_batch_waits_unless_it_is_the_lowest_in_flight() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     first, second = drained(txn), drained(txn)
     assert not txn.must_stop_draining(first)
@@ -146,13 +146,13 @@ def test_a_retried_batch_waits_unless_it_is_the_lowest_in_flight() -> None:
 
 
 def test_a_retried_batch_of_another_partition_does_not_wait() -> None:
-    txn = manager()
+    txn = sequencer()
     drained(txn, tp(0))
     assert not txn.must_stop_draining(drained(txn, tp(1)))
 
 
 def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     old = drained(txn)
     other = drained(txn, tp(1))
@@ -169,7 +169,7 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
 
 
 def test_acknowledgements_are_remembered() -> None:
-    txn = manager()
+    txn = sequencer()
     batch = drained(txn, records=5)
     txn.batch_completed(batch)
     entry = txn.sequences[tp()]
@@ -177,7 +177,7 @@ def test_acknowledgements_are_remembered() -> None:
 
 
 def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> None:
-    txn = manager()
+    txn = sequencer()
     batch = drained(txn)
     txn.batch_failed(batch, LOST)
     next_round(txn)
@@ -188,13 +188,13 @@ def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> No
 # FAILURE
 
 
-def next_round(txn: IdempotentManager) -> None:
+def next_round(txn: IdempotentSequencer) -> None:
     """As the Sender begins one."""
     txn.prepare_drain()
 
 
 def test_a_batch_that_was_given_up_starts_an_epoch_for_those_not_in_the_log() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     failed, behind = drained(txn), drained(txn, records=2)
     txn.batch_failed(failed, LOST)
@@ -208,7 +208,7 @@ def test_a_batch_that_was_given_up_starts_an_epoch_for_those_not_in_the_log() ->
 
 @pytest.mark.parametrize("fact", ["in_flight", "in_doubt"])
 def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     failed, behind, last = drained(txn), drained(txn), drained(txn)
     setattr(behind, fact, True)
@@ -224,14 +224,14 @@ def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
 
 
 def test_a_batch_that_never_had_a_number_changes_nothing() -> None:
-    txn = manager()
+    txn = sequencer()
     txn.batch_failed(batch_of(), LOST)
     next_round(txn)
     assert txn.producer == (7, 0)
 
 
 def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
-    txn = manager()
+    txn = sequencer()
     batch = drained(txn)
     txn.become_fatal(KafkaError("fatal"))
     txn.batch_failed(batch, LOST)
@@ -241,7 +241,7 @@ def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
 
 
 def test_several_failures_before_the_next_round_are_one_bump() -> None:
-    txn = manager()
+    txn = sequencer()
     for partition in (0, 1):
         txn.batch_failed(drained(txn, tp(partition)), LOST)
     next_round(txn)
@@ -250,7 +250,7 @@ def test_several_failures_before_the_next_round_are_one_bump() -> None:
 
 
 def test_a_new_epoch_waits_until_no_request_with_a_batch_of_its_partition_is_out() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     refused, behind = drained(txn), drained(txn)
     refused.in_doubt = behind.in_flight = True
@@ -266,7 +266,7 @@ def test_a_new_epoch_waits_until_no_request_with_a_batch_of_its_partition_is_out
 
 
 def test_a_partition_that_waited_joins_an_epoch_that_began_meanwhile() -> None:
-    txn = manager()
+    txn = sequencer()
     waits, other = drained(txn, tp(0)), drained(txn, tp(1))
     waits.in_flight = True
     for partition in (0, 1):
@@ -280,7 +280,7 @@ def test_a_partition_that_waited_joins_an_epoch_that_began_meanwhile() -> None:
 
 
 def test_the_epoch_is_not_bumped_before_there_is_one() -> None:
-    txn = manager(MAX_EPOCH)
+    txn = sequencer(MAX_EPOCH)
     drained(txn)
     txn.request_epoch_bump(tp())
     txn.prepare_drain()
@@ -293,7 +293,7 @@ def test_the_epoch_is_not_bumped_before_there_is_one() -> None:
 
 
 def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
-    txn = manager(MAX_EPOCH)
+    txn = sequencer(MAX_EPOCH)
     settled(txn)
     batch = drained(txn)
     txn.request_epoch_bump(tp())
@@ -310,7 +310,7 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
 
 
 def test_after_a_batch_that_was_given_up_no_new_batch_is_drained() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     first, second = drained(txn), drained(txn)
     second.in_flight = True
@@ -321,18 +321,18 @@ def test_after_a_batch_that_was_given_up_no_new_batch_is_drained() -> None:
 
 
 def test_the_first_batch_in_flight_is_known() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     first, second, third = drained(txn, records=3), drained(txn), drained(txn)
-    assert txn.sequence_facts(first)["is_first"]
+    assert txn.sequence_facts(first).is_first
     txn.batch_failed(first, LOST)
-    assert not txn.sequence_facts(first)["is_first"]
-    assert txn.sequence_facts(second)["is_first"]
-    assert not txn.sequence_facts(third)["is_first"]
+    assert not txn.sequence_facts(first).is_first
+    assert txn.sequence_facts(second).is_first
+    assert not txn.sequence_facts(third).is_first
 
 
 def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     first, second = drained(txn), drained(txn)
     second.in_flight = True
@@ -347,7 +347,7 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
 
 
 def test_a_gap_that_nothing_resolves_starts_a_new_epoch() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     txn.batch_failed(drained(txn), LOST)
     next_round(txn)
@@ -356,7 +356,7 @@ def test_a_gap_that_nothing_resolves_starts_a_new_epoch() -> None:
 
 
 def test_when_the_last_batch_in_flight_fails_too_a_new_epoch_begins() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     first, second = drained(txn), drained(txn)
     second.in_doubt = True
@@ -368,7 +368,7 @@ def test_when_the_last_batch_in_flight_fails_too_a_new_epoch_begins() -> None:
 
 
 def test_renumbering_a_partition_resolves_its_gap() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn)
     first, second = drained(txn), drained(txn)
     txn.batch_failed(first, LOST)
@@ -379,7 +379,7 @@ def test_renumbering_a_partition_resolves_its_gap() -> None:
 
 
 def test_a_healthy_partition_goes_on_while_another_waits_for_its_new_epoch() -> None:
-    txn = manager()
+    txn = sequencer()
     settled(txn, tp(0))
     settled(txn, tp(1))
     healthy = drained(txn, tp(1))

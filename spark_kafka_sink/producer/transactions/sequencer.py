@@ -1,0 +1,364 @@
+"""Who a producer is to brokers: its id and epoch, and how batches get their sequence numbers.
+
+    Sequencer             numbers nothing, for a producer without idempotence. The base of the others: all that is asked of them
+    IdempotentSequencer   decides and keeps state; the Sender sends, sequence_numbers.py counts
+    TransactionManager    adds transactions (transaction_manager.py)
+
+Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence. One that
+may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
+
+    UNINITIALIZED ──request──▶ INITIALIZING ──id received──▶ READY
+          ▲                        │                           │
+          └─────── denied ─────────┴──epoch exhausted──────────┘       FATAL_ERROR is reachable from each state, and final
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from random import Random
+
+from spark_kafka_sink.clock import NEVER_MS, Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, fresh_copy
+from spark_kafka_sink.network.kafka_client import KafkaClient
+from spark_kafka_sink.producer.accumulator.drainer import DrainSequencer
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.transactions.sequence_numbers import (
+    NO_LAST_ACKED_SEQUENCE,
+    NO_PRODUCER,
+    PartitionSequences,
+    ProducerIdAndEpoch,
+    SequenceFacts,
+)
+from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
+from spark_kafka_sink.producer.transactions.txn_request_handlers import InitProducerIdHandler, Problem, TxnRequestHandler
+from spark_kafka_sink.producer.transactions.txn_request_queue import TxnRequestQueue
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+MAX_EPOCH = 32767
+
+
+class TxnState(enum.Enum):
+    """An idempotent producer knows the first three and the last; a transactional one knows all of them."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    RAISING_EPOCH = "getting the epoch for its next transaction"
+    IN_TRANSACTION = "in a transaction"
+    PREPARED = "in a prepared transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "in a transaction that must be aborted"
+    FATAL_ERROR = "fatal error"
+
+
+NEXT_TXN_STATES = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
+    TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
+    TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
+    TxnState.READY: {TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED},
+    TxnState.IN_TRANSACTION: {TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR},
+    TxnState.PREPARED: {
+        TxnState.COMMITTING,
+        TxnState.ABORTING,
+        TxnState.UNINITIALIZED,  # under another transactional id
+    },
+    TxnState.COMMITTING: {TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR},
+    TxnState.ABORTING: {TxnState.READY, TxnState.RAISING_EPOCH},
+    TxnState.RAISING_EPOCH: {TxnState.READY, TxnState.UNINITIALIZED},  # InitProducerId raises it; it may be denied
+    TxnState.ABORTABLE_ERROR: {TxnState.ABORTING},
+    TxnState.FATAL_ERROR: set(),
+}
+
+
+class Sequencer(DrainSequencer):
+    """Numbers nothing, for a producer without idempotence. Sender thread only, except where another thread is named."""
+
+    transactional_id: str | None = None
+    fatal_error: KafkaError | None = None  # why nothing can be sent any more; callers read it
+
+    # ANY THREAD
+
+    def call_error(self) -> KafkaError | None:
+        """Why no row can be written any more, as a new exception each time; None when nothing is wrong."""
+        error = self.fatal_error
+        return None if error is None else fresh_copy(error)
+
+    def row_failed(self, error: KafkaError) -> None:
+        """A row failed before it got into a batch."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether another task could use the producer: it has not failed, and nothing is under way under its transactional id."""
+        return self.fatal_error is None
+
+    # EACH ROUND OF THE SENDER
+
+    def begin_round(self) -> None:
+        """Take what callers have posted since the last round."""
+
+    def prepare_drain(self) -> None:
+        """Resolve sequences and bump the epoch, where that is due."""
+
+    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:  # noqa: ARG002
+        """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
+
+        Called in every round while there is no fatal error. Never waits; the answer to a request ends the poll that follows.
+
+        Args:
+            all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
+            is_all_sent: tells whether every batch that is not settled is in flight.
+        """
+        return NEVER_MS
+
+    def take_denial(self) -> KafkaError | None:
+        """What every row fails with that waits for a producer id, because it was denied. Once for each denial."""
+        return None
+
+    def rows_are_lost(self) -> KafkaError | None:
+        """What rows fail with that were never sent, where a transaction is being aborted."""
+        return None
+
+    @property
+    def wants_rows_at_once(self) -> bool:
+        """Whether nothing lingers: somebody waits for the end of a transaction."""
+        return False
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether this producer has a transaction to end."""
+        return False
+
+    def abort_for_close(self) -> bool:
+        """Abort the open transaction if nobody else ends it. Returns whether there is one that has not ended yet."""
+        return False
+
+    def settle_all(self, error: KafkaError) -> None:
+        """Nothing more will be sent: fail every call that waits, and later ones."""
+
+    # BATCHES
+
+    @property
+    def produce_version_cap(self) -> int | None:
+        """The newest version of Produce requests to use; None: the newest that the node knows."""
+        return None
+
+    def batch_completed(self, batch: ProducerBatch) -> None:
+        """It is in the log."""
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
+        """Stop tracking a batch that will not be sent again. If it was not written, its sequences are a gap."""
+
+    def become_fatal(self, error: KafkaError) -> None:
+        """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
+
+    def replace_in_flight(self, large: ProducerBatch, smaller: list[ProducerBatch]) -> None:
+        """After a split: the smaller batches have the sequences of the large one."""
+
+    def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
+        """How long a batch waits for its next attempt, where that is less than retry.backoff.ms."""
+        return None
+
+    def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
+        """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
+
+    def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:  # noqa: ARG002
+        """What decides about a retry of this batch, beside the facts that every batch has (retry.py)."""
+        return SequenceFacts()
+
+
+class IdempotentSequencer(Sequencer):
+    """Takes the arguments of TxnRequestQueue, which asks brokers for the producer id."""
+
+    def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
+        self.state = TxnState.UNINITIALIZED
+        self.producer = NO_PRODUCER
+        self.sequences: dict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)
+        self.requests = TxnRequestQueue(self, config, client, clock, random)
+        self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
+        self._was_denied = False  # after that only rows need an id: a permission may have been granted by then
+        self.unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
+        self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
+
+    def transition_to(self, target: TxnState) -> None:
+        if target is not TxnState.FATAL_ERROR and target not in NEXT_TXN_STATES[self.state]:
+            text = f"a producer that is {self.state.value} cannot become {target.value}"
+            if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
+                self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
+            raise RuntimeError(text)
+        logger.debug("= producer id %s: %s -> %s", self.producer.producer_id, self.state.value, target.value)
+        self.state = target
+
+    def become_fatal(self, error: KafkaError) -> None:
+        if self.fatal_error is None:
+            self.fatal_error = error
+            self.transition_to(TxnState.FATAL_ERROR)
+            self.requests.drop_all(error)
+
+    def settle_all(self, error: KafkaError) -> None:
+        self.requests.drop_all(error)
+
+    def prepare_drain(self) -> None:
+        self._maybe_resolve()
+        self._maybe_bump_epoch()
+
+    # PRODUCER ID
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer.is_valid
+
+    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+        if self.state is TxnState.UNINITIALIZED and not (self._was_denied and all_settled):
+            self.transition_to(TxnState.INITIALIZING)
+            self.requests.enqueue(InitProducerIdHandler(received=self.identity_received))
+        return self.requests.step(now_ms, all_settled, is_all_sent)
+
+    def identity_received(self, identity: ProducerIdAndEpoch) -> None:
+        self._was_denied = False
+        self.transition_to(TxnState.READY)
+        self.producer = identity
+        logger.info("= producer id is %d, epoch %d", *identity)
+        self._maybe_bump_epoch()
+
+    def take_denial(self) -> KafkaError | None:
+        denial, self._denial = self._denial, None
+        return denial
+
+    def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None:  # noqa: ARG002
+        """Why a request is not sent any more."""
+        return None
+
+    def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
+        """A broker rejects it."""
+        denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
+        self.request_broken(request, idempotent_write_denied(problem.where) if denied else problem.exception())
+
+    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
+        """It cannot be sent, or its answer cannot be read. After a defect of ours it is made again, as a round that failed is."""
+        if error.condition == "KAFKA_INTERNAL_ERROR":
+            if self.state is TxnState.INITIALIZING:  # else the id is there, and what failed is made up for before a drain
+                self.requests.retry(request)
+            return
+        self._denial, self._was_denied = error, True
+        self.transition_to(TxnState.UNINITIALIZED)
+
+    # EPOCHS
+
+    def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
+        self._to_rewrite.add(topic_partition)
+
+    def _maybe_bump_epoch(self) -> None:
+        """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
+
+        A partition that needs it is renumbered as soon as no request contains a batch of it. The other partitions keep the
+        old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
+        """
+        ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
+        if not ready or self.state is not TxnState.READY:
+            return
+        if any(self.sequences[each].producer == self.producer for each in ready):
+            self._begin_epoch()
+        if self.producer.is_valid:
+            for each in ready:
+                self._start_at_beginning(each)
+
+    def _begin_epoch(self) -> None:
+        if self.producer.epoch == MAX_EPOCH:
+            self.producer = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
+            self.transition_to(TxnState.UNINITIALIZED)
+        else:
+            self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
+            logger.debug("= producer id %d: epoch is now %d", *self.producer)
+
+    def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
+        self.sequences[topic_partition].start_at_beginning(self.producer)
+        self._to_rewrite.discard(topic_partition)
+        self.unresolved.discard(topic_partition)
+
+    # DRAIN
+
+    def must_stop_draining(self, first: ProducerBatch) -> bool:
+        if not self.producer.is_valid:
+            return True
+        if first.topic_partition in self._to_rewrite:
+            return True  # it will be renumbered, or must follow batches that will be
+        entry = self.sequences[first.topic_partition]
+        if first.has_sequence:
+            # A batch that has its sequence is being retried. Only the lowest one in flight may go; a broker rejects the others.
+            return bool(entry.in_flight) and entry.in_flight[0] is not first
+        if entry.in_flight and entry.producer != self.producer:
+            return True  # a new epoch's batch 0 must not overtake batches of the old epoch
+        if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self._is_known(first.topic_partition):
+            # A broker that does not know the producer accepts any first sequence. If it rejected batch 0 and accepted batch 1,
+            # batch 0 would stay out of order for ever. So the second batch waits until the first is acknowledged, once per
+            # partition and epoch.
+            return True
+        return first.topic_partition in self.unresolved
+
+    def _is_known(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
+        """Whether the partition's brokers know the producer id: then they reject a new epoch that does not begin at 0."""
+        return False
+
+    def assign_sequence(self, batch: ProducerBatch) -> None:
+        if batch.has_sequence:
+            return
+        entry = self.sequences[batch.topic_partition]
+        if entry.producer != self.producer and not entry.in_flight:
+            entry.start_at_beginning(self.producer)
+        batch.set_producer_state(self.producer.producer_id, self.producer.epoch, entry.take_sequence(batch.record_count))
+        entry.add_in_flight(batch)
+
+    # OUTCOMES
+
+    def batch_completed(self, batch: ProducerBatch) -> None:
+        entry = self.sequences[batch.topic_partition]
+        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else it is a late answer from an earlier epoch
+            entry.acknowledge(batch.last_sequence)
+        entry.remove_in_flight(batch)
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
+        if not batch.has_sequence:
+            return
+        self.sequences[batch.topic_partition].remove_in_flight(batch)
+        if self.fatal_error is None:
+            self.unresolved.add(batch.topic_partition)
+
+    def replace_in_flight(self, large: ProducerBatch, smaller: list[ProducerBatch]) -> None:
+        entry = self.sequences[large.topic_partition]
+        entry.remove_in_flight(large)
+        for each in smaller:
+            entry.add_in_flight(each)
+
+    def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:
+        entry = self.sequences[batch.topic_partition]
+        return SequenceFacts(
+            idempotent=True,
+            transactional=self.transactional_id is not None,
+            was_reset=batch.sequence_has_been_reset,
+            is_first=entry.in_flight[:1] == [batch],
+            is_next=entry.is_next(batch.base_sequence),
+            unresolved=batch.topic_partition in self.unresolved,
+        )
+
+    # UNRESOLVED SEQUENCES
+
+    def _maybe_resolve(self) -> None:
+        """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
+
+        A batch behind the gap that may have been written is sent again with its own sequence first. The broker acknowledges
+        it, or rejects it as out of order and then has no batch behind it either.
+        """
+        for topic_partition in self.unresolved - self._to_rewrite:
+            entry = self.sequences[topic_partition]
+            if not entry.in_flight and entry.is_next(entry.next_sequence):
+                self.unresolved.discard(topic_partition)
+            elif not any(batch.may_be_written for batch in entry.in_flight):
+                logger.info("= %s: starting a new epoch, because a batch failed and may be missing", topic_partition)
+                self.request_epoch_bump(topic_partition)
