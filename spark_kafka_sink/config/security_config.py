@@ -65,8 +65,8 @@ class SecurityConfig:
     ssl_cipher_suites: tuple[str, ...] = option("ssl.cipher.suites", LIST, default="",
         doc="Cipher suites to offer, by Java's names or OpenSSL's; empty: OpenSSL's default.")
     ssl_keystore_type: str = option("ssl.keystore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
-        doc="File format of the keystore; not set: PEM or PKCS12, as the file is. JKS is rejected with an error that shows the "
-            "command to convert it.")
+        doc="File format of the keystore; not set: PEM or PKCS12, as the file is. A file in Java's own format, JKS, is "
+            "rejected with an error that shows the command to convert it.")
     ssl_keystore_location: str | None = option("ssl.keystore.location", STRING, default=None, is_file=True,
         doc="File with the client's certificate and private key, on each executor, or sent with --files.")
     ssl_keystore_password: Secret | None = option("ssl.keystore.password", PASSWORD, default=None,

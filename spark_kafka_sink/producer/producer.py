@@ -494,9 +494,9 @@ class KafkaProducer(TransactionalMethods):
     def metrics(self, *, since_start: bool = False) -> dict[str, float]:
         """Kafka's producer-metrics by their names, as of now; docs/metrics.md lists them.
 
-        Times are in ms unless the name says ns. Averages, maxima and rates cover the last metrics.num.samples windows of
-        metrics.sample.window.ms, totals the producer's whole life. With `since_start` all of them cover the time since its start,
-        or since the last `resume`. An average of nothing is 0.
+        Times are in ms unless the name says ns; metadata-age is in seconds. Averages, maxima and rates cover the last
+        metrics.num.samples windows of metrics.sample.window.ms, totals the producer's whole life. With `since_start` all of them
+        cover the time since its start, or since the last `resume`. An average of nothing is 0.
         Rows that are settled, by flush() or a Delivery, are counted. While requests are being sent, some numbers may be one
         request ahead of others.
         """

@@ -31,7 +31,9 @@ class Partitioner(Protocol):
     """
 
     def partition_columns(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> npt.NDArray[Any] | pa.Array:
-        """A partition for each row of a slice of one topic, at most 32,768 rows. Rows that name a partition are left out.
+        """A partition for each row of a slice of one topic. Rows that name a partition are left out.
+
+        A slice has at most 32,768 rows of columns, or the records that were gathered together.
 
         If this raises, no row of the send_columns call is queued, and the caller gets an error that names this class. Of records
         that are sent one by one, those that were gathered together fail. This method must not wait for the producer.

@@ -345,11 +345,9 @@ class TransactionManager(IdempotentSequencer):
 
     def _end_what_may_begin(self, request: EndTxnHandler) -> None:
         """The request whose loss left it open whether the transaction had begun may still come: the next epoch refuses it."""
-        if self._version.is_v2 or not self._can_raise_epoch():
-            self.transaction_ended(None)
-            request.settle()
-        else:
-            self._raise_epoch_instead(request)
+        self._must_raise_epoch |= not self._version.is_v2 and self._can_raise_epoch()
+        self.transaction_ended(None)
+        request.settle()
 
     def _may_have_met_control_records(self, request: TxnRequestHandler, problem: Problem) -> bool:
         """Whether an abort is repeated that took its producer for fenced.
@@ -366,15 +364,11 @@ class TransactionManager(IdempotentSequencer):
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
         if isinstance(request, EndTxnHandler) and effect is Effect.ABORTABLE_BY_BUMP:
             # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
-            self._raise_epoch_instead(request)
+            call, request.call = request.call, None
+            self._open, self.last_error = OpenTransaction(), None
+            self._raise_epoch(call)
         elif isinstance(request, EndTxnHandler | FindCoordinatorHandler) and request.group is None:
             self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
-
-    def _raise_epoch_instead(self, request: TxnRequestHandler) -> None:
-        """In place of ending the transaction. The call that asked for the end waits for the epoch."""
-        call, request.call = request.call, None
-        self._open, self.last_error = OpenTransaction(), None
-        self._raise_epoch(call)
 
     # STATE
 

@@ -273,7 +273,7 @@ def waits_for_memory(query: Query) -> Finding | None:
 @finding_rule(
     "waits for metadata",
     "kafka.max.block.ms",
-    f"Tasks waited {percent(WAITING)} of their time, and {seconds(SLOW_METADATA_S)}, for metadata.",
+    f"Tasks waited {percent(WAITING)} of their time for metadata, and {seconds(SLOW_METADATA_S)} in the middle commit.",
 )
 def waits_for_metadata(query: Query) -> Finding | None:
     share = query.share("metadata_wait")
@@ -317,7 +317,10 @@ def splits(query: Query) -> Finding | None:
 
 
 @finding_rule(
-    "brokers are slow", "kafka.linger.ms", f"A request was answered in {seconds(SLOW_ANSWER_S)} or more.", takes_few_rows=False
+    "brokers are slow",
+    "kafka.linger.ms",
+    f"In the middle commit, a request took {seconds(SLOW_ANSWER_S)} or more on average.",
+    takes_few_rows=False,
 )
 def is_slow_to_answer(query: Query) -> Finding | None:
     latency = query.series.median_of("latency")

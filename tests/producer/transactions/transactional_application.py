@@ -26,6 +26,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.producer_record import RecordMetadata
 from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.sequencer import TxnState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
@@ -357,8 +358,12 @@ class Application:
             self._check_that_nothing_is_left_open()
 
     def _check_that_nothing_is_left_open(self) -> None:
-        """The coordinator would abort it some time later, and with it whatever this producer writes then."""
-        assert self.has_rival or not self.cluster.is_open(ID), "the transaction has ended, and its coordinator does not know"
+        """The coordinator would abort it some time later, and with it whatever this producer writes then.
+
+        A producer that asks for its next epoch has it aborted by that.
+        """
+        is_noticed = self.has_rival or self.producer.transactions.state is TxnState.RAISING_EPOCH
+        assert is_noticed or not self.cluster.is_open(ID), "the transaction has ended, and its coordinator does not know"
 
     def _leave(self, end: End) -> None:
         assert self._open is not None
