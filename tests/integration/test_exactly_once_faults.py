@@ -306,8 +306,8 @@ def test_requests_and_answers_that_get_lost_are_asked_again(
 def test_a_commit_whose_answers_never_come_is_finished_by_the_next_run(world: World, cluster: ProxiedKafka, api: ApiKey) -> None:
     """What was asked is carried out. The driver cannot know, fails, and calls abort(), which leaves alone what is decided."""
     run = world.run("r1", cluster.proxied_servers, **{**QUICK_REQUESTS, "max.block.ms": 3_000})
+    reports = run.reports(0, *FIRST)  # by then every broker knows the topic
     Ledger(world.client, run.names, "q", world.topic).record_width(len(FIRST))  # else this is the first that is not answered
-    reports = run.reports(0, *FIRST)
     cluster.proxy.arm(Fault.SWALLOW, api, times=1_000)
     with pytest.raises(KafkaError) as raised:
         run.commit(reports)
