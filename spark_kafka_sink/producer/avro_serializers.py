@@ -235,13 +235,13 @@ def _require_all(encoded: EncodedColumn, part: str, places: np.ndarray[Any, Any]
         row = int(first.rows[0]) if places is None else int(places[first.rows[0]])
         count = sum(len(each.rows) for each in encoded.refused)
         more = f"; {count - 1:,} more rows cannot be encoded" if count > 1 else ""
-        raise _not_encodable(f"row {row:,}: the {part}", first.field, first.reason, more)
+        raise _not_encodable(f"row {row}: the {part}", first.field, first.reason, more, row)
     return encoded.values
 
 
-def _not_encodable(what: str, field: str, reason: str, more: str = "") -> InvalidRecordError:
+def _not_encodable(what: str, field: str, reason: str, more: str = "", row: int | None = None) -> InvalidRecordError:
     where = f", field {printable(field)}" if field else ""
-    return InvalidRecordError(f"{what} cannot be encoded{where}: {reason}{more}", condition=NOT_ENCODABLE)
+    return InvalidRecordError(f"{what} cannot be encoded{where}: {reason}{more}", row=row, condition=NOT_ENCODABLE)
 
 
 def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict[int, KafkaError]]:

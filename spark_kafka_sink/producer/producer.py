@@ -151,8 +151,8 @@ class KafkaProducer(TransactionalMethods):
 
         Args:
             topic: one name for all rows, or a string column without nulls.
-            value: binary or string column; null is a tombstone. None: all are null.
-            key: binary or string column; null means no key.
+            value: binary or string column, with `avro` of any type that Avro has; null is a tombstone. None: all are null.
+            key: as value; null means no key.
             partition: int32 column; null leaves the choice to the partitioner.
             headers: list<struct<key: string, value: binary>> column.
             timestamp: int64 column, milliseconds since 1970; null means now.
@@ -160,17 +160,21 @@ class KafkaProducer(TransactionalMethods):
         Returns:
             A Delivery: when all rows are acknowledged, their offsets, and the first error.
 
-        Blocks for metadata of topics not seen before and while buffer memory is exhausted, each time at most `max.block.ms`.
+        Blocks for metadata of topics not seen before, while buffer memory is exhausted, and with `avro` for the schema registry,
+        each time at most `max.block.ms`.
 
         Raises:
             SchemaError: a column has a type that is not listed above, or columns differ in length. No row is queued.
             InvalidRecordError, RecordTooLargeError: a row cannot be sent. No row of this chunk is queued.
+            InvalidRecordError (KAFKA_ROW_NOT_ENCODABLE): a key or value does not fit its Avro schema. No row is queued.
+            RegistryError, KafkaTimeoutError: the schema registry refuses, or does not answer in time. No row is queued.
             KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class failed. No row of this chunk is queued.
             KafkaTimeoutError: no metadata, or no memory, in time. Rows that were queued before that are still sent.
             ProducerClosedError: the producer is closed, or was closed during the wait.
             KafkaError (KAFKA_INTERNAL_ERROR): the Sender has ended; the error names the cause.
             KafkaError (KAFKA_INTERRUPTED): an interrupt of an earlier call, or of one in another thread, has ended the producer.
-            KafkaError (KAFKA_ILLEGAL_STATE): this process was forked after the producer had been made.
+            KafkaError (KAFKA_ILLEGAL_STATE): this process was forked after the producer had been made, or a callback sends with a
+                schema that is not known yet.
             AuthenticationError, BrokerError: brokers answered a metadata request with it, or an earlier batch failed fatally.
         """
         self._check_usable()
@@ -191,8 +195,8 @@ class KafkaProducer(TransactionalMethods):
 
         The columns are those of the sink, docs/columns.md: `value`, and if they are there `key`, `headers`, `topic`, `partition`,
         `timestamp`. Others are ignored, unless their name looks like a misspelt one of these. Strings and bytes may be of the
-        large or view types, or dictionaries; headers a list, a large list, one of fixed size or a map. Keys and values are not
-        serialized: key.serializer and value.serializer are for `send`.
+        large or view types, or dictionaries; headers a list, a large list, one of fixed size or a map. With `avro`, keys and
+        values may be of any type that Avro has; other serializers are for `send`.
         A stream is read batch by batch: the next one when the rows of the last are queued. It may have any length. After an error
         or an interrupt, open it again: a part of it has been read.
 

@@ -160,6 +160,25 @@ def test_a_row_that_cannot_be_encoded_leaves_no_row_queued(broker: FakeBroker, r
     assert [row["id"] for row in sent(broker, registry)] == [1]
 
 
+@pytest.mark.parametrize("bad", [1, 1_500])
+@pytest.mark.parametrize("topics", [[TOPIC], ["other", TOPIC]], ids=["one topic", "two topics"])
+def test_a_row_of_a_later_batch_that_cannot_be_encoded_is_named_by_its_place_in_the_table(
+    broker: FakeBroker, registry: FakeRegistry, bad: int, topics: list[str]
+) -> None:
+    good = pa.record_batch({"value": pa.array([{"id": 1}] * 2_000), "topic": topics * (2_000 // len(topics))})
+    numbers = [{"id": None if row == bad else 1} for row in range(2_000)]
+    later = good.set_column(0, "value", pa.array(numbers))
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]})
+    with (
+        producer_of(broker, registry, value_schema=schema) as producer,
+        pytest.raises(
+            InvalidRecordError, match=rf"^\[KAFKA_ROW_NOT_ENCODABLE\] row {2_000 + bad} of this table: the value"
+        ) as caught,
+    ):
+        producer.send_table(None, pa.Table.from_batches([good, later]))
+    assert caught.value.row == 2_000 + bad
+
+
 def test_a_column_that_does_not_fit_the_schema_is_an_error_with_both_sides(broker: FakeBroker, registry: FakeRegistry) -> None:
     producer = producer_of(broker, registry, value_schema=json.dumps(ORDER))
     with producer, pytest.raises(SchemaError, match=r"the schema's field amount .* needs a column"):
