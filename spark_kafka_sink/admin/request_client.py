@@ -117,7 +117,7 @@ class RequestClient:
         return dict(zip([nodes[number] for number in there], results, strict=True))
 
     def back_off(self, failures: int, at_most_ms: int) -> None:
-        """Wait before attempts that follow so many failed ones, when it is the caller who makes them. Blocks `at_most_ms`.
+        """Wait before attempts that follow so many failed ones, when the caller makes them. Blocks at most `at_most_ms`.
 
         Metadata is fetched anew meanwhile, as the brokers may be others.
         """

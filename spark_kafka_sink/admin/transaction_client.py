@@ -185,13 +185,14 @@ class TransactionClient:
             KafkaError: see the head of this file; other ids may have been fenced. KAFKA_INVALID_TRANSACTION_TIMEOUT if the
                 transaction time-out is above a limit that brokers do not tell: set transaction.timeout.ms.
         """
+        deadline_ms = self._requests.clock.now_ms() + self._within(timeout_ms)
         ids = list(dict.fromkeys(transactional_ids))
         if ids and transaction_timeout_ms is None:
-            longest_ms = self._given_transaction_ms or self.longest_transaction_timeout_ms(timeout_ms=timeout_ms)
+            longest_ms = self._given_transaction_ms or self.longest_transaction_timeout_ms(timeout_ms=self._until(deadline_ms))
             transaction_timeout_ms = min(FENCING_TRANSACTION_TIMEOUT_MS, longest_ms)
         operation = FenceProducer(transaction_timeout_ms or FENCING_TRANSACTION_TIMEOUT_MS)
         asks = [Ask(_transaction(each), operation, each) for each in ids]
-        return dict(zip(ids, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
+        return dict(zip(ids, self._requests.ask_all(asks, self._until(deadline_ms)), strict=True))
 
     def abort_fenced(
         self, fenced: Mapping[str, ProducerIdentity], group_id: str, *, timeout_ms: int | None = None
@@ -204,23 +205,23 @@ class TransactionClient:
         Args:
             fenced: what `fence` has returned.
             group_id: of any group that the user may READ; no offset of it changes.
-            timeout_ms: for each of the requests.
 
         Returns:
             As `end_transactions`.
         """
+        deadline_ms = self._requests.clock.now_ms() + self._within(timeout_ms)
         prepared = [PreparedTransaction(each, *identity, TRANSACTION_VERSION_2) for each, identity in fenced.items()]
-        outcomes = self.end_transactions(prepared, commit=False, timeout_ms=timeout_ms)
+        outcomes = self.end_transactions(prepared, commit=False, timeout_ms=self._until(deadline_ms))
         older = [each for each in prepared if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)]
         begin = BeginFenced(group_id)
         asks = [Ask(_transaction(each.transactional_id), begin, each) for each in older]
-        answers: list[bool | KafkaError] = self._requests.ask(asks, self._within(timeout_ms))
+        answers: list[bool | KafkaError] = self._requests.ask(asks, self._until(deadline_ms))
         begun = dict(zip(older, answers, strict=True))
         outcomes |= {
             each[0]: EndOutcome(TransactionEnd.FAILED, error) for each, error in begun.items() if isinstance(error, KafkaError)
         }
         again = [each._replace(transaction_version=0) for each, outcome in begun.items() if outcome is True]
-        return outcomes | self.end_transactions(again, commit=False, timeout_ms=timeout_ms)
+        return outcomes | self.end_transactions(again, commit=False, timeout_ms=self._until(deadline_ms))
 
     def list_transactions(
         self,
@@ -262,11 +263,11 @@ class TransactionClient:
         probed = prefix if probed is None else probed
         last_probed, coordinators = self._last_coordinators
         if last_probed != probed:
-            coordinators = self._coordinator_ids(probed, within_ms)
+            coordinators = self._coordinator_ids(probed, deadline_ms)
         attempts = 0
         while True:
             answers = self._requests.ask_every_broker(operation, prefix, self._until(deadline_ms))
-            coordinators, before = self._coordinator_ids(probed, self._until(deadline_ms)), coordinators
+            coordinators, before = self._coordinator_ids(probed, deadline_ms), coordinators
             self._last_coordinators = (probed, coordinators)
             if coordinators == before and set(coordinators or ()) <= answers.keys():
                 return _sorted(answers)
@@ -302,19 +303,19 @@ class TransactionClient:
     def _until(self, deadline_ms: int) -> int:
         return max(deadline_ms - self._requests.clock.now_ms(), 0)
 
-    def _coordinator_ids(self, prefix: str, timeout_ms: int) -> list[int] | None:
+    def _coordinator_ids(self, prefix: str, deadline_ms: int) -> list[int] | None:
         """Find the node ids of the coordinators of transactional ids. None: the user may not look them up.
 
         If the user may see the leaders of the transaction log, these are all coordinators, in one small answer. Otherwise PROBES
         show the coordinators of most ids with this prefix. Waits for coordinators that are not available: ListTransactions does
         not show that ids have no coordinator.
         """
-        self._transaction_log_leaders = self._find_transaction_log_leaders(timeout_ms)
+        self._transaction_log_leaders = self._find_transaction_log_leaders(self._until(deadline_ms))
         if self._transaction_log_leaders is not None:
             return self._transaction_log_leaders
         probes = [_transaction(f"{prefix}{each}") for each in PROBES]
         operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
-        answers = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], timeout_ms)
+        answers = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], self._until(deadline_ms))
         errors = [each for each in answers if isinstance(each, KafkaError)]
         if any(isinstance(each, AuthorizationError) for each in errors):
             return None
