@@ -162,7 +162,7 @@ def test_a_row_that_cannot_be_encoded_leaves_no_row_queued(broker: FakeBroker, r
 
 @pytest.mark.parametrize("bad", [1, 1_500])
 @pytest.mark.parametrize("topics", [[TOPIC], ["other", TOPIC]], ids=["one topic", "two topics"])
-def test_a_row_of_a_later_batch_that_cannot_be_encoded_is_named_by_its_place_in_the_table(
+def test_a_row_of_a_later_batch_that_cannot_be_encoded_has_the_number_in_the_table(
     broker: FakeBroker, registry: FakeRegistry, bad: int, topics: list[str]
 ) -> None:
     good = pa.record_batch({"value": pa.array([{"id": 1}] * 2_000), "topic": topics * (2_000 // len(topics))})
