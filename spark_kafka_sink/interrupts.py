@@ -114,6 +114,8 @@ class Inside:
     with call:
         inside.add(call)
         …
+
+    Several threads may use it at once: each operation on the set is one step of CPython, and only ended calls leave it.
     """
 
     def __init__(self) -> None:

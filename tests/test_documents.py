@@ -258,6 +258,24 @@ def test_the_floors_name_every_package_and_every_module_at_the_top() -> None:
     assert missing == []
 
 
+def thread_names() -> list[str]:
+    """The name of each thread that the package makes, without the client id at its end; the class of one that has no name."""
+    names = []
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "threading.Timer"):
+                name = next((each.value for each in node.keywords if each.arg == "name"), node.func)
+                names.append(ast.unparse(name).removeprefix("f").strip("'").partition("{")[0].rstrip(" |-"))
+    return sorted(names)
+
+
+def test_the_table_of_threads_names_each_that_the_package_makes() -> None:
+    """The reaper of the workers' cache was missing."""
+    table = read(DESIGN).partition("## Threads")[2].partition("\n\nWho waits")[0]
+    named = re.findall(r"^\| (?!caller)[^|]*`([\w.-]+)` \|", table, re.MULTILINE)
+    assert sorted(named) == thread_names()
+
+
 # ERROR CODES
 
 
