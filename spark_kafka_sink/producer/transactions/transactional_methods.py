@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class TransactionalMethods:
-    """Each method may be called by any thread and blocks at most max.block.ms.
+    """Each method may be called by any thread and blocks at most max.block.ms; `transaction` says how often it does.
 
     Each raises, besides what it says:
         IllegalStateError: the call does not fit the producer's state, or is made in a callback; nothing has changed.
@@ -138,6 +138,8 @@ class TransactionalMethods:
         A commit that raises TransactionTimeoutError goes on: it may commit the transaction later. commit_transaction() waits for
         its end. An abort that does not end in time is logged, and the next block waits for its end. If the abort meets a
         FatalProducerError, the block raises that instead of another KafkaError.
+
+        Blocks at most max.block.ms each for the end of an earlier abort, the begin, the commit, and after an error the abort.
         """
         caller_side = self._checked_caller_side()
         caller_side.finish_abort()
