@@ -1,8 +1,9 @@
 """The state of a transactional producer: the transactional half of Kafka's TransactionManager.
 
     UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY, or RAISING_EPOCH ─▶ READY
-                                                 │    └▶ PREPARED: another process ends the transaction
+                                                 │    └▶ PREPARED ─▶ COMMITTING / ABORTING, or another process ends it
                                                  └▶ ABORTABLE_ERROR ─▶ ABORTING      FATAL_ERROR is reachable from each
+                                COMMITTING ─▶ ABORTABLE_ERROR
 
 Callers post calls (`post`) and wait; the Sender takes them (`begin_round`) and alone moves the state. Whether the brokers
 speak transactions of version 2 (KIP-890) is looked at between transactions:
