@@ -174,7 +174,14 @@ class Sequencer(DrainSequencer):
 
 
 class IdempotentSequencer(Sequencer):
-    """Takes the arguments of TxnRequestQueue, which asks brokers for the producer id."""
+    """Numbers batches under a producer id, for which it asks brokers.
+
+    Args:
+        config: its time-outs and back-offs; TransactionManager also takes its transactional.id.
+        client: sends the requests (TxnRequestQueue).
+        clock: tells when a request may be sent again.
+        random: spreads the back-offs; None: one of its own.
+    """
 
     def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
         self.state = TxnState.UNINITIALIZED
