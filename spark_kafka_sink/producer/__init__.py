@@ -33,8 +33,9 @@ The lock of a topic's bundle in record_gatherer.py comes before these five. It i
 no thread waits for memory while it holds it. One call at a time encodes bundles of a topic; the Sender does it only if no other
 does. Encoding a bundle needs no more memory. RecordBundle._lock, held while a record is appended to a bundle's lists, comes last.
 While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, HandOvers._lock,
-CallerSide._lock, TransactionalCall._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. No thread waits
-while it holds a lock, except for another lock (interrupts.py).
+TransactionalCall._lock, OldestBatch._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. OldestBatch._lock is
+taken under 1, too. CallerSide._lock comes before TransactionalCall._lock: a call that is posted to an ended producer is settled
+at once. No thread waits while it holds a lock, except for another lock (interrupts.py).
 No thread takes Metadata's lock while it holds one of the five. No thread waits for memory while it has a reservation: a batch
 with a reservation is not drained, so its memory would never come back.
 """

@@ -15,10 +15,10 @@ class IncompleteBatches:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards the changes of all below; the counters may be read without it
+        self._lock = threading.Lock()  # guards the changes of all below but _flushes; the counters may be read without it
         self._batches: set[ProducerBatch] = set()
         self._waiters = Waiters(self._lock)  # woken when a batch is removed
-        self._flushes = Inside()
+        self._flushes = Inside()  # without the lock: one step adds a call, and the Sender drops only those that are over
         self.newest_flush_id = 0
 
     def __len__(self) -> int:

@@ -208,8 +208,11 @@ class PartitionQueues:
         """The topic's queues by partition."""
         queues = self._by_topic.get(topic)
         if queues is None:
-            queues = self._by_topic.setdefault(topic, {})
-            if len(self._by_topic) == MANY_TOPICS:
+            with self._lock:
+                before = len(self._by_topic)
+                queues = self._by_topic.setdefault(topic, {})
+                are_many = before < len(self._by_topic) == MANY_TOPICS
+            if are_many:
                 logger.warning(
                     "! rows for %d topics so far, the last is %s: each topic costs time, and some 10 KB of memory that"
                     " buffer.memory does not limit. Does the topic column hold topics?",

@@ -36,7 +36,8 @@ class CallerSide:
     took: Callable[[Method, int], None]  # called with method and nanoseconds of each call, for metrics
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()  # guards _is_open, _beginning, _writers and _pending
+        # Guards _is_open, _beginning, _writers and _pending. begin() opens without it: no other call is possible then.
+        self._lock = threading.Lock()
         self._waiters = Waiters(self._lock)  # woken when a writer has left
         self._is_open = False
         self._beginning = Inside()  # the call that waits in begin()
@@ -110,7 +111,7 @@ class CallerSide:
 
     def finish_abort(self) -> None:
         """Wait for the end of an abort that has timed out, if there is one."""
-        pending = self._pending
+        pending = self._pending  # without the lock: abort() looks again
         if pending is not None and pending.method is Method.ABORT and not pending.is_reported:
             self.abort()
 

@@ -139,7 +139,7 @@ class TransactionalMethods:
         its end. An abort that does not end in time is logged, and the next block waits for its end. If the abort meets a
         FatalProducerError, the block raises that instead of another KafkaError.
 
-        Blocks at most max.block.ms for each: the end of an earlier abort, the begin, the commit, the abort after an error.
+        Blocks at most max.block.ms each for the end of an earlier abort, the begin, the commit, and after an error the abort.
         """
         caller_side = self._checked_caller_side()
         caller_side.finish_abort()
