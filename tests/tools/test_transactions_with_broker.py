@@ -190,7 +190,8 @@ def test_a_task_that_waits_for_rows_is_left_alone_until_it_is_killed(
         for _ in range(2):
             done = run(broker, "abort", names.prefix, "--yes")
             assert done.returncode == 1, done.stdout + done.stderr
-            assert "The query is alive: a task has shown that it is at work." in done.stdout
+            (alive,) = (line for line in done.stdout.splitlines() if "The query is alive: " in line)
+            assert alive.endswith("a task has shown that it is at work.")  # its last rows may be new, too
         assert [each["state"] for each in listed(broker, names.prefix).values()] == [state]
     done = run(broker, "abort", names.prefix, "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
