@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.admin.operation import Operation, Retry, failure
+from spark_kafka_sink.admin.operation import Operation, retry_or_failure
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey, keys_per_request, read_coordinator
@@ -43,7 +43,7 @@ class FindCoordinator(Operation[CoordinatorKey, Node]):
         found = read_coordinator(item, answer, version)
         if isinstance(found, Node):
             return found
-        raise Retry(found) if found.retriable else failure(found, self.describe(item), item.key)
+        raise retry_or_failure(found, self.describe(item), item.key)
 
     def describe(self, item: CoordinatorKey) -> str:
         return f"FindCoordinator of {item.kind} {printable(item.key)}"

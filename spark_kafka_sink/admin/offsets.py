@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Operation, Retry, failure, left_out
+from spark_kafka_sink.admin.operation import Operation, Retry, failure, left_out, retry_or_failure
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -80,10 +80,8 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
         offsets = {TopicPartition(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
         for partition, offset in offsets.items():
             error = Errors.for_code(offset.error_code)
-            if error.retriable:
-                raise Retry(error)
             if error:
-                raise failure(error, f"{where}, partition {partition}", partition.topic)
+                raise retry_or_failure(error, f"{where}, partition {partition}", partition.topic)
         for partition in item.partitions or ():
             if partition not in offsets:  # it may have an offset, so the result must not say that it has none
                 raise left_out(f"{where}, partition {partition}")
@@ -146,8 +144,8 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
         for partition, error in failed.items():
             if error == Errors.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
                 raise self._failure(item, partition, error)
-        for error in failed.values():
-            raise Retry(error)
+        if failed:
+            raise Retry(next(iter(failed.values())))
 
     def _failure(self, item: OffsetsToCommit, partition: TopicPartition, error: ErrorCode) -> KafkaError:
         where = f"{self.describe(item)}, partition {partition}"

@@ -102,11 +102,9 @@ class Operation(ABC, Generic[ItemT, ResultT]):
         raise left_out(self.describe(item))
 
     def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:
-        """Raise what an error in an answer means: Retry if it is retriable, else `failure`, whose `resource` this is."""
-        if error.retriable:
-            raise Retry(error)
+        """Raise what an error in an answer means: `retry_or_failure`, whose `resource` this is."""
         if error:
-            raise failure(error, self.describe(item), resource)
+            raise retry_or_failure(error, self.describe(item), resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +115,11 @@ class Ask(Generic[ItemT, ResultT]):
 
 
 # WHAT OPERATIONS HAVE IN COMMON
+
+
+def retry_or_failure(error: ErrorCode, where: str, resource: str) -> Retry | KafkaError:
+    """The exception for an error in an answer. The arguments: see `failure`."""
+    return Retry(error) if error.retriable else failure(error, where, resource)
 
 
 def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
