@@ -185,7 +185,7 @@ class TransactionClient:
             KafkaError: see the head of this file; other ids may have been fenced. KAFKA_INVALID_TRANSACTION_TIMEOUT if the
                 transaction time-out is above a limit that brokers do not tell: set transaction.timeout.ms.
         """
-        deadline_ms = self._requests.clock.now_ms() + self._within(timeout_ms)
+        deadline_ms = self._deadline_ms(timeout_ms)
         ids = list(dict.fromkeys(transactional_ids))
         if ids and transaction_timeout_ms is None:
             longest_ms = self._given_transaction_ms or self.longest_transaction_timeout_ms(timeout_ms=self._until(deadline_ms))
@@ -209,7 +209,7 @@ class TransactionClient:
         Returns:
             As `end_transactions`.
         """
-        deadline_ms = self._requests.clock.now_ms() + self._within(timeout_ms)
+        deadline_ms = self._deadline_ms(timeout_ms)
         prepared = [PreparedTransaction(each, *identity, TRANSACTION_VERSION_2) for each, identity in fenced.items()]
         outcomes = self.end_transactions(prepared, commit=False, timeout_ms=self._until(deadline_ms))
         older = [each for each in prepared if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)]
@@ -259,7 +259,7 @@ class TransactionClient:
         within_ms = self._within(timeout_ms)
         if at_once:
             return _sorted(self._requests.ask_known_brokers(operation, prefix, within_ms))
-        deadline_ms = self._requests.clock.now_ms() + within_ms
+        deadline_ms = self._deadline_ms(within_ms)
         probed = prefix if probed is None else probed
         last_probed, coordinators = self._last_coordinators
         if last_probed != probed:
@@ -299,6 +299,10 @@ class TransactionClient:
 
         ask = Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)
         return WholeListQuestions(self.list_transactions_question(prefix, states), Question([ask], are_same))
+
+    def _deadline_ms(self, timeout_ms: int | None) -> int:
+        """Of a call of several steps, which share its time-out."""
+        return self._requests.clock.now_ms() + self._within(timeout_ms)
 
     def _until(self, deadline_ms: int) -> int:
         return max(deadline_ms - self._requests.clock.now_ms(), 0)
@@ -377,7 +381,7 @@ class TransactionClient:
             AuthorizationError: it takes READ on the topic. BrokerError: there is no such topic or partition.
         """
         within_ms = self._within(timeout_ms)
-        deadline_ms = self._requests.clock.now_ms() + within_ms
+        deadline_ms = self._deadline_ms(within_ms)
         wanted = list(dict.fromkeys(partitions))
         operation = DescribeProducers(None if producer_ids is None else frozenset(producer_ids))
         producers = self._ask_leaders(operation, wanted, within_ms)
@@ -399,7 +403,7 @@ class TransactionClient:
         self, operation: DescribeProducers, partitions: Sequence[TopicPartition], timeout_ms: int
     ) -> dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]:
         """Partitions that have no leader at the moment, or whose leader was another one, are left out."""
-        deadline_ms = self._requests.clock.now_ms() + timeout_ms
+        deadline_ms = self._deadline_ms(timeout_ms)
         topics = list(dict.fromkeys(each.topic for each in partitions))
         outcomes = self._requests.ask([Ask(ANY_BROKER, FindLeaders(), topic) for topic in topics], timeout_ms)
         leaders = dict(zip(topics, outcomes, strict=True))
