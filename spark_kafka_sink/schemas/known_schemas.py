@@ -43,7 +43,7 @@ class KnownSchemas:
     config: RegistryConfig
     connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry  # makes the registry, when it has to be asked
     clock: Clock = field(default_factory=Clock)
-    _connected: SchemaRegistry | None = None
+    _connected: SchemaRegistry | None = field(default=None, init=False)
 
     def __enter__(self) -> KnownSchemas:
         return self
