@@ -309,13 +309,19 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
 # UNRESOLVED SEQUENCES
 
 
-def test_after_a_batch_that_was_given_up_no_new_batch_is_drained() -> None:
-    txn = sequencer()
-    settled(txn)
+def in_flight_behind_a_lost_batch(txn: IdempotentSequencer) -> ProducerBatch:
+    """The second of two batches, a round after the first was given up."""
     first, second = drained(txn), drained(txn)
     second.in_flight = True
     txn.batch_failed(first, LOST)
     next_round(txn)
+    return second
+
+
+def test_after_a_batch_that_was_given_up_no_new_batch_is_drained() -> None:
+    txn = sequencer()
+    settled(txn)
+    in_flight_behind_a_lost_batch(txn)
     assert txn.must_stop_draining(batch_of())
     assert not txn.must_stop_draining(batch_of(tp(1)))
 
@@ -334,10 +340,7 @@ def test_the_first_batch_in_flight_is_known() -> None:
 def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
     txn = sequencer()
     settled(txn)
-    first, second = drained(txn), drained(txn)
-    second.in_flight = True
-    txn.batch_failed(first, LOST)
-    next_round(txn)
+    second = in_flight_behind_a_lost_batch(txn)
     assert tp() in txn.unresolved  # the second one is still out
     txn.batch_completed(second)
     next_round(txn)
