@@ -97,8 +97,8 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
 
 def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopic, ...]:
     return tuple(
-        OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(each.partition for each in parts))
-        for topic, parts in groupby(sorted(set(partitions)), _BY_TOPIC)
+        OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(each.partition for each in of_topic))
+        for topic, of_topic in groupby(sorted(set(partitions)), _BY_TOPIC)
     )
 
 
@@ -124,10 +124,10 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
                         committed_offset=item.offsets[partition].offset,
                         committed_metadata=item.offsets[partition].metadata,
                     )
-                    for partition in parts
+                    for partition in of_topic
                 ),
             )
-            for topic, parts in groupby(sorted(item.offsets), _BY_TOPIC)
+            for topic, of_topic in groupby(sorted(item.offsets), _BY_TOPIC)
         ]
         return OffsetCommitRequest(group_id=item.group_id, topics=tuple(topics))
 

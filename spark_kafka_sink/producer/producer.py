@@ -107,7 +107,7 @@ class KafkaProducer(TransactionalMethods):
         """Make an attribute of each part that the methods use, and make the Sender's thread."""
         self._parts = parts
         self._metrics = parts.metrics
-        self._transactions = parts.transactions
+        self._sequencer = parts.sequencer
         self._pool = parts.accumulator.pool
         self._accumulator = parts.accumulator
         self._metadata = parts.metadata
@@ -370,7 +370,7 @@ class KafkaProducer(TransactionalMethods):
     def _check_usable(self) -> None:
         self._check_process()
         self._check_alive()
-        error = self._transactions.call_error() or self._metadata.permanent_error()
+        error = self._sequencer.call_error() or self._metadata.permanent_error()
         if error is not None:
             raise fresh_copy(error)
 
@@ -490,7 +490,7 @@ class KafkaProducer(TransactionalMethods):
         process, every row is settled, and no transaction is its own to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
         works = lives and self._sender.failures.fatal is None and not self._accumulator.closed
-        works = works and self._transactions.is_at_rest and self._metadata.permanent_error() is None
+        works = works and self._sequencer.is_at_rest and self._metadata.permanent_error() is None
         return works and not self._accumulator.incomplete and not self._gatherer.bundles
 
     # METRICS: at any time, from any thread, without blocking; also after close()

@@ -179,7 +179,7 @@ class ProducerMetrics:
                 largest_batch = size
             if waited_ms > longest_ms:
                 longest_ms = waited_ms
-            row_sizes += [part.sizes for part in batch.parts]
+            row_sizes += [owned.sizes for owned in batch.owned_rows]
             name = batch.topic_partition.topic
             topic = self._topics.get(name) or self._make_topic(name)
             topic.records.total += count

@@ -57,8 +57,8 @@ class ProducerParts:
         metadata = self.metadata = Metadata(config, clock)
         client = self._client = NetworkClient(config, metadata, clock, metrics=metrics.network)
         if_this_fails.callback(client.close)
-        transactions = self.transactions = sequencer_of(config, client, clock)
-        accumulator = RecordAccumulator(config, clock, client.wakeup, transactions, Random(), self.rows_failed)
+        sequencer = self.sequencer = sequencer_of(config, client, clock)
+        accumulator = RecordAccumulator(config, clock, client.wakeup, sequencer, Random(), self.rows_failed)
         self.accumulator = accumulator
         hand_overs = HandOvers(clock, self._interrupted)
         metadata_wait = self.metadata_wait = MetadataWait(metadata, client.wakeup, metrics, clock, config.max_block_ms)
@@ -68,22 +68,22 @@ class ProducerParts:
         columns = self.columns = ColumnSender(
             size_limits, clock, metadata_wait, accumulator, hand_overs, plugins, metrics, self._encode_topic, avro
         )
-        self.tables = TableSender(columns, plugins.interceptors, hand_overs, clock, transactions.row_failed)
+        self.tables = TableSender(columns, plugins.interceptors, hand_overs, clock, sequencer.row_failed)
         gatherer = self.gatherer = RecordGatherer(
             config, clock, accumulator, hand_overs, columns.send_gathered, may_wait, plugins.interceptors
         )
         failures = SenderFailures(config, hand_overs)
-        parts = SenderParts(config, client, metadata, accumulator, transactions, metrics, failures, clock)
+        parts = SenderParts(config, client, metadata, accumulator, sequencer, metrics, failures, clock)
         self.sender = Sender(parts, gatherer)
         self.caller_side: CallerSide | None = None
-        if isinstance(transactions, TransactionManager):
+        if isinstance(sequencer, TransactionManager):
             took = metrics.transaction_call
-            self.caller_side = CallerSide(transactions, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, took)
+            self.caller_side = CallerSide(sequencer, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, took)
 
     def rows_failed(self, topic: str, rows: int, error: KafkaError) -> None:
         """Rows that were accepted got into no batch: the transaction that they belong to cannot be committed."""
         self.metrics.records_failed(topic, rows)
-        self.transactions.row_failed(error)
+        self.sequencer.row_failed(error)
 
     def _interrupted(self) -> None:
         self.gatherer.leave_behind()

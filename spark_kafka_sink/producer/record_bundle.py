@@ -22,7 +22,7 @@ from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import Part, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import OwnedRows, RecordsOwner
 from spark_kafka_sink.producer.plugins.interceptors import InterceptedOwner, Interceptors, metadata_of_rows
 from spark_kafka_sink.producer.producer_record import HEADERS_MAP, Callback, ProducerColumns, RecordDetails, RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
@@ -66,7 +66,7 @@ class RecordFuture:
 
 
 class _Acknowledgement(NamedTuple):
-    part: Part
+    owned: OwnedRows
     base_offset: int
     log_append_time_ms: int
 
@@ -211,23 +211,23 @@ class RecordBundle:
 
     # OUTCOMES: the Sender's thread, or a caller whose bundle could not be queued
 
-    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
         with self._outcome_lock:
-            self._acknowledgements.append(_Acknowledgement(part, base_offset, log_append_time_ms))
+            self._acknowledgements.append(_Acknowledgement(owned, base_offset, log_append_time_ms))
             self._waiters.wake_all_locked()
         if self.callbacks:
             assert self._columns is not None
-            self._call_back(part.rows, metadata_of_rows(part, base_offset, log_append_time_ms, self._columns), repeat(None))
+            self._call_back(owned.rows, metadata_of_rows(owned, base_offset, log_append_time_ms, self._columns), repeat(None))
 
-    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        own = {int(part.rows[at]): each for at, each in part.errors_of_rows(record_errors).items()}
+    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        own = {int(owned.rows[at]): each for at, each in owned.errors_of_rows(record_errors).items()}
         others = error
         if record_errors:
             others = KafkaError(
-                f"{part.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
+                f"{owned.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
                 condition="KAFKA_BATCH_HAS_INVALID_RECORDS",
             )
-        self._fail_rows(part.rows, dict.fromkeys(part.rows.tolist(), others) | own)
+        self._fail_rows(owned.rows, dict.fromkeys(owned.rows.tolist(), others) | own)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         error = for_keeping(error)
@@ -287,7 +287,7 @@ class RecordBundle:
     def _looked_up_outcomes_locked(self) -> npt.NDArray[np.int32] | None:
         if self._outcomes is not None:
             for index in range(self._looked_up, len(self._acknowledgements)):
-                self._outcomes[self._acknowledgements[index].part.rows] = index
+                self._outcomes[self._acknowledgements[index].owned.rows] = index
             self._looked_up = len(self._acknowledgements)
         return self._outcomes
 
@@ -304,9 +304,9 @@ class RecordBundle:
     def metadata_of(self, row: int) -> RecordMetadata:
         """Where an acknowledged row was written."""
         assert self._columns is not None
-        part, base_offset, log_append_time_ms = self._acknowledgements[self._outcome_of(row)]
-        at = int(np.argmax(part.rows == row))
-        return next(metadata_of_rows(part, base_offset, log_append_time_ms, self._columns, at))
+        owned, base_offset, log_append_time_ms = self._acknowledgements[self._outcome_of(row)]
+        at = int(np.argmax(owned.rows == row))
+        return next(metadata_of_rows(owned, base_offset, log_append_time_ms, self._columns, at))
 
 
 def failed_record(

@@ -311,8 +311,8 @@ class Stage(Accumulation):
         given, clock = config(**options), ManualClock()
         self.metadata = Metadata(given, clock, random=Random(seed))
         self.client = DecodingClient(clock, self.metadata, max_in_flight=given.max_in_flight_requests_per_connection)
-        self.transactions = sequencer_of(given, self.client, clock, Random(seed))
-        super().__init__(sequencer=self.transactions, seed=seed, clock=clock, **options)
+        self.sequencer = sequencer_of(given, self.client, clock, Random(seed))
+        super().__init__(sequencer=self.sequencer, seed=seed, clock=clock, **options)
         self.leaders = dict(leaders or {TOPIC: (0,)})
         for topic in self.leaders:
             self.metadata.add_topic(topic, self.now_ms)
@@ -321,7 +321,7 @@ class Stage(Accumulation):
         self.gatherer = self.make_gatherer()
         failures = SenderFailures(given, self.hand_overs)
         self.parts = SenderParts(
-            given, self.client, self.metadata, self.accumulator, self.transactions, self.metrics, failures, clock
+            given, self.client, self.metadata, self.accumulator, self.sequencer, self.metrics, failures, clock
         )
         self.sender = Sender(self.parts, self.gatherer)
         if given.enable_idempotence and has_producer_id:
@@ -329,8 +329,8 @@ class Stage(Accumulation):
 
     @property
     def txn(self) -> IdempotentSequencer:
-        assert isinstance(self.transactions, IdempotentSequencer)
-        return self.transactions
+        assert isinstance(self.sequencer, IdempotentSequencer)
+        return self.sequencer
 
     def receive_producer_id(self, producer_id: int = PRODUCER_ID, epoch: int = 0) -> None:
         self.client.prepare_response(

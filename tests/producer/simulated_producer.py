@@ -72,9 +72,9 @@ class SimulatedProducer(KafkaProducer):
         self._sleeps_until_ms = 0
 
     @property
-    def transactions(self) -> TransactionManager:
-        assert isinstance(self._transactions, TransactionManager)
-        return self._transactions
+    def manager(self) -> TransactionManager:
+        assert isinstance(self._sequencer, TransactionManager)
+        return self._sequencer
 
     @property
     def has_all_memory_back(self) -> bool:

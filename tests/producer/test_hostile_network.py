@@ -70,16 +70,16 @@ class Network(Accumulation):
             random=Random(0),
             worker=self.worker,
         )
-        self.transactions = sequencer_of(given, self.client, clock, Random(0))
-        super().__init__(sequencer=self.transactions, clock=clock, **options)
+        self.sequencer = sequencer_of(given, self.client, clock, Random(0))
+        super().__init__(sequencer=self.sequencer, clock=clock, **options)
         metrics, failures = ProducerMetrics(given, clock), SenderFailures(given, self.hand_overs)
-        parts = SenderParts(given, self.client, self.metadata, self.accumulator, self.transactions, metrics, failures, clock)
+        parts = SenderParts(given, self.client, self.metadata, self.accumulator, self.sequencer, metrics, failures, clock)
         self.sender = Sender(parts, self.make_gatherer())
 
     @property
     def has_ended(self) -> bool:
         """For good, and rightly: a broker does not know Produce, or says that this producer is fenced."""
-        return self.transactions.fatal_error is not None
+        return self.sequencer.fatal_error is not None
 
     def answer(self, sent: Sent) -> Message | None:
         key = ApiKey(sent.header.api_key)

@@ -307,9 +307,9 @@ def test_rows_lie_in_order_in_batches_that_are_no_larger_than_allowed(
         for batch in stage.drain(where, 0)[0]:
             limit = batch_size if codec == "none" else MAX_RAW_BATCH_BYTES
             assert batch.record_count == 1 or batch.record_bytes + 61 <= max(limit, batch_size)
-            assert sum(part.row_count for part in batch.parts) == batch.record_count
-            assert sum(part.size_bytes for part in batch.parts) == batch.record_bytes
-            assert [int(part.sizes.sum()) for part in batch.parts] == [part.size_bytes for part in batch.parts]
+            assert sum(owned.row_count for owned in batch.owned_rows) == batch.record_count
+            assert sum(owned.size_bytes for owned in batch.owned_rows) == batch.record_bytes
+            assert [int(owned.sizes.sum()) for owned in batch.owned_rows] == [owned.size_bytes for owned in batch.owned_rows]
             found[batch.topic_partition.partition] += payload(batch)
             stage.give_back(batch)
 

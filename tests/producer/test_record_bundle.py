@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.accumulator.delivery import Part
+from spark_kafka_sink.producer.accumulator.delivery import OwnedRows
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails, RecordMetadata, headers_bound
 from spark_kafka_sink.producer.record_bundle import RecordBundle, RecordFuture, failed_record
 from spark_kafka_sink.producer.topic_rows import record_rows
@@ -30,8 +30,10 @@ class Sent(NamedTuple):
     timestamp: int | None = 1234
 
 
-def part_of(bundle: RecordBundle, rows: list[int], *, first_delta: int = 0, partition: int = 0) -> Part:
-    return Part(bundle, tp(partition), first_delta, np.array(rows, np.int32), np.full(len(rows), 10, np.int32), 10 * len(rows))
+def rows_of(bundle: RecordBundle, rows: list[int], *, first_delta: int = 0, partition: int = 0) -> OwnedRows:
+    return OwnedRows(
+        bundle, tp(partition), first_delta, np.array(rows, np.int32), np.full(len(rows), 10, np.int32), 10 * len(rows)
+    )
 
 
 def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordBundle, list[RecordFuture]]:
@@ -62,37 +64,37 @@ def columns_of(*records: Sent) -> RecordColumns:
 def test_a_future_tells_where_its_record_is() -> None:
     bundle, (first, second) = bundle_of(Sent(b"abc", key=b"k"), Sent(None))
     assert not first.done()
-    bundle.acknowledge(part_of(bundle, [0], first_delta=4, partition=2), 100, -1)
+    bundle.acknowledge(rows_of(bundle, [0], first_delta=4, partition=2), 100, -1)
     assert first.done()
     assert not second.done()
     assert first.result(0) == RecordMetadata(TOPIC, 2, 104, 1234, serialized_key_size=1, serialized_value_size=3)
-    bundle.acknowledge(part_of(bundle, [1]), 7, -1)
+    bundle.acknowledge(rows_of(bundle, [1]), 7, -1)
     assert second.result(0) == RecordMetadata(TOPIC, 0, 7, 1234, serialized_key_size=-1, serialized_value_size=-1)
 
 
 def test_a_log_append_time_takes_the_place_of_the_records_timestamp() -> None:
     bundle, (future,) = bundle_of(Sent())
-    bundle.acknowledge(part_of(bundle, [0]), 7, 999)
+    bundle.acknowledge(rows_of(bundle, [0]), 7, 999)
     assert future.result(0).timestamp == 999
 
 
 def test_an_offset_that_the_broker_did_not_tell_is_minus_one() -> None:
     bundle, futures = bundle_of(Sent(), Sent())
-    bundle.acknowledge(part_of(bundle, [0, 1], first_delta=3), -1, -1)
+    bundle.acknowledge(rows_of(bundle, [0, 1], first_delta=3), -1, -1)
     assert [future.result(0).offset for future in futures] == [-1, -1]
 
 
 def test_rows_of_a_part_may_stand_in_any_order() -> None:
     bundle, futures = bundle_of(*[Sent() for _ in range(4)])
-    bundle.acknowledge(part_of(bundle, [3, 1]), 50, -1)
-    bundle.acknowledge(part_of(bundle, [0, 2], partition=1), 70, -1)
+    bundle.acknowledge(rows_of(bundle, [3, 1]), 50, -1)
+    bundle.acknowledge(rows_of(bundle, [0, 2], partition=1), 70, -1)
     assert [(future.result(0).partition, future.result(0).offset) for future in futures] == [(1, 70), (0, 51), (1, 71), (0, 50)]
 
 
 def test_a_future_raises_its_records_error() -> None:
     bundle, (future,) = bundle_of(Sent())
     error = KafkaError("refused")
-    bundle.fail(part_of(bundle, [0]), error, {})
+    bundle.fail(rows_of(bundle, [0]), error, {})
     assert future.done()
     assert future.exception(0) is error
     with pytest.raises(KafkaError, match="refused"):
@@ -103,7 +105,7 @@ def test_only_the_record_to_blame_gets_the_blame() -> None:
     """KIP-467: the others are told that they may be sent again."""
     bundle, (good, bad) = bundle_of(Sent(), Sent())
     blamed = KafkaError("no key on a compacted topic", condition="KAFKA_INVALID_RECORD")
-    bundle.fail(part_of(bundle, [0, 1], first_delta=5), KafkaError("batch rejected"), {6: blamed})
+    bundle.fail(rows_of(bundle, [0, 1], first_delta=5), KafkaError("batch rejected"), {6: blamed})
     assert bad.exception(0) is blamed
     assert good.exception(0).condition == "KAFKA_BATCH_HAS_INVALID_RECORDS"
 
@@ -132,8 +134,8 @@ def test_callbacks_hear_metadata_or_error_once_and_in_order() -> None:
         return lambda found, error: heard.append((number, found and found.offset, error and error.message))
 
     bundle, _ = bundle_of(*[Sent(callback=callback(number)) for number in range(3)], Sent())
-    bundle.acknowledge(part_of(bundle, [0, 1]), 10, -1)
-    bundle.fail(part_of(bundle, [2, 3]), KafkaError("refused"), {})
+    bundle.acknowledge(rows_of(bundle, [0, 1]), 10, -1)
+    bundle.fail(rows_of(bundle, [2, 3]), KafkaError("refused"), {})
     assert heard == [(0, 10, None), (1, 11, None), (2, None, "refused")]
 
 
@@ -144,7 +146,7 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplo
         raise ZeroDivisionError("the application's bug")
 
     bundle, _ = bundle_of(Sent(callback=breaks), Sent(callback=lambda *_: heard.append(1)))
-    bundle.acknowledge(part_of(bundle, [0, 1]), 10, -1)
+    bundle.acknowledge(rows_of(bundle, [0, 1]), 10, -1)
     assert heard == [1]
     assert "the callback of a record for orders raised" in caplog.text
 

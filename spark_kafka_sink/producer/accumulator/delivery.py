@@ -1,7 +1,7 @@
 """The outcome of the rows that a caller has sent.
 
 There is one Delivery per send_columns or send_table call, however many batches its rows are in, and no object per row. A batch
-reports the outcome of a Part, its rows of one call. The Sender thread completes a Delivery, callers wait for it.
+reports the outcome of OwnedRows, its rows of one call. The Sender thread completes a Delivery, callers wait for it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class RecordsOwner(Protocol):
     `acknowledge` and `fail` are called for rows in a batch, `abandon` for rows that got into none.
     """
 
-    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None: ...
+    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None: ...
 
-    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None: ...
+    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None: ...
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None: ...
 
 
 @dataclass(slots=True)
-class Part:
+class OwnedRows:
     """Rows of one call that are next to each other in one batch.
 
     `rows` are their positions in the caller's chunk and `sizes` their encoded sizes, both in the order of the batch: what a split
@@ -76,7 +76,7 @@ class Part:
         return UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + self.first_delta
 
     def errors_of_rows(self, record_errors: Mapping[int, KafkaError]) -> dict[int, KafkaError]:
-        """Of errors by their positions in the batch, those of these rows, by their positions in the part."""
+        """Of errors by their positions in the batch, those of these rows, by their positions in `rows`."""
         by_position = {index - self.first_delta: error for index, error in sorted(record_errors.items())}
         return {position: error for position, error in by_position.items() if 0 <= position < self.row_count}
 
@@ -144,31 +144,35 @@ class Delivery:
             left = self.rows - self.acknowledged - self.failed
             raise KafkaTimeoutError(f"{left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
 
-    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
         del log_append_time_ms  # only single records report timestamps
-        rows = len(part.rows)
-        first = part.first_offset(base_offset)
+        rows = len(owned.rows)
+        first = owned.first_offset(base_offset)
         last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + rows - 1
-        new = OffsetRange(first, last, rows, part.size_bytes)
+        new = OffsetRange(first, last, rows, owned.size_bytes)
         with self._lock:
-            known = self.offsets.get(part.topic_partition)
-            self.offsets[part.topic_partition] = new if known is None else known.merge(new)
+            known = self.offsets.get(owned.topic_partition)
+            self.offsets[owned.topic_partition] = new if known is None else known.merge(new)
             self.acknowledged += rows
             self._settle_locked()
 
     def fail(
-        self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError], rows: npt.NDArray[np.int64] | None = None
+        self,
+        owned: OwnedRows,
+        error: KafkaError,
+        record_errors: Mapping[int, KafkaError],
+        rows: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """Fail all rows of a part. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467).
+        """Fail these rows. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467).
 
-        `rows`: their positions in the call, where they are others than the part says.
+        `rows`: their positions in the call, where they are others than `owned` says.
         """
-        positions: npt.NDArray[np.int32] | npt.NDArray[np.int64] = part.rows if rows is None else rows
-        blamed = {int(positions[at]): record_error for at, record_error in part.errors_of_rows(record_errors).items()}
+        positions: npt.NDArray[np.int32] | npt.NDArray[np.int64] = owned.rows if rows is None else rows
+        blamed = {int(positions[at]): record_error for at, record_error in owned.errors_of_rows(record_errors).items()}
         if blamed:
             row, record_error = next(iter(blamed.items()))
-            error = _at_row(record_error, part.topic_partition, row, self._whole)
-        self._fail(RowFailure(positions, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
+            error = _at_row(record_error, owned.topic_partition, row, self._whole)
+        self._fail(RowFailure(positions, for_keeping(error), owned.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
     def abandon(self, rows: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
         """Fail rows that got into no batch."""
@@ -195,11 +199,11 @@ class _LaterRows:
         self._delivery = delivery
         self._first_row = first_row
 
-    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
-        self._delivery.acknowledge(part, base_offset, log_append_time_ms)
+    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
+        self._delivery.acknowledge(owned, base_offset, log_append_time_ms)
 
-    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self._delivery.fail(part, error, record_errors, self._in_call(part.rows))
+    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        self._delivery.fail(owned, error, record_errors, self._in_call(owned.rows))
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         self._delivery.abandon(self._in_call(rows), error)

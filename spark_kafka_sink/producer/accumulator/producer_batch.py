@@ -2,7 +2,7 @@
 
 Life: callers reserve room and fill it (under the queue's lock and their reservations) → closed → compressed → drained by
 the Sender, which writes producer id, epoch and sequence into the header → in flight, perhaps several times → done, once.
-Small parts are copied into BufferPool blocks, which many parts share; a large part stays in the memory it was encoded into,
+Few rows are copied into BufferPool blocks, which many calls share; many rows of a call stay in the memory they were encoded in,
 which is charged to the pool. A batch neither allocates memory nor gives it back: RecordAccumulator does both.
 """
 
@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.accumulator.batch_records import (
     uncompressed_views,
 )
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import Part
+from spark_kafka_sink.producer.accumulator.delivery import OwnedRows
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.compression import CODECS, decompress
 from spark_kafka_sink.records.rebase import RebasedRecords, read_records
@@ -68,7 +68,7 @@ class ProducerBatch:
     is_transactional: bool = False  # whether the header says that the records belong to a transaction
 
     # ROWS. Guarded by the queue's lock while the batch is in a queue.
-    parts: list[Part] = field(default_factory=list, init=False)
+    owned_rows: list[OwnedRows] = field(default_factory=list, init=False)
     record_count: int = field(default=0, init=False)  # reserved rows; all of them are written once `reservations` is 0
     record_bytes: int = field(default=0, init=False)  # of the reserved rows, uncompressed
     max_timestamp: int = field(init=False)
@@ -130,31 +130,31 @@ class ProducerBatch:
         """How many more blocks are needed for `more_bytes` in addition to the bytes that are reserved in blocks."""
         return -(-(self.block_bytes + more_bytes) // self.block_size) - len(self.memory.blocks)
 
-    def reserve(self, part: Part, memory: PoolMemory, max_timestamp: int) -> int:
-        """Reserve room for a part in the blocks; returns the position to `write` at. The caller holds the queue's lock."""
-        start, end = self.block_bytes, self.block_bytes + part.size_bytes
+    def reserve(self, owned: OwnedRows, memory: PoolMemory, max_timestamp: int) -> int:
+        """Reserve room for rows in the blocks; returns the position to `write` at. The caller holds the queue's lock."""
+        start, end = self.block_bytes, self.block_bytes + owned.size_bytes
         segment: Segment = range(start, end)
         extends_last = False
         if self.segments and isinstance(self.segments[-1], range):
             segment, extends_last = range(self.segments[-1].start, end), True
-        self._add_part(part, memory, max_timestamp, segment, extends_last)
+        self._add(owned, memory, max_timestamp, segment, extends_last)
         self.block_bytes = end
         return start
 
-    def reserve_segment(self, part: Part, memory: PoolMemory, max_timestamp: int) -> int:
-        """Reserve a separate segment for a part; returns its index, for `attach`. The caller holds the queue's lock."""
+    def reserve_segment(self, owned: OwnedRows, memory: PoolMemory, max_timestamp: int) -> int:
+        """Reserve a separate segment for rows; returns its index, for `attach`. The caller holds the queue's lock."""
         index = len(self.segments)
-        self._add_part(part, memory, max_timestamp, None, extends_last=False)
+        self._add(owned, memory, max_timestamp, None, extends_last=False)
         return index
 
-    def _add_part(self, part: Part, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
-        rows, size = len(part.rows), part.size_bytes
+    def _add(self, owned: OwnedRows, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
+        rows, size = len(owned.rows), owned.size_bytes
         self.memory.add(memory)
         if extends_last:
             self.segments[-1] = segment
         else:
             self.segments.append(segment)
-        self.parts.append(part)
+        self.owned_rows.append(owned)
         self.record_count += rows
         self.record_bytes += size
         if max_timestamp > self.max_timestamp:
@@ -207,7 +207,7 @@ class ProducerBatch:
         The smaller batches keep its creation time (for delivery.timeout.ms) and flush id, and continue its sequence numbers, but
         have no attempts yet. They report the outcome of the rows instead of the large one.
         """
-        sizes = np.concatenate([part.sizes for part in self.parts])
+        sizes = np.concatenate([owned.sizes for owned in self.owned_rows])
         packed = b"".join(self.body)
         records = read_records(decompress(self.codec, packed, self.record_bytes), sizes)
         ends = np.cumsum(sizes, dtype=np.int64)
@@ -240,12 +240,12 @@ class ProducerBatch:
         smaller.segments = [encoded.data]
         smaller.record_count, smaller.record_bytes = stop - start, size
         sizes = np.diff(encoded.offsets).astype(np.int32)
-        for part in self.parts:
-            lo, hi = max(start, part.first_delta), min(stop, part.first_delta + part.row_count)
+        for owned in self.owned_rows:
+            lo, hi = max(start, owned.first_delta), min(stop, owned.first_delta + owned.row_count)
             if lo < hi:
                 own = sizes[lo - start : hi - start]
-                rows = part.rows[lo - part.first_delta : hi - part.first_delta]
-                smaller.parts.append(Part(part.owner, part.topic_partition, lo - start, rows, own, int(own.sum())))
+                rows = owned.rows[lo - owned.first_delta : hi - owned.first_delta]
+                smaller.owned_rows.append(OwnedRows(owned.owner, owned.topic_partition, lo - start, rows, own, int(own.sum())))
         if self.has_sequence:
             smaller.set_producer_state(self.producer_id, self.producer_epoch, increment_sequence(self.base_sequence, start))
             smaller.sequence_has_been_reset = self.sequence_has_been_reset
@@ -350,7 +350,7 @@ class ProducerBatch:
         if self.final_state in (FinalState.ABORTED, FinalState.FAILED):
             return False
         self._enter(FinalState.SUCCEEDED)
-        self._report(lambda part: part.owner.acknowledge(part, base_offset, log_append_time_ms))
+        self._report(lambda owned: owned.owner.acknowledge(owned, base_offset, log_append_time_ms))
         return True
 
     def fail(
@@ -366,17 +366,17 @@ class ProducerBatch:
         if self.final_state in (FinalState.ABORTED, FinalState.FAILED):
             return False
         self._enter(final_state)
-        self._report(lambda part: part.owner.fail(part, error, record_errors or {}))
+        self._report(lambda owned: owned.owner.fail(owned, error, record_errors or {}))
         return True
 
-    def _report(self, report: Callable[[Part], None]) -> None:
-        """Call `report` for each part. Logs an Exception and goes on; raises anything else (SystemExit) after the last part."""
+    def _report(self, report: Callable[[OwnedRows], None]) -> None:
+        """Call `report` for each call with rows. Logs an Exception and goes on; raises anything else (SystemExit) in the end."""
         ended_by: BaseException | None = None
-        for part in self.parts:
+        for owned in self.owned_rows:
             try:
-                report(part)
+                report(owned)
             except Exception:
-                logger.exception("! %s: the owner of %d rows raised when it got their outcome", self, part.row_count)
+                logger.exception("! %s: the owner of %d rows raised when it got their outcome", self, owned.row_count)
             except BaseException as error:  # noqa: BLE001 - raised below
                 ended_by = ended_by or error
         if ended_by is not None:

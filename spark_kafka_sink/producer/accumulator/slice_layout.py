@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import Part, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import OwnedRows, RecordsOwner
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.sorted_slice import FittingRows, SortedSlice
@@ -242,14 +242,14 @@ class SliceLayout:
             first_delta = tail.record_count
             # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
             positions, sizes = rows.original_rows[lo:hi].copy(), rows.sizes[lo:hi].copy()
-            part = Part(self.owner, queue.topic_partition, first_delta, positions, sizes, size_bytes)
+            owned = OwnedRows(self.owner, queue.topic_partition, first_delta, positions, sizes, size_bytes)
             reserve = batch.reserve_segment if place.is_segment else batch.reserve
             reservation = Reservation(
                 queue=queue,
                 batch=batch,
                 begins_batch=first_delta == 0,
                 is_segment=place.is_segment,
-                position=reserve(part, self._stock.take(place.memory.blocks, place.memory.charge), max_timestamp),
+                position=reserve(owned, self._stock.take(place.memory.blocks, place.memory.charge), max_timestamp),
                 lo=lo,
                 hi=hi,
                 size_bytes=size_bytes,

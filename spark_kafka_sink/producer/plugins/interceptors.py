@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, KafkaError
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, OwnedRows, RecordsOwner
 from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
 from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import BatchMetadata, Callback, ProducerColumns, ProducerRecord, RecordMetadata
@@ -196,13 +196,13 @@ class Interceptors:
 
     # OUTCOMES
 
-    def report_success(self, part: Part, base_offset: int, log_append_time_ms: int, columns: RecordColumns) -> None:
-        """`columns`: the columns that `part.rows` are positions in."""
-        topic, partition = part.topic_partition
-        batch = BatchMetadata(topic, partition, part.first_offset(base_offset), part.row_count, log_append_time_ms)
+    def report_success(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns) -> None:
+        """`columns`: the columns that `owned.rows` are positions in."""
+        topic, partition = owned.topic_partition
+        batch = BatchMetadata(topic, partition, owned.first_offset(base_offset), owned.row_count, log_append_time_ms)
         records: list[RecordMetadata] = []
         if self._any_hears_records:
-            records = list(islice(metadata_of_rows(part, base_offset, log_append_time_ms, columns), part.row_count))
+            records = list(islice(metadata_of_rows(owned, base_offset, log_append_time_ms, columns), owned.row_count))
         self._report(batch, records, [None] * len(records), None)
 
     def report_failure(
@@ -269,17 +269,17 @@ class InterceptedOwner:
     owner: RecordsOwner
     queued: Counter[str] = field(default_factory=Counter)
 
-    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
         try:
-            self.interceptors.report_success(part, base_offset, log_append_time_ms, self.columns)
+            self.interceptors.report_success(owned, base_offset, log_append_time_ms, self.columns)
         finally:
-            self.owner.acknowledge(part, base_offset, log_append_time_ms)
+            self.owner.acknowledge(owned, base_offset, log_append_time_ms)
 
-    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
         try:
-            self.interceptors.report_failure(*part.topic_partition, part.row_count, error, part.errors_of_rows(record_errors))
+            self.interceptors.report_failure(*owned.topic_partition, owned.row_count, error, owned.errors_of_rows(record_errors))
         finally:
-            self.owner.fail(part, error, record_errors)
+            self.owner.fail(owned, error, record_errors)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         """Rows in no batch are reported by `send_columns`, which raises the error, and by the bundle of gathered records."""
@@ -336,17 +336,17 @@ def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerCol
 
 
 def metadata_of_rows(
-    part: Part, base_offset: int, log_append_time_ms: int, columns: RecordColumns, start: int = 0
+    owned: OwnedRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns, start: int = 0
 ) -> Iterator[RecordMetadata]:
-    """Metadata of a part's rows from `start` on, made by columns: little is left to do per row. May yield more than that.
+    """Metadata of these rows from `start` on, made by columns: little is left to do per row. May yield more than that.
 
-    `columns`: the columns that `part.rows` are positions in.
+    `columns`: the columns that `owned.rows` are positions in.
     """
-    rows, first = part.rows[start:], part.first_offset(base_offset)
+    rows, first = owned.rows[start:], owned.first_offset(base_offset)
     offsets = repeat(UNKNOWN_OFFSET) if first == UNKNOWN_OFFSET else count(first + start)
     times = _rows_of(columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, rows)
     sizes = (_rows_of(lengths, rows) for lengths in (columns.key_lengths, columns.value_lengths))
-    topic, partition = part.topic_partition
+    topic, partition = owned.topic_partition
     return map(_new_metadata, zip(repeat(topic), repeat(partition), offsets, times, *sizes))
 
 

@@ -75,7 +75,7 @@ class BatchOutcomes:
     def __init__(self, parts: SenderParts) -> None:
         self._metadata = parts.metadata
         self._accumulator = parts.accumulator
-        self._transactions = parts.transactions
+        self._sequencer = parts.sequencer
         self._metrics = parts.metrics
         self._failures = parts.failures
         self._config = parts.config
@@ -135,13 +135,13 @@ class BatchOutcomes:
     def _facts(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> BatchFacts:
         expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
         may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
-        sequence = self._transactions.sequence_facts(batch)
+        sequence = self._sequencer.sequence_facts(batch)
         return BatchFacts(batch.record_count, may_retry, batch.is_done, sequence, answer.log_start_offset)
 
     def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
         if decision is NextStep.COMPLETE:
-            self._transactions.batch_completed(batch)
+            self._sequencer.batch_completed(batch)
         self._accumulator.deallocate(batch)
 
     def _apply(
@@ -151,20 +151,20 @@ class BatchOutcomes:
             self._succeed(batch, answer)
         elif decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH):
             if decision is NextStep.RETRY_IN_NEW_EPOCH:
-                self._transactions.request_epoch_bump(batch.topic_partition)
+                self._sequencer.request_epoch_bump(batch.topic_partition)
             self._retry(batch, error, now_ms)
         elif decision is NextStep.SPLIT:
             self._split(batch)
         else:
             failure = self._failure(batch, error, answer)
             if decision is NextStep.FATAL:
-                self._transactions.become_fatal(failure)
+                self._sequencer.become_fatal(failure)
             self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
 
     def _retry(self, batch: ProducerBatch, error: ErrorCode, now_ms: int) -> None:
         logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
         self._metrics.records_retried(batch.topic_partition.topic, batch.record_count)
-        self._accumulator.reenqueue(batch, now_ms, self._transactions.retry_backoff_ms(error))
+        self._accumulator.reenqueue(batch, now_ms, self._sequencer.retry_backoff_ms(error))
 
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
@@ -172,19 +172,19 @@ class BatchOutcomes:
         # An earlier attempt was as large, so the broker did not write it either: its records are certainly not in the log.
         smaller = self._accumulator.split(batch)
         try:
-            self._transactions.replace_in_flight(batch, smaller)
+            self._sequencer.replace_in_flight(batch, smaller)
             for each in reversed(smaller):  # inserted by sequence; without sequences each goes to the front
                 self._accumulator.queues.put_back(each)
         except Exception as raised:
             error = _internal_error(batch, "split the batch", raised)
-            self._transactions.batch_failed(batch, error)
+            self._sequencer.batch_failed(batch, error)
             for each in smaller:
                 if not self._accumulator.is_queued(each):
                     self.give_up(each, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
-        self._transactions.batch_completed(batch)
+        self._sequencer.batch_completed(batch)
         # A duplicate that the broker no longer remembers is a success with an unknown offset; so is one that no log can have.
         is_known = not answer.error_code and 0 <= answer.base_offset <= LONG_MAX - batch.record_count
         base_offset = answer.base_offset if is_known else UNKNOWN_OFFSET
@@ -223,7 +223,7 @@ class BatchOutcomes:
         try:
             batch.fail(error, record_errors, final_state)
         finally:
-            self._transactions.batch_failed(batch, error)
+            self._sequencer.batch_failed(batch, error)
             if batch.in_flight or batch.reservations:
                 # Its memory is still in use, but flush() need not wait for it: its rows have failed.
                 self._accumulator.incomplete.remove(batch)

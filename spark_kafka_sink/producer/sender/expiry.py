@@ -20,7 +20,7 @@ class Expiry:
         self._limit_ms = parts.config.delivery_timeout_ms
         self._metadata = parts.metadata
         self._accumulator = parts.accumulator
-        self._transactions = parts.transactions
+        self._sequencer = parts.sequencer
         self._failures = parts.failures
         self._outcomes = outcomes
 
@@ -66,6 +66,6 @@ class Expiry:
         leader = self._metadata.cluster().leader_for(batch.topic_partition)
         if leader is None:
             return "the partition has no leader"
-        if not self._transactions.has_producer_id:
+        if not self._sequencer.has_producer_id:
             return "no broker has given this producer an id"
         return f"no answer from node {leader}, the partition's leader"

@@ -38,7 +38,7 @@ class ProduceRequests:
         self._timeout_ms = parts.config.request_timeout_ms
         self._client = parts.client
         self._metadata = parts.metadata
-        self._transactions = parts.transactions
+        self._sequencer = parts.sequencer
         self._metrics = parts.metrics
         self._failures = parts.failures
         self._clock = parts.clock
@@ -71,7 +71,7 @@ class ProduceRequests:
             TopicProduceData(name=topic, topic_id=cluster.topic_id(topic) or ZERO_UUID, partition_data=tuple(partitions))
             for topic, partitions in by_topic.items()
         )
-        transactional_id = self._transactions.transactional_id
+        transactional_id = self._sequencer.transactional_id
         message = ProduceRequest(
             transactional_id=transactional_id, acks=self._acks, timeout_ms=self._timeout_ms, topic_data=topics
         )
@@ -89,7 +89,7 @@ class ProduceRequests:
     def _max_version(self, topics: tuple[TopicProduceData, ...]) -> int | None:
         """None: the newest that the node knows."""
         ids_known = all(topic.topic_id != ZERO_UUID for topic in topics)
-        caps = [None if ids_known else LAST_VERSION_BY_NAME, self._transactions.produce_version_cap]
+        caps = [None if ids_known else LAST_VERSION_BY_NAME, self._sequencer.produce_version_cap]
         return min((cap for cap in caps if cap is not None), default=None)
 
     # ANSWERS

@@ -38,7 +38,7 @@ class Sender:
         self._client = parts.client
         self._metadata = parts.metadata
         self._accumulator = parts.accumulator
-        self._transactions = parts.transactions
+        self._sequencer = parts.sequencer
         self._metrics = parts.metrics
         self.failures = parts.failures
         self._clock = parts.clock
@@ -84,7 +84,7 @@ class Sender:
 
     def _abort_open_transaction(self) -> None:
         """Abort when every row is settled. A prepared transaction stays open, for another process to end it."""
-        while self._may_go_on() and self._fatal_error() is None and self._transactions.abort_for_close():
+        while self._may_go_on() and self._fatal_error() is None and self._sequencer.abort_for_close():
             self._run_round()
 
     def _run_round(self) -> None:
@@ -125,7 +125,7 @@ class Sender:
             with self.failures.contained(f"failing records for {bundle.topic}"):
                 bundle.abandon_all(error)
         self._accumulator.end()
-        self._transactions.settle_all(error)
+        self._sequencer.settle_all(error)
 
     # ANY THREAD
 
@@ -145,7 +145,7 @@ class Sender:
     def run_once(self) -> None:
         now_ms = self._clock.now_ms()
         self._metrics.samples.roll(now_ms)
-        self._transactions.begin_round()
+        self._sequencer.begin_round()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             self._fail_everything(fatal_error, now_ms)
@@ -155,9 +155,9 @@ class Sender:
         timeout_ms = self._send_producer_data(now_ms)
         if rows_failed:
             timeout_ms = 0  # they may have been all that close() waits for
-        timeout_ms = min(timeout_ms, self._transactions.step(now_ms, self.is_settled(), self._is_all_sent))
+        timeout_ms = min(timeout_ms, self._sequencer.step(now_ms, self.is_settled(), self._is_all_sent))
         self._client.poll(timeout_ms, now_ms)
-        denial = self._transactions.take_denial()
+        denial = self._sequencer.take_denial()
         if denial is not None:
             self._outcomes.give_up_all(denial)
 
@@ -171,14 +171,14 @@ class Sender:
 
     def _fatal_error(self) -> KafkaError | None:
         """The error because of which nothing can be sent any more, if there is one."""
-        return self._transactions.fatal_error or self._metadata.permanent_error()
+        return self._sequencer.fatal_error or self._metadata.permanent_error()
 
     def _fail_everything(self, error: KafkaError, now_ms: int) -> None:
         if self._accumulator.incomplete:
             self._outcomes.give_up_all(error)
         self._expiry.expire(now_ms)  # collects what a caller was still writing into
         self._fail_gathered(error)
-        self._transactions.settle_all(error)
+        self._sequencer.settle_all(error)
 
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""
@@ -189,9 +189,9 @@ class Sender:
 
     def _prepare_producer(self) -> bool:
         """Before draining: resolve sequences, bump the epoch, fail what is lost. Returns whether rows have failed."""
-        self._transactions.prepare_drain()
-        self._accumulator.completing = self._transactions.wants_rows_at_once
-        error = self._transactions.rows_are_lost()
+        self._sequencer.prepare_drain()
+        self._accumulator.completing = self._sequencer.wants_rows_at_once
+        error = self._sequencer.rows_are_lost()
         if error is not None:
             return self._fail_lost_rows(error)
         self._admit_rows_again()
@@ -199,7 +199,7 @@ class Sender:
 
     def _admit_rows_again(self) -> None:
         """End the refusal of rows, when the next transaction has begun."""
-        if self._transactions.has_open_transaction:
+        if self._sequencer.has_open_transaction:
             self._accumulator.refuse_rows(None)
 
     def _fail_lost_rows(self, error: KafkaError) -> bool:
@@ -227,7 +227,7 @@ class Sender:
         nodes, connecting_ms = self._connected_nodes(result, now_ms)
         timeout_ms = min(timeout_ms, connecting_ms)
         self._fail_if_refused(result, cluster)
-        if not self._transactions.has_producer_id:
+        if not self._sequencer.has_producer_id:
             nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll
         timeout_ms = min(timeout_ms, self._expiry.next_delay_ms(now_ms))
         drained = self._accumulator.drainer.drain(cluster, nodes, self._config.request_bytes, now_ms, result.occupied)

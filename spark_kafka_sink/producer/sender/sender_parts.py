@@ -19,7 +19,7 @@ class SenderParts(NamedTuple):
     client: KafkaClient
     metadata: Metadata
     accumulator: RecordAccumulator
-    transactions: Sequencer
+    sequencer: Sequencer
     metrics: ProducerMetrics
     failures: SenderFailures
     clock: Clock

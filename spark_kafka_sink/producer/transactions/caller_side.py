@@ -28,7 +28,7 @@ T = TypeVar("T")
 class CallerSide:
     """Any thread. Each method blocks at most `max_block_ms`, but `write`, which waits for the rows that it hands over."""
 
-    transactions: TransactionManager  # the state, which the Sender moves
+    manager: TransactionManager  # the state, which the Sender moves
     encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
     wake_sender: Callable[[], None]  # called after a call was posted
     clock: Clock
@@ -51,7 +51,7 @@ class CallerSide:
             with inside:
                 with self._lock:
                     if not self._is_open:
-                        raise self.transactions.call_error() or IllegalStateError(
+                        raise self.manager.call_error() or IllegalStateError(
                             "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
                         )
                     self._writers.add(inside)
@@ -100,7 +100,7 @@ class CallerSide:
 
     def prepare(self) -> PreparedTransaction:
         call = self._end(Method.PREPARE)
-        prepared = self.transactions.prepared
+        prepared = self.manager.prepared
         call.is_reported = True
         return prepared
 
@@ -151,7 +151,7 @@ class CallerSide:
         try:
             call.is_given_up = not call.wait(max(0, deadline_ms - self.clock.now_ms()))
             if call.is_given_up:
-                raise self._timed_out(call.method, self.transactions.waiting_for())
+                raise self._timed_out(call.method, self.manager.waiting_for())
         finally:
             self.took(call.method, self.clock.now_ns() - started_ns)
         if call.error is not None:
@@ -173,7 +173,7 @@ class CallerSide:
                     " progress; call it with that one again to wait for its end"
                 )
             call.is_given_up = False
-            self.transactions.calls.post(call)  # also again: an interrupt may have come before it was posted
+            self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
     def _unfinished_locked(self, method: Method, possible_as: Method | None = None) -> TransactionalCall | None:
@@ -188,7 +188,7 @@ class CallerSide:
                     f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a commit that failed after its caller had gone
-        error = self.transactions.why_not(possible_as or method) if pending is None else None
+        error = self.manager.why_not(possible_as or method) if pending is None else None
         if error is not None:
             raise error
         return pending

@@ -82,9 +82,11 @@ def _skew_by_topic(summary: CommitSummary) -> dict[str, float]:
     for each in summary.written:
         rows.setdefault(each.topic, {})[each.partition] = each.rows
     return {
-        topic: max(parts.values()) * (1 + max(number for number, written in parts.items() if written)) / sum(parts.values())
-        for topic, parts in rows.items()
-        if sum(parts.values())
+        topic: max(by_partition.values())
+        * (1 + max(number for number, written in by_partition.items() if written))
+        / sum(by_partition.values())
+        for topic, by_partition in rows.items()
+        if sum(by_partition.values())
     }
 
 

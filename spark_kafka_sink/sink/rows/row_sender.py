@@ -241,10 +241,7 @@ class RowSender:
             self._raise_failure()
             raise self._failure_of(sent, failed)  # it has no outcome yet
         self.acknowledged += delivery.acknowledged
-        self._written += [
-            WrittenRange(topic, partition, part.first, part.last, part.rows, part.bytes)
-            for (topic, partition), part in delivery.offsets.items()
-        ]
+        self._written += [WrittenRange(topic, partition, *written) for (topic, partition), written in delivery.offsets.items()]
         if len(self._written) > MAX_RANGES:
             self._written = list(merge_ranges(self._written))
         chunk = sent.chunk

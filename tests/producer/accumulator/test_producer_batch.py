@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.batch_records import Compression, PackedRecords
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
+from spark_kafka_sink.producer.accumulator.delivery import Delivery, OwnedRows
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, FinalState, ProducerBatch, increment_sequence
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.compression import compress_blocks
@@ -30,10 +30,10 @@ def batch_of(raw_limit: int = 10_000, created_ms: int = 1000) -> ProducerBatch:
     return ProducerBatch(tp(), created_ms, raw_limit, base_timestamp=0, flush_id=1, block_size=BLOCK)
 
 
-def encoded_part(batch: ProducerBatch, values: Sequence[bytes], owner: Delivery) -> tuple[Part, memoryview]:
+def encoded_rows(batch: ProducerBatch, values: Sequence[bytes], owner: Delivery) -> tuple[OwnedRows, memoryview]:
     deltas = np.arange(batch.record_count, batch.record_count + len(values))
     encoded = encode_records(columns(values), deltas, np.zeros(len(values), np.int64))
-    part = Part(
+    owned = OwnedRows(
         owner,
         batch.topic_partition,
         batch.record_count,
@@ -41,7 +41,7 @@ def encoded_part(batch: ProducerBatch, values: Sequence[bytes], owner: Delivery)
         np.diff(encoded.offsets).astype(np.int32),
         len(encoded.data),
     )
-    return part, encoded.data
+    return owned, encoded.data
 
 
 def blocks_of(count: int) -> PoolMemory:
@@ -51,16 +51,16 @@ def blocks_of(count: int) -> PoolMemory:
 def fill(batch: ProducerBatch, *values: bytes, owner: Delivery | None = None) -> Delivery:
     """Reserve and write, as a caller does."""
     delivery = owner or Delivery(len(values), ManualClock())
-    part, data = encoded_part(batch, values, delivery)
-    batch.write(batch.reserve(part, blocks_of(batch.missing_blocks(len(data))), max_timestamp=0), data)
+    owned, data = encoded_rows(batch, values, delivery)
+    batch.write(batch.reserve(owned, blocks_of(batch.missing_blocks(len(data))), max_timestamp=0), data)
     batch.reservations -= 1
     return delivery
 
 
 def fill_segment(batch: ProducerBatch, *values: bytes, codec: str = "none") -> None:
-    """As fill, for a part that keeps its own memory; compressed at once with a codec."""
-    part, data = encoded_part(batch, values, Delivery(len(values), ManualClock()))
-    segment = batch.reserve_segment(part, PoolMemory([], -(-len(data) // BLOCK)), max_timestamp=0)
+    """As fill, for rows that keep their own memory; compressed at once with a codec."""
+    owned, data = encoded_rows(batch, values, Delivery(len(values), ManualClock()))
+    segment = batch.reserve_segment(owned, PoolMemory([], -(-len(data) // BLOCK)), max_timestamp=0)
     batch.attach(segment, data if codec == "none" else PackedRecords([compress_blocks(codec, data)]))
     batch.reservations -= 1
 
@@ -100,8 +100,8 @@ def test_reservations_may_be_written_in_any_order() -> None:
     owner = Delivery(2, ManualClock())
     pieces = []
     for value in (b"a" * 300, b"b" * 300):
-        part, data = encoded_part(batch, [value], owner)
-        pieces.append((batch.reserve(part, blocks_of(batch.missing_blocks(len(data))), 0), data))
+        owned, data = encoded_rows(batch, [value], owner)
+        pieces.append((batch.reserve(owned, blocks_of(batch.missing_blocks(len(data))), 0), data))
     for place, data in reversed(pieces):
         batch.write(place, data)
     batch.finish(NO_COMPRESSION)
@@ -151,8 +151,8 @@ def test_a_batch_with_packed_parts_can_be_split() -> None:
 
 def test_records_that_were_not_written_are_never_taken_for_nothing() -> None:
     batch = batch_of()
-    part, _ = encoded_part(batch, [b"x"], Delivery(1, ManualClock()))
-    batch.reserve_segment(part, PoolMemory([], 1), 0)
+    owned, _ = encoded_rows(batch, [b"x"], Delivery(1, ManualClock()))
+    batch.reserve_segment(owned, PoolMemory([], 1), 0)
     with pytest.raises(RuntimeError, match="not written"):
         batch.finish(NO_COMPRESSION)
 
@@ -326,8 +326,8 @@ def test_splitting_keeps_keys_headers_timestamps_and_nulls() -> None:
     encoded = encode_records(cols, np.arange(3), deltas)
     batch = ProducerBatch(tp(), 1000, 10_000, base_timestamp=5_000, flush_id=1, block_size=BLOCK)
     sizes = np.diff(encoded.offsets).astype(np.int32)
-    part = Part(Delivery(3, ManualClock()), tp(), 0, np.arange(3, dtype=np.int32), sizes, len(encoded.data))
-    batch.write(batch.reserve(part, blocks_of(1), 9_000_000_000), encoded.data)
+    owned = OwnedRows(Delivery(3, ManualClock()), tp(), 0, np.arange(3, dtype=np.int32), sizes, len(encoded.data))
+    batch.write(batch.reserve(owned, blocks_of(1), 9_000_000_000), encoded.data)
     batch.finish(NO_COMPRESSION)
     whole = decode_batch(wire(batch)).records
     smaller = batch.split(1)

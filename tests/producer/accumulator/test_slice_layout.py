@@ -89,9 +89,9 @@ def test_an_open_batch_without_room_for_the_next_row_is_closed() -> None:
 def test_parts_remember_which_rows_of_the_caller_they_hold() -> None:
     stage = Accumulation(batch_size=BATCH)
     reservations = lay_out(stage, [ROW] * 4, [1, 0, 1, 0])
-    parts = [each.batch.parts[-1] for each in reservations]
-    assert [part.rows.tolist() for part in parts] == [[101, 103], [100, 102]]
-    assert [part.size_bytes for part in parts] == [200, 200]
+    all_owned = [each.batch.owned_rows[-1] for each in reservations]
+    assert [owned.rows.tolist() for owned in all_owned] == [[101, 103], [100, 102]]
+    assert [owned.size_bytes for owned in all_owned] == [200, 200]
 
 
 def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
@@ -99,10 +99,10 @@ def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
     stage = Accumulation()
     lay_out(stage, [ROW] * 1000, sorted(row % 50 for row in range(1000)))
     (batch,) = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches
-    (part,) = batch.parts
-    assert [len(part.rows), len(part.sizes)] == [20, 20]
-    assert part.rows.base is None
-    assert part.sizes.base is None
+    (owned,) = batch.owned_rows
+    assert [len(owned.rows), len(owned.sizes)] == [20, 20]
+    assert owned.rows.base is None
+    assert owned.sizes.base is None
 
 
 def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
@@ -224,7 +224,7 @@ def test_deltas_of_two_and_three_bytes_are_counted() -> None:
     """The 65th row of a batch takes one byte more than the first, the 8193rd two."""
     stage = Accumulation(batch_size=1024 * 1024)
     reservations = lay_out(stage, [b""] * 10_000, [0] * 10_000)
-    sizes = np.concatenate([each.batch.parts[-1].sizes for each in reservations])
+    sizes = np.concatenate([each.batch.owned_rows[-1].sizes for each in reservations])
     assert sizes[[0, 63, 64, 8191, 8192]].tolist() == [7, 7, 8, 8, 9]
     assert reservations[0].batch is reservations[-1].batch
 
@@ -242,7 +242,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     layout._take_place(layout._queues[0], guesses[0])
     assert layout.reservations == []
     (reservation,) = layout.reserve()
-    assert reservation.batch.parts[-1].first_delta == 2
+    assert reservation.batch.owned_rows[-1].first_delta == 2
 
 
 def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
-from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
+from spark_kafka_sink.producer.accumulator.delivery import Delivery, OwnedRows
 from spark_kafka_sink.producer.producer_record import RecordDetails
 from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture
 from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
@@ -271,12 +271,12 @@ class LeavingOwner:
     def __init__(self) -> None:
         self.called_back = 0
 
-    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
-        self.called_back += part.row_count
+    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
+        self.called_back += owned.row_count
         leave(base_offset, log_append_time_ms)
 
-    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self.called_back += part.row_count
+    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        self.called_back += owned.row_count
         leave(error, record_errors)
 
     abandon: Any = None

@@ -609,15 +609,15 @@ def test_a_call_that_times_out_is_waited_for_by_the_same_call(broker: FakeBroker
 def test_epochs_that_are_used_up_bring_a_new_producer_id(version_2: FakeBroker) -> None:
     with producer_of(version_2) as producer:
         producer.init_transactions()
-        transactions = producer._transactions
-        assert transactions is not None
-        first_id = transactions.producer.producer_id
+        manager = producer._sequencer
+        assert manager is not None
+        first_id = manager.producer.producer_id
         version_2.transactions.transactions[ID].epoch = MAX_EPOCH - 2
-        transactions.producer = transactions.producer._replace(epoch=MAX_EPOCH - 2)
+        manager.producer = manager.producer._replace(epoch=MAX_EPOCH - 2)
         for value in (b"a", b"b"):
             with producer.transaction():
                 write(producer, value)
-        assert transactions.producer.producer_id != first_id
+        assert manager.producer.producer_id != first_id
     assert version_2.committed_values("single") == [b"a", b"b"]
 
 

@@ -58,8 +58,8 @@ class TransactionStage(Stage):
             transactional_id=ID,
             **given,
         )
-        assert isinstance(self.transactions, TransactionManager)
-        self.manager = self.transactions
+        assert isinstance(self.sequencer, TransactionManager)
+        self.manager = self.sequencer
         self.client.set_features(1, transaction_version=version)
         self.markers: list[tuple[TopicPartition, bool]] = []  # partition, whether it was committed
         self.cluster = Coordinators(
