@@ -249,12 +249,12 @@ def test_methods_that_the_design_names_are_there() -> None:
     assert [f"{owner}.{name}" for owner, name in named if name not in members.get(owner, ())] == []
 
 
-def test_the_floors_name_every_package_and_every_module_at_the_top() -> None:
-    """The package of the requests to coordinators stood on no floor, and a table of this page is where contributors look."""
-    floors = read(DESIGN).partition("## Floors")[2].partition("## ")[0]
+def test_the_layers_name_every_package_and_every_module_at_the_top() -> None:
+    """The package of the requests to coordinators stood in no layer, and a table of this page is where contributors look."""
+    layers = read(DESIGN).partition("## Layers")[2].partition("## ")[0]
     packages = {file.parent.name for file in PACKAGE.glob("*/__init__.py")} | {"accumulator", "sender"}
     modules = {file.name for file in PACKAGE.glob("*.py")} - {"__init__.py"}
-    missing = [name for name in packages if f"{name}/  " not in floors] + [name for name in modules if name not in floors]
+    missing = [name for name in packages if f"{name}/  " not in layers] + [name for name in modules if name not in layers]
     assert missing == []
 
 

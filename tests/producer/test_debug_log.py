@@ -35,9 +35,9 @@ def log_lines(file: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, str(text.value)
 
 
-@pytest.mark.parametrize("floor", ["network", "producer"])
-def test_every_line_opens_with_the_sign_of_its_kind(floor: str) -> None:
-    lines = [(file.name, line, text) for file in sorted((PACKAGE / floor).rglob("*.py")) for line, text in log_lines(file)]
+@pytest.mark.parametrize("package", ["network", "producer"])
+def test_every_line_opens_with_the_sign_of_its_kind(package: str) -> None:
+    lines = [(file.name, line, text) for file in sorted((PACKAGE / package).rglob("*.py")) for line, text in log_lines(file)]
     assert len(lines) > 5
     assert [line for line in lines if not line[2].startswith(OPENINGS)] == []
 
