@@ -1,4 +1,4 @@
-"""Our sink beside Spark's own in pipelines as people have them: rows/s, client CPU, and the latency of a stream.
+"""Our sink, Spark's own and a Python writer that discards, in pipelines as people have them: rows/s, CPU, latency of a stream.
 
     python -m tests.benchmarks.pipelines_benchmark [--rows 3000000] [--repeats 3] [--rates 10000,100000] [--seconds 20] …
 
@@ -6,7 +6,7 @@
 - `kafka -> kafka`: a topic of as many rows of 100 B, copied as it is.
 - `stream`: rows of 100 B come into a topic at a steady rate; a stream copies them as fast as it can. A row's latency is the time
   from its creation to its append to the target topic, by the broker's clock, which is the same. The time until the stream has
-  written its first micro-batches, and has no more to catch up with, is left out. A sink in Python that discards its rows has
+  written its first micro-batches, and has no more to catch up with, is left out. The writer that discards its rows has
   micro-batches and no latency. A rate that is given twice is measured twice, the second time with warm JVMs.
 
 Variants take turns; figures are medians, ratios are against Spark's sink with defaults. Nothing is asserted.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FAST_ROWS = {"spark.python.unix.domain.socket.enabled": "true", "spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
-COMPARED = [VARIANTS[name] for name in ("sink", "defaults", "tuned")]
+COMPARED = [VARIANTS[name] for name in ("sink", "defaults", "tuned", "discard")]
 DISCARD = VARIANTS["discard"]
 PARTITIONS = 6
 WARM_UP_BATCHES = 8
@@ -193,7 +193,7 @@ def compare_streams(spark: SparkSession, broker: LocalKafka, folder: Path, argum
     print(f"\nstreams of {arguments.seconds} s; latency in ms")
     print(f"{'':24}{'rows/s':>10}{'rows':>12}{'median':>12}{'99 %':>12}{'micro-batch ms':>16}")
     for rate in map(int, arguments.rates.split(",")):
-        for variant in [*COMPARED, DISCARD]:
+        for variant in COMPARED:
             stream(spark, broker, folder, variant, rate, arguments.seconds)
 
 
