@@ -58,7 +58,7 @@ class Clock:
 def sleep(clock: Clock, ms: float) -> None:
     """Wait on the caller's thread, which holds no lock meanwhile."""
     until_ms = clock.now_ms() + ms
-    never_notified = threading.Condition()
+    never_notified = threading.Condition()  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
     while (left_ms := until_ms - clock.now_ms()) > 0:
         with never_notified:
             clock.wait(never_notified, max(1, int(left_ms)))

@@ -203,7 +203,7 @@ class Call:
 
     def _give_up_on(self, place: _Place, node_id: int) -> None:
         """Fail the asks for a broker that rejects the login. Retry those for a coordinator that cannot be reached."""
-        refusal = self._network.refusal(node_id)
+        refusal = self._network.login_refusal(node_id)
         if refusal is not None:
             for pending in self._take_all(place):
                 pending.settle(refusal)

@@ -1,8 +1,8 @@
 """Transactional ids that earlier tasks have left unfinished, and how they are fenced.
 
-An id is unfinished until its transaction is complete. Whoever begins a task leaves it Empty, and so does whoever fences it. So
-an id that was fenced is brought to CompleteAbort at once. Then only tasks at work, dead ones and those without rows are Empty.
-Nobody has to look at what is complete: a prefix lists few ids, however many it has.
+An id is unfinished until its transaction is complete. A task that begins leaves its id Empty, and fencing an id leaves it Empty,
+too. So a fenced id is brought to CompleteAbort at once. Ids that are Empty then belong to tasks at work, dead ones, and those
+without rows. Nobody has to look at what is complete: a prefix lists few ids, however many it has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a task attempt does in exactly-once mode, before and after its rows.
 
-    begin()   0 take steps 2 and 3 once before step 1, and stop here if there is nothing to write. An earlier attempt may have
-                left a decided transaction under the own id: step 1 would abort it
+    begin()   0 look, as in steps 2 and 3 below. Stop here if there is nothing to write: an earlier attempt may have left a
+                decided transaction under the own id, which step 1 would abort
               1 take the own transactional id; it exists from here on, and whoever lists sees it
               2 read the decision, and whether this write was aborted; commit what was decided in an earlier version. The marker
                 of step 4 is read together with it, in any order. If one of them says with which schemas this version's rows
@@ -9,7 +9,7 @@
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If it has timed out, its rows are written again
               4 look at the marker
-    takes()   5 write the rows and the marker in one transaction: begin it before the first row,
+    read()    5 write the rows and the marker in one transaction: begin it before the first row,
     mark()      send the marker behind the rows,
     finish()    wait until all is acknowledged, and leave the transaction open
 
@@ -139,12 +139,11 @@ class TaskAttempt:
             return True  # the driver finds out, and the next run writes what is missing
         return found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity))
 
-    def takes(self, content: Content) -> bool:
-        """Whether these rows, which were read, are to be written. The transaction is begun before the first of them."""
+    def read(self, content: Content) -> None:
+        """Rows were read. Begins the transaction before the first one that is to be written: see `writes`."""
         self._content = total([self._content, content])
         if self.writes:
             self._open()
-        return self.writes
 
     def _open(self) -> None:
         if not self._is_open:

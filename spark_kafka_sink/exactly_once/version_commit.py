@@ -14,9 +14,11 @@
               6g  record in the decision what has become of it; fence those who came too late. All is visible then: if one of
                   these fails, a warning is logged, and the write succeeds
 
-Side by side go: 6a and the list of 6b, where the client has listed before; 6c and 6d; the two requests of 6g. Whether that list
-misses an id is asked beside 6c and 6d; if so, 6b to 6d are done again. The list of 6b comes before 6c: between the two, others
-commit.
+Requests that are sent together:
+    6a, and the list of 6b, if the client has listed before
+    6c, 6d, and whether the list of 6b missed an id; if it did, 6b to 6d are done again
+    both of 6g
+The list of 6b comes before 6c, as others commit between the two.
 
 What carries out a decision, and abort(), are in decisions.py, as others do that as well.
 A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers

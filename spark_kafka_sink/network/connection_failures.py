@@ -65,7 +65,7 @@ class ConnectionFailures:
         if self._no_broker_accepts():
             self._metadata.report_fatal_error(error)
 
-    def refusal(self, node_id: int) -> AuthenticationError | None:
+    def login_refusal(self, node_id: int) -> AuthenticationError | None:
         """The error with which everything that waits for this node fails; None if nothing has to fail.
 
         An error stays until the next attempt to connect begins, and at least until the next poll: with reconnect.backoff.ms=0

@@ -155,9 +155,9 @@ class NetworkClient:
         connection = self._connections.get(node_id)
         return connection is not None and connection.is_disconnected
 
-    def refusal(self, node_id: int) -> AuthenticationError | None:
+    def login_refusal(self, node_id: int) -> AuthenticationError | None:
         """The error with which everything for this node fails: authentication failed twice in a row, or no broker accepts us."""
-        return self._failures.refusal(node_id)
+        return self._failures.login_refusal(node_id)
 
     def refusal_by_all(self) -> AuthenticationError | None:
         """The error with which everything that any broker could do fails: no broker accepts this client."""

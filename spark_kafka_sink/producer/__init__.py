@@ -35,7 +35,6 @@ does. Encoding a bundle needs no more memory. RecordBundle._lock, held while a r
 While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, HandOvers._lock,
 TransactionalCall._lock, OldestBatch._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. OldestBatch._lock is
 taken under 1, too. CallerSide._lock comes before TransactionalCall._lock: a call that is posted to an ended producer is settled
-at once. No thread waits while it holds a lock, except for another lock (interrupts.py).
-No thread takes Metadata's lock while it holds one of the five. No thread waits for memory while it has a reservation: a batch
-with a reservation is not drained, so its memory would never come back.
+at once. No thread takes Metadata's lock while it holds one of the five. While a thread waits it holds none of all these, and no
+reservation (record_accumulator.py); what it holds then shows only that its call goes on (Inside in interrupts.py).
 """

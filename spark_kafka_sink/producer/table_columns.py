@@ -15,7 +15,7 @@ from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError, printable_list
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.records.columns import are_header_types, is_payload, is_text
-from spark_kafka_sink.records.interleave import pieces_of
+from spark_kafka_sink.records.interleave import arrays_of
 from spark_kafka_sink.records.row_mapping import PARTS, RowMapping, nearest_column
 
 NO_TOPIC = "no topic: pass its name as in send_table(name, table), or a table with the column topic"
@@ -172,7 +172,7 @@ def _has_no_entries(kind: pa.DataType) -> bool:
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace extension types and dictionaries by the values that they stand for."""
-    return pa.chunked_array([_decode(piece) for piece in pieces_of(column)], _plain(column.type))
+    return pa.chunked_array([_decode(piece) for piece in arrays_of(column)], _plain(column.type))
 
 
 def _decode(piece: pa.Array) -> pa.Array:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.records.interleave import INT32_MAX, Payload, binary_offsets, contiguous, join_rows, pieces_of
+from spark_kafka_sink.records.interleave import INT32_MAX, Payload, arrays_of, binary_offsets, contiguous, join_rows
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 NO_TIMESTAMP = -1  # in a batch whose records have no timestamps
@@ -85,7 +85,7 @@ def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) 
     except pa.ArrowInvalid:
         runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
         slices = [column.slice(int(run[0]), len(run)) for run in runs if len(run)]
-        return pa.chunked_array([piece for each in slices for piece in pieces_of(each)], column.type)
+        return pa.chunked_array([piece for each in slices for piece in arrays_of(each)], column.type)
 
 
 def record_columns(
@@ -151,7 +151,7 @@ def binary_column(name: str, column: Column) -> Column:
 
 def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """A dictionary column as large_binary: decoded, it may be larger than int32 offsets can address."""
-    pieces = [piece.dictionary.cast(pa.large_binary()).take(piece.indices) for piece in pieces_of(column)]
+    pieces = [piece.dictionary.cast(pa.large_binary()).take(piece.indices) for piece in arrays_of(column)]
     return pa.chunked_array(pieces, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else pieces[0]
 
 
@@ -181,7 +181,7 @@ def lengths_of(payload: Column) -> Int64Column | int:
     """Bytes of each row of a binary column, NULL_LENGTH for a null; the int NULL_LENGTH for all rows when the column is None."""
     if payload is None:
         return NULL_LENGTH
-    lengths: Int64Column = np.concatenate([_NO_LENGTHS, *(np.diff(binary_offsets(piece)) for piece in pieces_of(payload))])
+    lengths: Int64Column = np.concatenate([_NO_LENGTHS, *(np.diff(binary_offsets(piece)) for piece in arrays_of(payload))])
     if payload.null_count:
         lengths[payload.is_null().to_numpy(zero_copy_only=False)] = NULL_LENGTH
     return lengths

@@ -70,7 +70,7 @@ class Payload:
         """
         views: list[NDArray[np.void]] = []
         buffers: list[pa.Buffer] = []
-        for part in (part for piece in pieces_of(column) for part in _addressable(piece)):
+        for part in (part for piece in arrays_of(column) for part in _addressable(piece)):
             as_views = _at_its_start(part).cast(pa.binary_view())
             _, views_buffer, *own = as_views.buffers()
             views.append(np.frombuffer(views_buffer, _OPAQUE_VIEW, len(part), as_views.offset * _OPAQUE_VIEW.itemsize))
@@ -169,7 +169,7 @@ def data_buffer(array: pa.Array) -> pa.Buffer:
 # PAYLOADS
 
 
-def pieces_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+def arrays_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 

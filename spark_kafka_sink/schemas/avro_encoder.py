@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.interleave import INT32_MAX, Piece, pieces_of
+from spark_kafka_sink.records.interleave import INT32_MAX, Piece, arrays_of
 from spark_kafka_sink.records.varint import Int64Column
 from spark_kafka_sink.schemas.avro.encoding import (
     BLOCK_BYTES,
@@ -31,7 +31,7 @@ from spark_kafka_sink.schemas.avro.encoding import (
 )
 
 
-class RefusedRows(NamedTuple):
+class UnencodableRows(NamedTuple):
     """Rows that cannot be encoded for one reason."""
 
     rows: Int64Column  # positions in the column, ascending
@@ -43,7 +43,7 @@ class EncodedColumn(NamedTuple):
     """`values` has a row for each of the column's: null where that is null, a tombstone, or refused."""
 
     values: pa.Array  # binary, or large_binary beyond 2 GiB
-    refused: list[RefusedRows]  # no row stands in several of them
+    refused: list[UnencodableRows]  # no row stands in several of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _joined_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
     """The chunks, neighbors joined while they are small: each costs as much as hundreds of rows."""
     waiting: list[pa.Array] = []
     rows = size = 0
-    for chunk in map(plain, pieces_of(column)):
+    for chunk in map(plain, arrays_of(column)):
         rows, size = rows + len(chunk), size + bytes_of(chunk)
         if waiting and (rows > BLOCK_ROWS or size > BLOCK_BYTES):
             yield _in_one(waiting)
@@ -108,15 +108,15 @@ def _in_one(chunks: list[pa.Array]) -> pa.Array:
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
-def _by_reason(refusals: Refusals) -> list[RefusedRows]:
+def _by_reason(refusals: Refusals) -> list[UnencodableRows]:
     """The rows of each reason, each row with the first one."""
     grouped: dict[tuple[str, str], list[Int64Column]] = {}
     for rows, path, reason in refusals.found:
         grouped.setdefault((path, reason), []).append(rows)
-    return list(each_row_once(RefusedRows(np.concatenate(rows), *of_these) for of_these, rows in grouped.items()))
+    return list(each_row_once(UnencodableRows(np.concatenate(rows), *of_these) for of_these, rows in grouped.items()))
 
 
-def each_row_once(refused: Iterable[RefusedRows]) -> Iterator[RefusedRows]:
+def each_row_once(refused: Iterable[UnencodableRows]) -> Iterator[UnencodableRows]:
     """The same rows, each with the first reason that it has."""
     seen = np.zeros(0, np.int64)
     for each in refused:
@@ -126,7 +126,7 @@ def each_row_once(refused: Iterable[RefusedRows]) -> Iterator[RefusedRows]:
             yield each._replace(rows=rows)
 
 
-def _encoded_column(encoded: EncodedRows, is_null: Mask, refused: list[RefusedRows]) -> EncodedColumn:
+def _encoded_column(encoded: EncodedRows, is_null: Mask, refused: list[UnencodableRows]) -> EncodedColumn:
     for each in refused:
         is_null[each.rows] = True
     is_large = int(encoded.offsets[-1]) > INT32_MAX

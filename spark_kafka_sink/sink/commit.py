@@ -1,4 +1,4 @@
-"""What a task reports, what the driver does with the reports, and what is in Kafka when something fails in between.
+"""What the driver does with what tasks tell it, and what is in Kafka when something fails in between.
 
 A task flushes before it returns its KafkaCommitMessage, so every row that a message counts has been acknowledged. The driver's
 commit() therefore writes nothing to Kafka: it checks that no message is missing, adds the messages up, and reports the sums.
@@ -8,12 +8,12 @@ What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
     failure                                         in the topic                    then
     a row is rejected, or not acknowledged in time  rows acknowledged before it     task retried: those rows again
     executor lost, worker killed, task cancelled    rows acknowledged before that   task retried: those rows again
-    task done, its executor lost before commit      all its rows                    nothing: the driver has its report already
+    task done, its executor lost before commit      all its rows                    nothing: the driver has its message already
     brokers die and come back while tasks write     rows acknowledged before that   retries, no duplicates: brokers detect them
     two attempts of a task (speculation)            rows of both                    nothing: the loser's rows are duplicates
     a task fails for good, or the job is cancelled  rows of all tasks so far        abort(); running tasks may write more rows
     driver dies before commit()                     all rows                        a stream re-runs the batch: all rows again
-    commit() raises: a report is missing            what the other tasks wrote      abort(), the query or write fails
+    commit() raises: a message is missing           what the other tasks wrote      abort(), the query or write fails
     driver dies after commit(), before Spark's log  all rows                        a stream re-runs the batch: all rows again
     query.stop() within a batch                     rows of all tasks so far        a restart runs the whole batch again
 
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 _IF_RUN_AGAIN = "If the write is run again, it writes these rows again (at-least-once)"
 
 
-def complete(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitMessage]:
+def require_all(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitMessage]:
     """The messages of all tasks. Raises DeliveryError when one is missing."""
     missing = sum(message is None for message in messages)
     if missing:

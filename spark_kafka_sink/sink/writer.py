@@ -109,7 +109,7 @@ class _KafkaWriter:
                 except BaseException:
                     sender.abandon()
                     raise
-                return sender.report(task, rows.waited_s, rows.schemas())
+                return sender.commit_message(task, rows.waited_s, rows.schemas())
 
     def _write_exactly_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         from spark_kafka_sink.sink.exactly_once_task import content_to_compare, open_task
@@ -124,29 +124,29 @@ class _KafkaWriter:
             with encoder_of(self.plan, sender.missing_topics, decided, only_compares=not attempt.writes) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
                 for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
-                    if attempt.takes(content_to_compare(chunk, attempt.write)):
+                    attempt.read(content_to_compare(chunk, attempt.write))
+                    if attempt.writes:
                         sender.send(chunk)
                     del chunk
             with contextlib.suppress(KafkaError):  # finish() of one of the two raises it again: a row's error says more
                 attempt.mark()
             sender.finish()
-            message = sender.report(task, rows.waited_s, rows.schemas())
-            report = attempt.finish()
-            return replace(message, exactly_once=report, seconds=elapsed_s(task.started_s))
+            message = sender.commit_message(task, rows.waited_s, rows.schemas())
+            return replace(message, exactly_once=attempt.finish(), seconds=elapsed_s(task.started_s))
 
     # On the driver. Spark hands over what write() has returned; for a stream with its batch, which the messages name too.
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
         freeze_loaded_modules()
         started_s, options = time.monotonic(), self.plan.options
-        reports = commit.complete(messages)  # type: ignore[arg-type]
+        from_all = commit.require_all(messages)  # type: ignore[arg-type]
         version = None
         if options.is_exactly_once:
             from spark_kafka_sink.sink.exactly_once_commit import commit_version
 
-            commit.require_not_aborted(reports)
-            version = commit_version(self.plan, [each.exactly_once for each in reports])
-        commit.commit(reports, options.report_path, options.on_commit, version, elapsed_s(started_s))
+            commit.require_not_aborted(from_all)
+            version = commit_version(self.plan, [each.exactly_once for each in from_all])
+        commit.commit(from_all, options.report_path, options.on_commit, version, elapsed_s(started_s))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
         if not self.plan.options.is_exactly_once:

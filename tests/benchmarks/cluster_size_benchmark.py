@@ -78,7 +78,7 @@ class InstantBrokers:
     def least_loaded_node(self, _: int) -> int | None:
         return 0
 
-    def refusal(self, _: int) -> None:
+    def login_refusal(self, _: int) -> None:
         return None
 
     def refusal_by_all(self) -> None:

@@ -64,12 +64,15 @@ class Task:
 
     def _hand_over(self) -> None:
         self._are_read = True
-        if self.rows and self.attempt.takes(self._content()):
+        if not self.rows:
+            return
+        self.attempt.read(self._content())
+        if self.attempt.writes:
             self.producer.send_columns(self._topic, value=pa.array(self.rows, pa.string()))
 
     def finish(self) -> TaskReport:
         if self.rows and not self._are_read:
-            self.attempt.takes(self._content())
+            self.attempt.read(self._content())
         report = self.attempt.finish()
         self.producer.close()
         return report

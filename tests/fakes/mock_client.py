@@ -196,14 +196,14 @@ class MockClient:
         node = self.node(node_id)
         return not node.connected and max(node.unreachable_until_ms, node.backing_off_until_ms) > self.clock.now_ms()
 
-    def refusal(self, node_id: int) -> AuthenticationError | None:
+    def login_refusal(self, node_id: int) -> AuthenticationError | None:
         if node_id in self.refusals:
             return self.refusals[node_id]
         return self.node(node_id).authentication_error if self.connection_failed(node_id) else None
 
     def refusal_by_all(self) -> AuthenticationError | None:
         assert self.metadata is not None
-        refusals = [self.refusal(node.id) for node in self.metadata.cluster().nodes]
+        refusals = [self.login_refusal(node.id) for node in self.metadata.cluster().nodes]
         return refusals[0] if all(refusals) else None
 
     def send(self, request: ClientRequest, now_ms: int) -> None:

@@ -177,7 +177,7 @@ def test_metadata_is_updated_in_poll_when_it_is_asked_for(client: MockClient, cl
 
 def test_authentication_can_fail(client: MockClient, clock: ManualClock) -> None:
     client.fail_authentication(0, AuthenticationError("no"))
-    assert isinstance(client.refusal(0), AuthenticationError)
+    assert isinstance(client.login_refusal(0), AuthenticationError)
     assert not client.ready(0, clock.now_ms())
     assert client.metadata is not None
     with pytest.raises(AuthenticationError):

@@ -328,7 +328,7 @@ class Stage(Accumulation):
             self.receive_producer_id()
 
     @property
-    def txn(self) -> IdempotentSequencer:
+    def idempotent_sequencer(self) -> IdempotentSequencer:
         assert isinstance(self.sequencer, IdempotentSequencer)
         return self.sequencer
 
@@ -338,7 +338,7 @@ class Stage(Accumulation):
             matcher=lambda request: isinstance(request.message, InitProducerIdRequest),
         )
         self.run()
-        assert self.txn.producer == (producer_id, epoch)
+        assert self.idempotent_sequencer.producer == (producer_id, epoch)
 
     def gather(self, value: bytes, *, topic: str = TOPIC, partition: int = 0) -> RecordFuture:
         """A single record."""

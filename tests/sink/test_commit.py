@@ -174,7 +174,7 @@ def test_a_missing_report_is_an_error_that_explains_the_continuous_trigger(
     messages: list[KafkaCommitMessage | None], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(DeliveryError) as raised:
-        commit.complete(messages)
+        commit.require_all(messages)
     assert str(raised.value).startswith(f"[KAFKA_MISSING_COMMIT_MESSAGE] {messages.count(None)} of 2 tasks report nothing")
     assert "trigger(continuous=…)" in str(raised.value)
     assert [record.levelname for record in caplog.records] == ["ERROR"]

@@ -58,7 +58,7 @@ def write(batches: Iterable[pa.RecordBatch], producer: FakeProducer) -> KafkaCom
         sender.send(chunk)
         del chunk
     sender.finish()
-    return sender.report(TASK, rows.waited_s)
+    return sender.commit_message(TASK, rows.waited_s)
 
 
 @pytest.fixture(autouse=True)

@@ -138,7 +138,7 @@ class TlsTransport(Transport):
         self._is_established = False
         self._has_received = False  # anything beyond the handshake
         self._rounds = 0  # of the handshake in which the client waited for the broker
-        self._piece: memoryview | None = None  # of the caller's bytes: OpenSSL has begun with it, and must get it again
+        self._unsent: memoryview | None = None  # of the caller's bytes: OpenSSL has begun with it, and must get it again
         self._failure: OSError | AuthenticationError | None = None  # for the next call: bytes before it were delivered first
         self._probe = _Probe(self._socket) if address in connector.silent else None
         connector.silent.discard(address)
@@ -216,7 +216,7 @@ class TlsTransport(Transport):
     def send(self, buffers: Sequence[Buffer]) -> int:
         assert self._tls is not None
         self._raise_failure()
-        piece = self._piece or first_bytes(buffers, PIECE_BYTES)
+        piece = self._unsent or first_bytes(buffers, PIECE_BYTES)
         written = 0
         try:
             while piece:
@@ -224,11 +224,11 @@ class TlsTransport(Transport):
                 written += size
                 piece = piece[size:]
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            self._piece = piece
+            self._unsent = piece
             return written
         except ssl.SSLError as error:
             raise self._broken(error) from error
-        self._piece = None
+        self._unsent = None
         return written
 
     def receive_into(self, buffer: memoryview) -> int | None:
@@ -265,7 +265,7 @@ class TlsTransport(Transport):
         return OSError(f"the TLS connection broke: {_reason(error).lower().replace('_', ' ')}")
 
     def close(self) -> None:
-        self._piece = None
+        self._unsent = None
         if self._tls is not None and self._is_established:
             # Announce the end; do not wait for the broker's reply: it may have closed the connection already.
             with contextlib.suppress(OSError, ValueError):

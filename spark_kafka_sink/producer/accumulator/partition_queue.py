@@ -34,8 +34,8 @@ class PartitionQueue:
         self.lock = threading.Lock()
         self._is_watched = False  # the Sender looks for batches here, or will: see PartitionQueues.filled
         self.batches: deque[ProducerBatch] = deque()
-        # Until then the Sender need not look at the batches, unless nothing lingers. For one that is not full, at its first
-        # attempt, and alone: whoever changes that sets LONG_AGO_MS.
+        # Until then the Sender need not look at the batches, unless nothing lingers. It is set while the queue holds one batch
+        # alone, which is neither full nor retried. Whoever changes that sets LONG_AGO_MS.
         self.lingers_until_ms = LONG_AGO_MS
 
     # CALLERS

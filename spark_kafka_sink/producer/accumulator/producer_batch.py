@@ -84,7 +84,7 @@ class ProducerBatch:
     memory: PoolMemory = field(default_factory=PoolMemory, init=False)  # blocks, and a charge for segments; none after a split
     surplus: PoolMemory | None = field(default=None, init=False)  # what compression has saved, until it is given back
     block_bytes: int = field(default=0, init=False)  # reserved in the blocks
-    segments: list[Segment] = field(default_factory=list, init=False)  # the pieces of the records section, in order
+    segments: list[Segment] = field(default_factory=list, init=False)  # of the records section, in order
 
     # RECORDS SECTION. One thread at a time: the caller that filled the batch, under its reservation, then the Sender.
     codec: str = field(default="none", init=False)
@@ -345,29 +345,25 @@ class ProducerBatch:
     def is_done(self) -> bool:
         return self.final_state is not None
 
-    def complete(self, base_offset: int, log_append_time_ms: int) -> bool:
-        """Acknowledge all rows. Returns false if the client has failed them before: the broker's answer came too late."""
-        if self.final_state in (FinalState.ABORTED, FinalState.FAILED):
-            return False
-        self._enter(FinalState.SUCCEEDED)
-        self._report(lambda owned: owned.owner.acknowledge(owned, base_offset, log_append_time_ms))
-        return True
+    def complete(self, base_offset: int, log_append_time_ms: int) -> None:
+        """Acknowledge all rows. Does nothing if the client has failed them before: the broker's answer came too late."""
+        if self.final_state not in (FinalState.ABORTED, FinalState.FAILED):
+            self._enter(FinalState.SUCCEEDED)
+            self._report(lambda owned: owned.owner.acknowledge(owned, base_offset, log_append_time_ms))
 
     def fail(
         self,
         error: KafkaError,
         record_errors: Mapping[int, KafkaError] | None = None,
         final_state: FinalState = FinalState.FAILED,
-    ) -> bool:
-        """Fail all rows; returns false if they were failed before.
+    ) -> None:
+        """Fail all rows. Does nothing if they were failed before.
 
         `record_errors` maps the offset deltas of the rows that the broker rejects to their errors (KIP-467).
         """
-        if self.final_state in (FinalState.ABORTED, FinalState.FAILED):
-            return False
-        self._enter(final_state)
-        self._report(lambda owned: owned.owner.fail(owned, error, record_errors or {}))
-        return True
+        if self.final_state not in (FinalState.ABORTED, FinalState.FAILED):
+            self._enter(final_state)
+            self._report(lambda owned: owned.owner.fail(owned, error, record_errors or {}))
 
     def _report(self, report: Callable[[OwnedRows], None]) -> None:
         """Call `report` for each call with rows. Logs an Exception and goes on; raises anything else (SystemExit) in the end."""

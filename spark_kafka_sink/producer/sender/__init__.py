@@ -1,1 +1,1 @@
-"""The Sender thread: its rounds, its requests, the outcomes of batches, producer id and sequence numbers. Start at sender.py."""
+"""The Sender thread: its rounds, its requests, and the outcomes of batches. Start at sender.py."""

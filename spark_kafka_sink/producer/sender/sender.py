@@ -265,7 +265,9 @@ class Sender:
         broker, go on: they may be written, and a retried Spark task would write them twice.
         Rows that are sent later make a new attempt to log in.
         """
-        refused: dict[int | None, AuthenticationError | None] = {node: self._client.refusal(node) for node in result.ready_nodes}
+        refused: dict[int | None, AuthenticationError | None] = {
+            node: self._client.login_refusal(node) for node in result.ready_nodes
+        }
         if result.unknown_leader_topics:
             refused[None] = self._client.refusal_by_all()
         for leader, error in refused.items():

@@ -78,7 +78,7 @@ class CallerSide:
                 if self._beginning:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
                 self._beginning.add(inside)
-            # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
+            # If threads wrote while the last transaction was aborted, records that they have gathered fail here, not in this one.
             self._hand_over(Method.BEGIN, deadline_ms)
             call = self._call(TransactionalCall(Method.BEGIN, self.clock), deadline_ms)
             self._is_open = True

@@ -238,7 +238,7 @@ class IdempotentSequencer(Sequencer):
         denial, self._denial = self._denial, None
         return denial
 
-    def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None:  # noqa: ARG002
+    def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None:  # noqa: ARG002
         """Why a request is not sent any more."""
         return None
 

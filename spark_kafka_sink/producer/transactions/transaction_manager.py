@@ -262,7 +262,7 @@ class TransactionManager(IdempotentSequencer):
 
     # ANSWERS OF COORDINATORS: Sender thread
 
-    def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None:
+    def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None:
         """Why a request is not sent any more: the transaction has failed meanwhile."""
         if self.fatal_error is not None:
             return self.call_error()

@@ -40,7 +40,7 @@ MIN_WAIT_MS = 50  # until a broker can be asked, however small retry.backoff.ms 
 class RequestOwner(Protocol):
     """Whose requests these are: an IdempotentSequencer."""
 
-    def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None: ...
+    def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None: ...
 
     def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None: ...
 
@@ -132,15 +132,15 @@ class TxnRequestQueue:
 
     def _settle_unsent(self, request: TxnRequestHandler, all_settled: bool) -> bool:
         """Settle the first request of the queue, if it is of no use any more, or ends a transaction that brokers do not know."""
-        refusal = self._owner.refusal_of(request)
-        if refusal is None:
+        reason = self._owner.why_not_sent(request)
+        if reason is None:
             if not isinstance(request, EndTxnHandler) or not all_settled or request.transaction.must_be_ended:
                 return False
             logger.debug("= %r is not sent: nothing was written", request)
         heapq.heappop(self._queue)
-        if refusal is None and isinstance(request, EndTxnHandler):
+        if reason is None and isinstance(request, EndTxnHandler):
             request.ended(None)
-        request.settle(refusal)
+        request.settle(reason)
         return True
 
     def _node_for(self, request: TxnRequestHandler, now_ms: int) -> int | None:

@@ -4,8 +4,8 @@ Spark counts a worker as idle while it neither reads rows nor writes to Spark. A
 and sockets hold some MB of rows that Spark has delivered and the task has not read. So a worker looks idle while its task sends
 one Arrow batch, and from the moment when Spark has delivered the last row until the task ends. A writer cannot prevent that:
 its result is its only way to write to Spark.
-Law: a task whose rates need longer than the timeout allows fails before it has sent a row. Otherwise Spark would kill it after
-it had written its first rows, and each retry would write them again.
+Law: a task whose rates need longer than the timeout allows fails, before its first row if the rows that sockets may hold show it.
+Otherwise Spark would kill it after it had written its first rows, and each retry would write them again.
 """
 
 from __future__ import annotations

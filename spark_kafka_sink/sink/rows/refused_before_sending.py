@@ -89,7 +89,7 @@ class RefusedBeforeSending:
         return self._remove(chunk, refused)
 
     def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
-        """The rows whose topics and partitions may exist. The others are skipped or dead-lettered.
+        """The rows that are not too large, and whose topics and partitions may exist. The others are skipped or dead-lettered.
 
         Raises an error if a row must fail the task.
         """

@@ -1,6 +1,7 @@
 """Finds the rows of a chunk that can never be written as they are, with one expression per column.
 
-Called only after the producer has refused a chunk, so that good rows cost nothing. The checks are the producer's own, in its
+Good rows cost nothing: a chunk is looked at after the producer has refused it, or beforehand once topics or partitions of the
+task turned out to be unknown, or where the producer takes rows of any size. The checks are the producer's own, in its
 order; each row counts for the first check that it fails. row_outcomes.py decides what happens to the rows.
 """
 

@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once.writes import ReplayError
 from spark_kafka_sink.records.columns import take_rows, texts
 from spark_kafka_sink.records.interleave import contiguous
-from spark_kafka_sink.schemas.avro_encoder import EncodedColumn, RefusedRows, each_row_once
+from spark_kafka_sink.schemas.avro_encoder import EncodedColumn, UnencodableRows, each_row_once
 from spark_kafka_sink.sink.rows.chunk import Chunk, PerRow, UnencodedRows
 from spark_kafka_sink.sink.rows.json_rows import json_texts
 
@@ -126,7 +126,7 @@ class _PartEncoder:
     def _encoded(self, form: ColumnFormat, column: Any) -> EncodedColumn:
         self.uses.add(form.use)
         values, refused = form.encode(column)
-        named = [RefusedRows(rows, self._path(field), f"{reason} ({form.use})") for rows, field, reason in refused]
+        named = [UnencodableRows(rows, self._path(field), f"{reason} ({form.use})") for rows, field, reason in refused]
         return EncodedColumn(values, named)
 
     def _path(self, field: str) -> str:
@@ -135,7 +135,7 @@ class _PartEncoder:
     def _by_topic(self, column: pa.Array, topic: pa.Array) -> EncodedColumn:
         """Each topic's rows with its schema, in the order of the rows again."""
         pieces: list[pa.Array] = []
-        refused: list[RefusedRows] = []
+        refused: list[UnencodableRows] = []
         groups = list(_rows_of_topics(topic))
         new = [name for name, _ in groups if name is not None and name not in self._of_topics]
         missing = self.missing_topics(new) if new else ()

@@ -95,7 +95,7 @@ class RowSender:
         self.rows = 0
         self.acknowledged = 0
 
-    def report(self, task: Task, waited_s: float, schemas: tuple[SchemaUse, ...] = ()) -> KafkaCommitMessage:
+    def commit_message(self, task: Task, waited_s: float, schemas: tuple[SchemaUse, ...] = ()) -> KafkaCommitMessage:
         """Make the task's message, after finish(). `waited_s`: for Spark's rows. `schemas`: that the rows were encoded with."""
         metrics = self._producer.metrics(since_start=True)
         held_back_s = 0.0 if self.throttle is None else self.throttle.waited_ms / 1000
@@ -209,7 +209,7 @@ class RowSender:
                 self._settle(self._pending.popleft())  # its rows may have to be sent again, so they cannot be dropped
 
     def _raise_failure(self) -> None:
-        """If a delivery that must not fail has failed. Of several: one that does not only follow from another."""
+        """Raise the error of a delivery that must not fail, if there is one; rather a cause than a consequence."""
         if not self._no_delivery_may_fail:
             return
         failed = [(sent, sent.delivery.error) for sent in self._pending if sent.delivery.error is not None]

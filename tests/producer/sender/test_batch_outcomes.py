@@ -276,7 +276,7 @@ def test_a_fatal_answer_fails_everything_queued_and_in_flight(error: ErrorCode) 
     deliveries.append(stage.append(b"3", partition=1))
     stage.run(2)
     assert [delivery.failed for delivery in deliveries] == [1, 1, 1]
-    assert stage.txn.fatal_error is deliveries[2].error
+    assert stage.idempotent_sequencer.fatal_error is deliveries[2].error
     stage.succeed(request=second, partition=1)  # too late for its rows, in time for its memory
     assert stage.is_whole
     assert len(stage.sent) == 2
@@ -326,7 +326,7 @@ def test_a_produce_request_in_no_common_version_is_fatal() -> None:
     delivery = stage.send(b"1")
     stage.run()
     assert delivery.failed == 1
-    assert stage.txn.state is TxnState.FATAL_ERROR
+    assert stage.idempotent_sequencer.state is TxnState.FATAL_ERROR
 
 
 def test_an_unsupported_message_format_is_not_fatal() -> None:
@@ -334,7 +334,7 @@ def test_an_unsupported_message_format_is_not_fatal() -> None:
     first = stage.send(b"1")
     stage.reject(Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     assert first.failed == 1
-    assert stage.txn.fatal_error is None
+    assert stage.idempotent_sequencer.fatal_error is None
 
 
 def test_rows_written_while_the_producer_becomes_fatal_are_collected() -> None:
@@ -342,7 +342,7 @@ def test_rows_written_while_the_producer_becomes_fatal_are_collected() -> None:
     stage = idempotent()
     writing = OpenAppend(stage, b"1")
     error = KafkaError("fatal")
-    stage.txn.become_fatal(error)
+    stage.idempotent_sequencer.become_fatal(error)
     stage.run()
     assert writing.delivery.error is error
     writing.fill()
@@ -360,12 +360,12 @@ def test_an_id_that_arrives_after_a_fatal_error_changes_nothing() -> None:
     first, second = stage.in_flight
     stage.reject(Errors.INVALID_RECORD, request=first, partition=0)
     stage.run()
-    assert stage.txn.state is TxnState.INITIALIZING
+    assert stage.idempotent_sequencer.state is TxnState.INITIALIZING
     stage.reject(Errors.PRODUCER_FENCED, request=second, partition=1)
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
     stage.run()
-    assert stage.txn.state.value == "fatal error"
-    assert not stage.txn.has_producer_id
+    assert stage.idempotent_sequencer.state.value == "fatal error"
+    assert not stage.idempotent_sequencer.has_producer_id
 
 
 def test_the_error_of_a_record_that_the_topic_does_not_take_has_the_limit_to_raise() -> None:

@@ -267,7 +267,7 @@ def test_forced_close_while_a_new_producer_id_is_awaited_fails_the_rows() -> Non
 def test_close_after_a_fatal_error_ends_at_once() -> None:
     stage = idempotent()
     delivery = stage.append(b"1")
-    stage.txn.become_fatal(KafkaError("fatal"))
+    stage.idempotent_sequencer.become_fatal(KafkaError("fatal"))
     stage.sender.initiate_close()
     run_thread(stage)
     assert delivery.failed == 1
@@ -292,7 +292,7 @@ def test_rows_fail_even_if_the_connections_cannot_be_closed() -> None:
 def test_the_sender_sleeps_after_a_fatal_error_whatever_the_back_off_is() -> None:
     """With retry.backoff.ms=0 it made 16,600 rounds/s, until the producer was closed."""
     stage = idempotent(retry_backoff_ms=0, retry_backoff_max_ms=0)
-    stage.txn.become_fatal(KafkaError("fatal"))
+    stage.idempotent_sequencer.become_fatal(KafkaError("fatal"))
     stage.client.poll_timeouts_ms.clear()
     stage.run(3)
     assert stage.client.poll_timeouts_ms == [MIN_ROUND_MS] * 3
@@ -425,7 +425,7 @@ def test_gathered_records_fail_with_a_fatal_error() -> None:
     stage = idempotent(linger_ms=60_000)
     future = stage.gather(b"a")
     error = KafkaError("fatal")
-    stage.txn.become_fatal(error)
+    stage.idempotent_sequencer.become_fatal(error)
     stage.run()
     assert future.exception(0) is error
 

@@ -243,7 +243,7 @@ def test_a_new_epoch_waits_for_the_answers_of_batches_in_flight() -> None:
     scene.brokers.answer(0, Fate.REJECT_FOR_GOOD)
     assert first.failed == 1
     scene.stage.run(2)
-    assert scene.stage.txn.producer.epoch == 0
+    assert scene.stage.idempotent_sequencer.producer.epoch == 0
     assert scene.stage.in_flight == [of_second]
     scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL)
     scene.settle()
@@ -331,7 +331,7 @@ def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str)
     elif ending == "aborted":
         stage.client.fail_authentication(0, AuthenticationError("who are you?"))
     else:
-        stage.txn.become_fatal(KafkaError("fatal"))
+        stage.idempotent_sequencer.become_fatal(KafkaError("fatal"))
     stage.sender.run()
     assert [owner.called_back for owner in owners] == [1, 1]
     assert [delivery.failed for delivery in others] == [1, 1]
@@ -460,7 +460,7 @@ def run_to_the_end(stage: Stage) -> None:
         ("accumulator", "expired_batches"),
         ("metadata", "cluster"),
         ("metrics", "request_sent"),
-        ("txn", "prepare_drain"),
+        ("idempotent_sequencer", "prepare_drain"),
         ("sender._produce", "_request"),
     ],
 )
@@ -499,13 +499,13 @@ def test_a_request_for_the_producer_id_that_fails_is_made_again() -> None:
 def test_a_producer_id_that_has_come_is_not_asked_for_again_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was asked for without end, and each answer changed the id of batches that were in flight."""
     stage = Stage(enable_idempotence=True, has_producer_id=False)
-    received = stage.txn.identity_received
+    received = stage.idempotent_sequencer.identity_received
 
     def fails_behind(identity: ProducerIdAndEpoch) -> None:
         received(identity)
         raise MemoryError
 
-    monkeypatch.setattr(stage.txn, "identity_received", fails_behind)
+    monkeypatch.setattr(stage.idempotent_sequencer, "identity_received", fails_behind)
     delivery = stage.send(b"a")
     stage.client.respond(InitProducerIdResponse(producer_id=5, producer_epoch=0))
     for _ in range(3):
@@ -522,7 +522,7 @@ def test_a_producer_id_that_has_come_is_not_asked_for_again_after_a_fault(monkey
         ("sender._produce", "_learn_leaders"),
         ("sender._outcomes", "_apply"),
         ("sender._outcomes", "_succeed"),
-        ("txn", "batch_completed"),
+        ("idempotent_sequencer", "batch_completed"),
         ("metrics", "request_answered"),
     ],
 )
@@ -569,8 +569,8 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
 @pytest.mark.parametrize(
     ("part", "method"),
     [
-        ("txn", "must_stop_draining"),
-        ("txn", "assign_sequence"),
+        ("idempotent_sequencer", "must_stop_draining"),
+        ("idempotent_sequencer", "assign_sequence"),
         ("sender._outcomes", "_mute"),
         ("sender._outcomes", "drained"),
         ("sender._expiry", "next_delay_ms"),
@@ -592,7 +592,11 @@ def test_batches_that_were_taken_out_of_their_queues_are_sent_whatever_fails_the
 
 @pytest.mark.parametrize(
     ("part", "method", "call"),
-    [("txn", "replace_in_flight", 0), ("accumulator.queues", "put_back", 0), ("accumulator.queues", "put_back", 1)],
+    [
+        ("idempotent_sequencer", "replace_in_flight", 0),
+        ("accumulator.queues", "put_back", 0),
+        ("accumulator.queues", "put_back", 1),
+    ],
 )
 def test_smaller_batches_that_cannot_be_queued_fail(part: str, method: str, call: int) -> None:
     """The batch counted as done, and the smaller ones were in no queue: nobody settled the rows, and flush() waited in vain."""

@@ -39,7 +39,7 @@ def test_several_batches_of_a_partition_are_in_flight_at_a_time() -> None:
     stage = known()
     deliveries = [stage.send(b"%d" % row) for row in range(3)]
     assert len(stage.in_flight) == 3
-    entry = stage.txn.sequences[tp()]
+    entry = stage.idempotent_sequencer.sequences[tp()]
     assert (entry.next_sequence, entry.last_acked_sequence) == (4, 0)
     for offset in range(3):
         stage.succeed(offset)
@@ -100,13 +100,13 @@ def test_a_later_batch_may_succeed_while_an_earlier_one_is_retried() -> None:
     stage.reject(Errors.REQUEST_TIMED_OUT, request=requests[0])
     stage.succeed(1, request=requests[1])
     assert (first.done(), second.acknowledged) == (False, 1)
-    assert stage.txn.sequences[tp()].last_acked_sequence == 2
+    assert stage.idempotent_sequencer.sequences[tp()].last_acked_sequence == 2
     stage.back_off()
     stage.run()
     assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
     stage.reject(Errors.DUPLICATE_SEQUENCE_NUMBER)
     assert first.result(0).offsets[tp()].first == -1
-    assert stage.txn.sequences[tp()].last_acked_sequence == 2  # does not go back
+    assert stage.idempotent_sequencer.sequences[tp()].last_acked_sequence == 2  # does not go back
     assert stage.is_whole
 
 
@@ -151,7 +151,7 @@ def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
     stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
-    assert stage.txn.producer.epoch == 0  # a gap is expected while the first one is out: no new epoch
+    assert stage.idempotent_sequencer.producer.epoch == 0  # a gap is expected while the first one is out: no new epoch
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[0])
     stage.back_off()
     stage.run()
@@ -275,7 +275,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     stage.back_off()
     stage.run()
-    assert stage.txn.state is TxnState.INITIALIZING
+    assert stage.idempotent_sequencer.state is TxnState.INITIALIZING
     assert len(stage.sent) == 2  # nothing is sent without an id
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
     stage.run(2)
@@ -389,7 +389,7 @@ def test_batches_behind_a_forgotten_one_follow_it_into_the_new_epoch_in_order() 
         stage.run(2)
         assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"%d" % row], (PRODUCER_ID, 1, row - 2))
         stage.succeed(offset)
-    assert stage.txn.producer.epoch == 1
+    assert stage.idempotent_sequencer.producer.epoch == 1
 
 
 # UNRESOLVED SEQUENCES
@@ -402,7 +402,7 @@ def test_rows_that_expire_without_having_been_sent_leave_no_gap() -> None:
     stage.clock.advance(1000)
     stage.run()
     assert delivery.failed == 1
-    assert tp() not in stage.txn.unresolved
+    assert tp() not in stage.idempotent_sequencer.unresolved
     stage.clock.advance(1000)
     stage.send(b"2")
     assert identities(stage) == [(PRODUCER_ID, 0, 0)]
@@ -418,14 +418,14 @@ def test_an_expired_batch_leaves_no_gap_if_a_later_one_succeeds() -> None:
     stage.clock.advance(400)
     stage.run()
     assert first.failed == 1
-    assert tp() in stage.txn.unresolved
+    assert tp() in stage.idempotent_sequencer.unresolved
     stage.append(b"3")
     stage.run()
     assert values(stage) == [[b"1"], [b"2"]]  # nobody knows yet which number comes next
     stage.succeed(1, request=requests[1])
     assert second.acknowledged == 1
     stage.run()
-    assert tp() not in stage.txn.unresolved
+    assert tp() not in stage.idempotent_sequencer.unresolved
     assert identities(stage)[-1] == (PRODUCER_ID, 0, 3)
 
 
@@ -444,7 +444,7 @@ def test_an_expired_batch_and_a_rejected_one_behind_it_start_a_new_epoch() -> No
     assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
     stage.succeed()
     assert second.acknowledged == 1
-    assert tp() not in stage.txn.unresolved
+    assert tp() not in stage.idempotent_sequencer.unresolved
 
 
 def test_when_all_batches_that_were_sent_expire_the_next_one_starts_a_new_epoch() -> None:
@@ -453,7 +453,7 @@ def test_when_all_batches_that_were_sent_expire_the_next_one_starts_a_new_epoch(
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER)
     stage.clock.advance(1000)
     stage.run(2)
-    assert stage.txn.producer.epoch == 1
+    assert stage.idempotent_sequencer.producer.epoch == 1
     stage.send(b"2")
     assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
 
@@ -466,7 +466,7 @@ def test_a_batch_that_expires_in_flight_leaves_a_gap_of_unknown_fate_too() -> No
     stage.send(b"2")
     assert identities(stage)[-1] == (PRODUCER_ID, 1, 0)
     stage.succeed(0)  # of the first one, far too late: it says nothing about the new epoch
-    assert stage.txn.sequences[tp()].last_acked_sequence == -1
+    assert stage.idempotent_sequencer.sequences[tp()].last_acked_sequence == -1
     stage.succeed(1)
-    assert stage.txn.sequences[tp()].last_acked_sequence == 0
+    assert stage.idempotent_sequencer.sequences[tp()].last_acked_sequence == 0
     assert stage.is_whole

@@ -80,7 +80,7 @@ class Sending(RowSender):
         return self.dead_lettered_by_reason.total()
 
     def written(self) -> tuple[WrittenRange, ...]:
-        return self.report(Task(), 0.0).written
+        return self.commit_message(Task(), 0.0).written
 
 
 def sender(producer: FakeProducer, rules: dict[str, Any], **options: object) -> Sending:
