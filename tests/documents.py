@@ -46,7 +46,7 @@ def _table_of_crashes(first_words: str) -> str:
     source = (ROOT / "spark_kafka_sink" / "sink" / "commit.py").read_text(encoding="utf-8")
     paragraphs = source.split('"""')[1].split("\n\n")
     table = next(paragraph for paragraph in paragraphs if paragraph.lstrip().startswith(first_words))
-    return f"```text\n{textwrap.dedent(table)}\n```"
+    return f"```text\n{textwrap.dedent(table).rstrip()}\n```"
 
 
 def speed() -> str:

@@ -18,7 +18,7 @@ from spark_kafka_sink.exactly_once.fencing import fence_all, list_unfinished
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Decision, LedgerError, State, is_in_kafka
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, TaskTransaction
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime, TaskTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaErr
         return error
 
 
-def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId]) -> set[TaskId]:
+def decided_or_unreadable(client: TransactionClient, names: Names, tasks: Sequence[TaskId]) -> set[TaskId]:
     """Find those of these unfinished ids that are left alone.
 
     Their owner has decided to commit the transaction, or the owner's decision cannot be read. Raises KafkaError.
@@ -160,7 +160,7 @@ def roll_forward(ledger: Ledger) -> Decision | None:
     return decision
 
 
-def abort(client: TransactionClient, names: Names, marker_topic: str, now: Planned) -> int:
+def abort(client: TransactionClient, names: Names, marker_topic: str, now: DriverTime) -> int:
     """Give up all writes of this prefix that this machine has planned until now: none of their transactions can be committed from
     here on, unless its version is decided.
 
@@ -174,5 +174,5 @@ def abort(client: TransactionClient, names: Names, marker_topic: str, now: Plann
     """
     Ledger(client, names, "", marker_topic).record_abort(now)
     unfinished = [each.task for each in list_unfinished(client, names) or ()]
-    decided = decided_of(client, names, unfinished)
+    decided = decided_or_unreadable(client, names, unfinished)
     return fence_all(client, names, [task for task in unfinished if task not in decided])

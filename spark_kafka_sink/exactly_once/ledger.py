@@ -31,7 +31,7 @@ from spark_kafka_sink.exactly_once.ledger_records import (
     unpack_entries,
 )
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Ledger:
 
     # WHAT A TASK READS AND WRITES
 
-    def look(self, planned: Planned, partition: int) -> Seen:
+    def look(self, planned: DriverTime, partition: int) -> Seen:
         """What a task has to know before it writes this Spark partition, read at once. Raises as `decision` does."""
         groups = (self.names.decision_group(self.owner), self.names.aborted_group, self.marker_group(partition))
         records = self._read(groups)
@@ -159,13 +159,13 @@ class Ledger:
         return self._read_question([*groups, *markers]).then(read)
 
     def record_width(self, partitions: int) -> None:
-        """No fewer are on record from here on: a smaller number, which another driver records later, has another group."""
+        """The owner has had at least so many partitions. Each power of two has a group, so no smaller number hides a larger."""
         number = (partitions - 1).bit_length()
         self._write(self.names.width_group(self.owner, number), 2**number, "")
 
-    def record_abort(self, planned: Planned) -> None:
-        """What was planned before, on this machine, is aborted."""
-        self._write(self.names.aborted_group, planned.time_ms, planned.host)
+    def record_abort(self, now: DriverTime) -> None:
+        """What was planned before `now`, on the same machine, is aborted."""
+        self._write(self.names.aborted_group, now.time_ms, now.host)
 
     # GROUPS
 

@@ -37,10 +37,10 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, SchemaIds, TaskTransaction
 
 METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
-MAX_OVERFLOW_GROUPS = 10_000  # of a decision: 40 MB, enough for MAX_TASKS
+MAX_OVERFLOW_GROUPS = 10_000  # for one decision: 40 MB, enough for MAX_TASKS
 MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
 WIDTHS = range(MAX_TASKS.bit_length() + 1)  # powers of two
-EARLIER_VERSIONS = 10  # of which a decision remembers the content
+EARLIER_VERSIONS = 10  # a decision remembers the content of so many
 MAX_NUMBER = 2**63 - 1
 
 

@@ -3,8 +3,8 @@
     P-owner-partition-attempt       transactional id of a task attempt
     P-owner-partition-marker        group of the markers of one Spark partition
     P-owner-decision                group of the owner's decision
-    P-owner-number-overflow         overflow groups: of what a decision is too long for
-    P-owner-number-width            groups of how many partitions a version has had
+    P-owner-number-overflow         groups for the part of a decision that does not fit into one offset
+    P-owner-number-width            groups that say how many partitions a version has had
     P-owner-heartbeat               group of the heartbeats of the owner's tasks, see heartbeat.py
     P-aborted                       group of the record that writes were aborted
     P-check                         transactional id of `pykafka-sink check --write`; no task has it, as it ends in no number
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 PARTS_AFTER_PREFIX = 3
-_MOST_DIGITS = 19  # of a partition or an attempt, whatever of Spark's numbers stands there
+_MOST_DIGITS = 19  # of the longest partition or attempt that is read
 
 
 class TaskId(NamedTuple):

@@ -9,12 +9,12 @@
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If it has timed out, its rows are written again
               4 look at the marker
-    read()    5 write the rows and the marker in one transaction: begin it before the first row,
-    mark()      send the marker behind the rows,
-    finish()    wait until all is acknowledged, and leave the transaction open
+    rows_came() 5 write the rows and the marker in one transaction: begin it before the first row,
+    mark()        send the marker behind the rows,
+    finish()      wait until all is acknowledged, and leave the transaction open
 
-The driver ends what others have left open. The order matters: protocol_model.py, beside the tests, finds a lost or doubled row
-for each step that is left out or moved.
+The driver ends what others have left open, in steps 6 (version_commit.py) and 7 (decisions.py). The order matters:
+protocol_model.py, beside the tests, finds a lost or doubled row for each step that is left out or moved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_kafka_sink.exactly_once.writes import (
     NO_SCHEMAS,
     WHY_OTHER_ROWS,
     Content,
-    Planned,
+    DriverTime,
     ReplayError,
     Result,
     SchemaIds,
@@ -68,7 +68,7 @@ class TaskAttempt:
     producer: KafkaProducer  # takes the transactional id of this attempt; the caller closes it after finish()
     names: Names
     write: WriteId
-    planned: Planned
+    planned: DriverTime
     partition: int  # Spark's numbers: this and the next one
     attempt: int
     marker_topic: str  # see Ledger
@@ -97,15 +97,15 @@ class TaskAttempt:
             WriteAbortedError: the driver has given this write up.
             KafkaError: from the producer or the client.
         """
-        found = self._look_and_settle(schemas)  # step 0
+        found = self._look_and_commit(schemas)  # step 0
         if not found.is_decided:
             task = TaskId(self.write.owner, self.partition, self.attempt)
             self.producer.init_transactions(self.names.transactional_id(task))  # step 1
-            found = self._look_and_settle(schemas)  # steps 2 to 4
+            found = self._look_and_commit(schemas)  # steps 2 to 4
         self._is_decided, self._marker, self.schemas = found
         self._content = Content(schemas=self.schemas)
 
-    def _look_and_settle(self, schemas: SchemaIds) -> _Found:
+    def _look_and_commit(self, schemas: SchemaIds) -> _Found:
         """Take steps 2 and 3, and read the marker for step 4. `schemas`: of the plan."""
         version = self.write.version
         decision, is_aborted, marker = self._ledger.look(self.planned, self.partition)
@@ -139,7 +139,7 @@ class TaskAttempt:
             return True  # the driver finds out, and the next run writes what is missing
         return found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity))
 
-    def read(self, content: Content) -> None:
+    def rows_came(self, content: Content) -> None:
         """Rows were read. Begins the transaction before the first one that is to be written: see `writes`."""
         self._content = total([self._content, content])
         if self.writes:

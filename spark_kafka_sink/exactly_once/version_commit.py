@@ -1,4 +1,5 @@
-"""What the driver does once all tasks have reported: check, decide, commit the tasks' transactions.
+"""What the driver does once all tasks have reported: check, decide, commit the tasks' transactions. Steps 0 to 5 are the tasks'
+(task_attempt.py).
 
     commit()  6a  read the decision again. If it is of this version, carry it out instead of making another; if it is of an
                   earlier version, carry it out first. If part of the decided rows was lost and this run's tasks have written them
@@ -45,7 +46,7 @@ from spark_kafka_sink.exactly_once.decisions import (
     TIMEOUT_OPTION,
     WRITTEN_BY_THE_NEXT_RUN,
     commit_decided,
-    decided_of,
+    decided_or_unreadable,
     fail_incomplete,
 )
 from spark_kafka_sink.exactly_once.fencing import (
@@ -171,7 +172,7 @@ class VersionCommit:
         if before is not None and before.version < self._write.version:
             if before.state is State.DECIDED:
                 early_list = None  # it contains the transactions that end now, so it is out of date
-            before = self._settle_earlier(before)
+            before = self._carry_out_earlier(before)
         decision = self._decide(before, early_list)
         self._commit_all(decision)
         self._record_and_fence_late(decision.now(State.CARRIED_OUT))
@@ -187,7 +188,7 @@ class VersionCommit:
         self._ledger.write_decision(incomplete)
         return self._commit_own(incomplete)
 
-    def _settle_earlier(self, decision: Decision) -> Decision:
+    def _carry_out_earlier(self, decision: Decision) -> Decision:
         """Carry out a version that its driver did not finish and nobody repeated. Returns what has become of it."""
         if decision.state is State.DECIDED:
             lost = self._end_decided(decision)
@@ -273,7 +274,7 @@ class VersionCommit:
         """Fence all but `kept`, and but what other owners have decided. They are dead: a prefix is for one query at a time."""
         tasks = [each.task for each in found if each.task not in kept]
         others = [task for task in tasks if task.owner != self._write.owner]
-        decided = decided_of(self.client, self.names, others)
+        decided = decided_or_unreadable(self.client, self.names, others)
         self._fenced += fence_all(self.client, self.names, [task for task in tasks if task not in decided])
 
     def _fence_others(self, before: Decision | None) -> None:

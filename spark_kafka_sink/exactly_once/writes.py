@@ -60,8 +60,8 @@ class WriteId(NamedTuple):
     version: int  # at least 0
 
 
-class Planned(NamedTuple):
-    """When and where a write was planned: abort() stops all writes of its driver that were planned before.
+class DriverTime(NamedTuple):
+    """A time on the machine of a driver: of the planning of a write, or of abort(), which stops what was planned before.
 
     The processes of a driver that plan, commit and abort share nothing but the machine and its clock.
     """
@@ -70,7 +70,7 @@ class Planned(NamedTuple):
     time_ms: int  # since 1970-01-01 UTC
 
     @classmethod
-    def now(cls) -> Planned:
+    def now(cls) -> DriverTime:
         return cls(printable(socket.gethostname())[:_HOST_CHARACTERS] or "?", Clock().wall_ms())
 
 

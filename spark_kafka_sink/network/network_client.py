@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_LEARNT_NODES = 1000  # that metadata does not list; more than a cluster has
+MAX_LEARNT_NODES = 1000  # nodes that answers have named and metadata does not list; more than a cluster has
 
 
 class NetworkClient:

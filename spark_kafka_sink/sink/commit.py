@@ -40,7 +40,7 @@ again with the same names (checkpoint, or transactionalIdPrefix with txnAppId an
     other rows than before, no decision yet         open transactions     nothing        writes the new rows
     other rows than before, all committed           carried out           the first      fails, writes nothing
     an earlier driver goes on beside its successor  transactions of both  nothing twice  one of the two fails
-    … which is at the next version already          one of the decisions  maybe a part   cannot tell: see With two drivers at once
+    … which is at the next version already          one of the decisions  maybe a part   cannot tell (two drivers at once)
 """
 
 from __future__ import annotations

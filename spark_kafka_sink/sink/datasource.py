@@ -18,7 +18,7 @@ from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, SchemaError
-from spark_kafka_sink.exactly_once.writes import Planned
+from spark_kafka_sink.exactly_once.writes import DriverTime
 from spark_kafka_sink.sink import topic_check
 from spark_kafka_sink.sink.commit import find_function
 from spark_kafka_sink.sink.rows.spark_columns import find_columns
@@ -113,7 +113,7 @@ class KafkaDataSource(DataSource):
             raise SchemaError(join_problems(schema_problems))
         if schema_problems:
             raise ConfigError(join_problems([*environment_problems, *schema_problems]))
-        return WritePlan(mapping, options, is_stream, Planned.now(), formats), environment_problems
+        return WritePlan(mapping, options, is_stream, DriverTime.now(), formats), environment_problems
 
 
 # What a format of keys or values needs is imported where there is one.

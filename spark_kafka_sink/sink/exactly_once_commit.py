@@ -10,7 +10,7 @@ from spark_kafka_sink.config.sink_options import KEEP_FIRST
 from spark_kafka_sink.errors import DeliveryError, KafkaError
 from spark_kafka_sink.exactly_once.decisions import TIMEOUT_OPTION, abort
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
-from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
+from spark_kafka_sink.exactly_once.writes import DriverTime, TaskReport, WriteId
 from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.worker_cache import CLIENTS
@@ -49,7 +49,7 @@ def abort_version(plan: WritePlan) -> None:
     """Give the write up: rows that it has written are not seen, unless it is decided. Never raises KafkaError."""
     try:
         with TransactionClient(with_shipped_files(plan.options.producer.to_mapping())) as client:
-            fenced = abort(client, plan.names, plan.marker_topic, Planned.now())
+            fenced = abort(client, plan.names, plan.marker_topic, DriverTime.now())
     except KafkaError as error:
         logger.warning(
             "! transactions of transactionalIdPrefix=%s that may be open could not be aborted: %s. The next run does that, or"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.names import Names, escaped
-from spark_kafka_sink.exactly_once.writes import Planned, WriteId
+from spark_kafka_sink.exactly_once.writes import DriverTime, WriteId
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
 
@@ -37,7 +37,7 @@ class WritePlan:
     mapping: RowMapping
     options: SinkOptions = field(repr=False)  # checked ones; their secrets are wrapped
     is_stream: bool  # planned by streamWriter. foreachBatch is a series of batch writes
-    planned: Planned
+    planned: DriverTime
     formats: tuple[PlannedFormat, ...] = ()  # of keys and values that are encoded or framed
 
     # WITH EXACTLY-ONCE

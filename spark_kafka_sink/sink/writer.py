@@ -73,7 +73,7 @@ class _KafkaWriter:
         try:
             if self.plan.options.is_exactly_once:
                 return self._write_exactly_once(iterator)
-            return self._write_at_least_once(iterator)
+            return self._write_without_transaction(iterator)
         except WriteAbortedError as error:
             logger.info("= %s: %s", Task.current(), error)
             return _found_abort(Task.current())
@@ -87,7 +87,7 @@ class _KafkaWriter:
     # The two methods below import what only a task needs: the driver, which plans every batch, does without. What they import is
     # frozen with the rest.
 
-    def _write_at_least_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
+    def _write_without_transaction(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         from spark_kafka_sink.sink.broker_contact import await_brokers
         from spark_kafka_sink.sink.rows.dead_letters import larger_producer
         from spark_kafka_sink.sink.rows.gathering import SparkRows
@@ -120,11 +120,11 @@ class _KafkaWriter:
         task = Task.current()
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
-            decided = attempt.schemas.by_part()
-            with encoder_of(self.plan, sender.missing_topics, decided, only_compares=not attempt.writes) as encoder:
+            schema_ids = attempt.schemas.by_part()
+            with encoder_of(self.plan, sender.missing_topics, schema_ids, only_compares=not attempt.writes) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
                 for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
-                    attempt.read(content_to_compare(chunk, attempt.write))
+                    attempt.rows_came(content_to_compare(chunk, attempt.write))
                     if attempt.writes:
                         sender.send(chunk)
                     del chunk
@@ -170,7 +170,7 @@ def _found_abort(task: Task) -> KafkaCommitMessage:
 def encoder_of(
     plan: WritePlan,
     missing_topics: Callable[[Sequence[str]], Collection[str]],
-    decided: Mapping[str, int],
+    schema_ids: Mapping[str, int],
     *,
     only_compares: bool = False,
 ) -> Iterator[RowEncoder | None]:
@@ -184,7 +184,7 @@ def encoder_of(
     with known_schemas(plan.options) as known:
         keeps_all = plan.options.on_invalid_record != FAIL_TASK
         yield RowEncoder(
-            plan.formats, known, decided, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
+            plan.formats, known, schema_ids, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
         )
 
 

@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once.decisions import abort
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
-from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, Planned, SchemaIds, TaskReport, WriteId
+from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, DriverTime, SchemaIds, TaskReport, WriteId
 from spark_kafka_sink.producer.producer import KafkaProducer
 
 QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 0, "max.block.ms": 20_000}
@@ -38,7 +38,7 @@ class Task:
         rows: Sequence[str],
         attempt: int = 0,
         timeout_ms: int = 60_000,
-        planned: Planned | None = None,
+        planned: DriverTime | None = None,
         schemas: SchemaIds | None = None,
     ) -> None:
         self._schemas = run.schemas if schemas is None else schemas
@@ -66,13 +66,13 @@ class Task:
         self._are_read = True
         if not self.rows:
             return
-        self.attempt.read(self._content())
+        self.attempt.rows_came(self._content())
         if self.attempt.writes:
             self.producer.send_columns(self._topic, value=pa.array(self.rows, pa.string()))
 
     def finish(self) -> TaskReport:
         if self.rows and not self._are_read:
-            self.attempt.read(self._content())
+            self.attempt.rows_came(self._content())
         report = self.attempt.finish()
         self.producer.close()
         return report
@@ -126,7 +126,7 @@ class Run:
         self.name = name
         self._owner = owner
         self._keeps_first = keeps_first
-        self._planned: dict[int, Planned] = {}  # by version
+        self._planned: dict[int, DriverTime] = {}  # by version
         self._tasks: list[Task] = []
         if has_listed:
             self.client.list_transactions(self.names.id_prefix)
@@ -142,13 +142,13 @@ class Run:
     def write(self, version: int) -> WriteId:
         return WriteId(self._owner, version)
 
-    def planned(self, version: int) -> Planned:
+    def planned(self, version: int) -> DriverTime:
         """The first call plans it."""
         return self._planned.setdefault(version, self._now())
 
-    def _now(self) -> Planned:
+    def _now(self) -> DriverTime:
         """Finer than milliseconds: in a test there may be several writes within one."""
-        return Planned(self.name, time.time_ns())
+        return DriverTime(self.name, time.time_ns())
 
     def task(self, version: int, partition: int, *rows: str, **how: Any) -> Task:
         """`how`: attempt, timeout_ms, planned and schemas, see Task."""

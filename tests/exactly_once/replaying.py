@@ -30,7 +30,7 @@ from spark_kafka_sink.exactly_once import ledger_records
 from spark_kafka_sink.exactly_once.ledger_records import State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed
-from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Planned, ReplayError, SchemaIds, TaskReport
+from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, DriverTime, ReplayError, SchemaIds, TaskReport
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from tests.exactly_once.driving import Run
 from tests.exactly_once.model.cases import BY_NAME
@@ -307,9 +307,9 @@ def _unanswered(error: KafkaTimeoutError, commit: Any, *others: Question[Any]) -
     return [Reply(Question((), fail), (), 0), *commit.client.ask_together(*others)]
 
 
-def _aborted(step: Step, now: Planned) -> Planned:
+def _aborted(step: Step, now: DriverTime) -> DriverTime:
     """What the model's abort() stops. A moment of the model is how many writes were planned before."""
-    return Planned(HOST, step["arguments"].get("planned", now.time_ms))
+    return DriverTime(HOST, step["arguments"].get("planned", now.time_ms))
 
 
 def _is_meant(each: str | PreparedTransaction, step: Step) -> bool:
@@ -459,7 +459,7 @@ class Replay:
 
     def _task(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:  # noqa: ARG002
         place = (known["run"], known["write"], known["version"], known["partition"])
-        planned = Planned(HOST, known["planned"])
+        planned = DriverTime(HOST, known["planned"])
         how = {"attempt": known["attempt"], "planned": planned, "schemas": self._schemas(*place[:2])}
         task = self._run(*place[:2]).task(*place[2:], *known["rows"], **how)
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import (
     CommitFailedError,
     Content,
-    Planned,
+    DriverTime,
     ReplayError,
     Result,
     TaskTransaction,
@@ -668,7 +668,7 @@ def test_a_decision_whose_overflow_was_overwritten_counts_as_not_carried_out(run
     found = ledger.decision()
     assert found is not None
     assert (found.version, found.state, found.entries) == (2, State.INCOMPLETE, ())
-    assert ledger.look(Planned("host", 0), 0) == (found, False, None)
+    assert ledger.look(DriverTime("host", 0), 0) == (found, False, None)
 
 
 def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: FakeBroker, run: Runs) -> None:

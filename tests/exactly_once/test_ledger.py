@@ -36,7 +36,7 @@ from spark_kafka_sink.exactly_once.ledger_records import (
     marker_text,
 )
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, Planned, SchemaIds, TaskTransaction
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, DriverTime, SchemaIds, TaskTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 PLACE = TopicPartition("t", 0)
@@ -469,27 +469,28 @@ def test_widths_are_powers_of_two_each_in_a_group_of_its_own(ledger: Ledger, gro
 
 
 def test_a_task_asks_once_for_all_that_it_has_to_know(ledger: Ledger, groups: Groups) -> None:
-    assert ledger.look(Planned("host", 100), 1) == Seen(None, False, None)
+    assert ledger.look(DriverTime("host", 100), 1) == Seen(None, False, None)
     assert groups.fetches == [{"P-q-decision", "P-aborted", "P-q-1-marker"}]
     ledger.write_decision(DECIDED)
     groups.put("P-q-1-marker", 7, marker_text(Content(3, 4)))
     groups.put("P-q-0-marker", 9, marker_text(Content(9, 9)))
-    ledger.record_abort(Planned("host", 101))
+    ledger.record_abort(DriverTime("host", 101))
     assert groups.kept["P-aborted"] == (101, "host")
-    assert ledger.look(Planned("host", 100), 1) == Seen(DECIDED, True, Marker(7, Content(3, 4)))
+    assert ledger.look(DriverTime("host", 100), 1) == Seen(DECIDED, True, Marker(7, Content(3, 4)))
 
 
 def test_what_a_task_cannot_read_is_an_error_that_names_the_group(ledger: Ledger, groups: Groups) -> None:
     groups.put("P-q-1-marker", 7, "")
     with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
-        ledger.look(Planned("host", 100), 1)
+        ledger.look(DriverTime("host", 100), 1)
     with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
         ledger.client.ask(ledger.all_markers_question(2))
 
 
 @pytest.mark.parametrize(
-    ("planned", "is_aborted"), [(Planned("host", 100), True), (Planned("host", 101), False), (Planned("other", 100), False)]
+    ("planned", "is_aborted"),
+    [(DriverTime("host", 100), True), (DriverTime("host", 101), False), (DriverTime("other", 100), False)],
 )
-def test_what_was_planned_before_on_this_machine_is_aborted(ledger: Ledger, planned: Planned, is_aborted: bool) -> None:
-    ledger.record_abort(Planned("host", 101))
+def test_what_was_planned_before_on_this_machine_is_aborted(ledger: Ledger, planned: DriverTime, is_aborted: bool) -> None:
+    ledger.record_abort(DriverTime("host", 101))
     assert ledger.look(planned, 0).is_aborted is is_aborted

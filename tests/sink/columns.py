@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.exactly_once.writes import Planned
+from spark_kafka_sink.exactly_once.writes import DriverTime
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.write_plan import WritePlan
@@ -38,4 +38,4 @@ def sink_options(producer: Mapping[str, object] | None = None, **given: Any) -> 
 
 
 def write_plan(mapping: RowMapping, options: SinkOptions) -> WritePlan:
-    return WritePlan(mapping, options, is_stream=False, planned=Planned("host", 0))
+    return WritePlan(mapping, options, is_stream=False, planned=DriverTime("host", 0))

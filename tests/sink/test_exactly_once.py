@@ -18,7 +18,7 @@ from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.admin.producers import FindLeaders
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import heartbeat as heartbeat_module
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, ReplayError, WriteAbortedError
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime, ReplayError, WriteAbortedError
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.txn_request_handlers import FindCoordinatorHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -253,7 +253,7 @@ def test_an_unnamed_write_of_a_driver_whose_clock_went_back_is_refused(
 ) -> None:
     """Its rows would be taken for those of an earlier write, which has the same number of rows and no fingerprint."""
     moments = iter([2_000, 1_000])
-    monkeypatch.setattr(Planned, "now", classmethod(lambda cls: cls("host", next(moments))))
+    monkeypatch.setattr(DriverTime, "now", classmethod(lambda cls: cls("host", next(moments))))
     first = batch_writer(broker)
     first.commit([run_task(monkeypatch, first, ["a"])])
     second = batch_writer(broker)
@@ -266,7 +266,7 @@ def test_what_an_unnamed_write_has_decided_is_committed_whatever_the_clock_says(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moments = iter([2_000, 500, 1_000])  # of the plan, of abort(), and of the next plan
-    monkeypatch.setattr(Planned, "now", classmethod(lambda cls: cls("host", next(moments))))
+    monkeypatch.setattr(DriverTime, "now", classmethod(lambda cls: cls("host", next(moments))))
     fail_to_commit(broker, monkeypatch)
     second = batch_writer(broker)
     with pytest.raises(CommitFailedError, match="by its driver's clock"):
@@ -279,7 +279,7 @@ def test_writes_without_a_name_have_one_transactional_id_for_each_partition(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moments = iter(range(1_000, 2_000))
-    monkeypatch.setattr(Planned, "now", classmethod(lambda cls: cls("host", next(moments))))
+    monkeypatch.setattr(DriverTime, "now", classmethod(lambda cls: cls("host", next(moments))))
     for number in range(5):
         writer = batch_writer(broker)
         writer.commit([run_task(monkeypatch, writer, [f"{number}"])])

@@ -243,7 +243,7 @@ def test_the_latest_schemas_of_many_topics_cannot_be_exactly_once(registry: Fake
 
 
 def test_a_write_without_a_format_imports_nothing_of_schemas() -> None:
-    """Planned, pickled, and carried out up to the first row's bytes."""
+    """DriverTime, pickled, and carried out up to the first row's bytes."""
     code = """
         import pickle, sys
         import pyarrow as pa

@@ -50,7 +50,9 @@ def login_of(config: ProducerConfig, clock: Clock, random: Random) -> Login:
     name, password = entry.get("username") or "", Secret(entry.get("password") or "")
     if mechanism == sasl_config.PLAIN:
         return PlainLogin(name, password)
-    return ScramLogin(mechanism, name, password, token_auth=entry.is_true("tokenauth"))
+    if mechanism in (sasl_config.SCRAM_SHA_256, sasl_config.SCRAM_SHA_512):
+        return ScramLogin(mechanism, name, password, token_auth=entry.is_true("tokenauth"))
+    raise AssertionError(mechanism)
 
 
 def _source(kind: str, config: ProducerConfig, entry: JaasEntry, clock: Clock) -> Source:

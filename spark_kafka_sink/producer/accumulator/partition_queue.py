@@ -85,7 +85,7 @@ class PartitionQueue:
         with self.lock:
             return bool(self.batches)
 
-    def insert(self, batch: ProducerBatch) -> None:
+    def put_back(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of the queue, but behind batches with lower sequences."""
         with self.lock:
             self._watch_locked()
@@ -161,15 +161,15 @@ class OldestBatch:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards changes of made_ms and some_are_poisoned, which are read without it
-        self.made_ms = NEVER_MS  # the oldest queued batch was made then, or later
+        self._lock = threading.Lock()  # guards changes of created_ms and some_are_poisoned, which are read without it
+        self.created_ms = NEVER_MS  # the oldest queued batch was created then, or later
         self.some_are_poisoned = False  # perhaps
 
-    def queued(self, made_ms: int) -> None:
+    def queued(self, created_ms: int) -> None:
         """A batch is in a queue now. Any thread."""
-        if made_ms < self.made_ms:
+        if created_ms < self.created_ms:
             with self._lock:
-                self.made_ms = min(self.made_ms, made_ms)
+                self.created_ms = min(self.created_ms, created_ms)
 
     def poisoned(self) -> None:
         """A batch in a queue is poisoned now. Any thread."""
@@ -179,7 +179,7 @@ class OldestBatch:
     def reset_bounds(self) -> None:
         """Forget what was queued: the Sender looks through all queues now, and calls the two methods above with what stays."""
         with self._lock:
-            self.made_ms, self.some_are_poisoned = NEVER_MS, False
+            self.created_ms, self.some_are_poisoned = NEVER_MS, False
 
 
 class PartitionQueues:
@@ -232,7 +232,7 @@ class PartitionQueues:
     def withdraw(
         self, error: KafkaError, concerns: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
     ) -> list[ProducerBatch]:
-        """As PartitionQueue.withdraw, of all queues that it concerns. Sender only."""
+        """Withdraw from all queues that it concerns. Sender only."""
         queues = [queue for queue in self if concerns(queue)]
         withdrawn = [batch for queue in queues for batch in queue.withdraw(error, undrained_only=undrained_only)]
         self.moves += len(withdrawn)
@@ -241,7 +241,7 @@ class PartitionQueues:
 
     def put_back(self, batch: ProducerBatch) -> None:
         """Put a batch at the head of its queue, but behind batches with lower sequences. Sender only."""
-        self.of_partition(batch.topic_partition).insert(batch)
+        self.of_partition(batch.topic_partition).put_back(batch)
         self.moves += 1
         self.oldest.queued(batch.created_ms)
 

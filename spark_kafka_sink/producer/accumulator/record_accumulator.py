@@ -228,7 +228,7 @@ class RecordAccumulator:
     # SENDER: batches that fail
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
-        """As PartitionQueue.take_expired, of all queues."""
+        """Take the batches that are older than delivery.timeout.ms, or poisoned, out of all queues."""
         expired: list[ProducerBatch] = []
         oldest = self.queues.oldest
         if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.some_are_poisoned:
@@ -242,22 +242,23 @@ class RecordAccumulator:
 
     def next_expiry_delay_ms(self, now_ms: int) -> int:
         """How long until the first queued batch can expire: the Sender sleeps no longer than this."""
-        oldest_ms = self.queues.oldest.made_ms
+        oldest_ms = self.queues.oldest.created_ms
         return NEVER_MS if oldest_ms == NEVER_MS else max(0, oldest_ms + self._config.delivery_timeout_ms - now_ms)
 
     def take_waiting_for(self, leader: int | None, cluster: Cluster, error: KafkaError) -> list[ProducerBatch]:
-        """As PartitionQueue.withdraw, of the batches of this leader. None: those whose leader is not known."""
+        """Take the batches for this leader out of their queues, to be failed. None: those whose leader is not known."""
         return self.queues.withdraw(
             error, lambda queue: bool(queue.batches) and cluster.leader_for(queue.topic_partition) == leader
         )
 
-    def withdraw_batches(self, error: KafkaError) -> list[ProducerBatch]:
-        """As PartitionQueue.withdraw, of all queues. Returns all, oldest first: also those in flight, and those that stay."""
+    def withdraw_all(self, error: KafkaError) -> list[ProducerBatch]:
+        """Take all batches out of their queues. Returns every batch that is not done, oldest first: also those in flight, and
+        those that callers still write into, which stay."""
         self.queues.withdraw(error)
         return list(self.incomplete)
 
     def abort_undrained(self, error: KafkaError) -> list[ProducerBatch]:
-        """As PartitionQueue.withdraw, of the batches of a transaction that is aborted, as far as they were never drained.
+        """Take the batches of a transaction that is aborted out of the queues, as far as they were never drained.
 
         Batches in flight or in retry stay: the broker may have them, and the transaction cannot end before that is known.
         """

@@ -36,7 +36,7 @@ class InFlightBatches:
     def __init__(self) -> None:
         self._batches: dict[TopicPartition, list[ProducerBatch]] = {}
         # The oldest batch that has not expired was made then, or later: when it leaves, this stays until `tighten_bound`.
-        self.oldest_made_ms = NEVER_MS
+        self.oldest_created_ms = NEVER_MS
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -44,8 +44,8 @@ class InFlightBatches:
     def add(self, batch: ProducerBatch) -> None:
         batch.in_flight = True
         self._batches.setdefault(batch.topic_partition, []).append(batch)
-        if batch.created_ms < self.oldest_made_ms:
-            self.oldest_made_ms = batch.created_ms
+        if batch.created_ms < self.oldest_created_ms:
+            self.oldest_created_ms = batch.created_ms
 
     def remove(self, batch: ProducerBatch) -> None:
         batch.in_flight = False
@@ -64,7 +64,7 @@ class InFlightBatches:
 
     def tighten_bound(self) -> None:
         """Make the bound exact."""
-        self.oldest_made_ms = min((batch.created_ms for batch in self.not_done()), default=NEVER_MS)
+        self.oldest_created_ms = min((batch.created_ms for batch in self.not_done()), default=NEVER_MS)
 
     def not_done(self) -> Iterator[ProducerBatch]:
         """Those that have not expired."""
@@ -236,7 +236,7 @@ class BatchOutcomes:
             self.fail(batch, error, final_state=FinalState.ABORTED)
 
     def give_up_all(self, error: KafkaError) -> None:
-        for batch in self._accumulator.withdraw_batches(error):
+        for batch in self._accumulator.withdraw_all(error):
             self.give_up(batch, error)
 
 

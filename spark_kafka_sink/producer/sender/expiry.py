@@ -35,14 +35,14 @@ class Expiry:
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
         in_flight = self._outcomes.in_flight
-        if now_ms - in_flight.oldest_made_ms < self._limit_ms:
+        if now_ms - in_flight.oldest_created_ms < self._limit_ms:
             return []
         in_flight.tighten_bound()
         return [batch for batch in in_flight.not_done() if batch.has_reached_delivery_timeout(self._limit_ms, now_ms)]
 
     def next_delay_ms(self, now_ms: int) -> int:
         """How long it takes until the next batch expires, or less."""
-        in_flight_ms = self._outcomes.in_flight.oldest_made_ms + self._limit_ms - now_ms
+        in_flight_ms = self._outcomes.in_flight.oldest_created_ms + self._limit_ms - now_ms
         return min(self._accumulator.next_expiry_delay_ms(now_ms), in_flight_ms)
 
     def _error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:

@@ -125,7 +125,7 @@ class Sender:
             with self.failures.contained(f"failing records for {bundle.topic}"):
                 bundle.abandon_all(error)
         self._accumulator.end()
-        self._sequencer.settle_all(error)
+        self._sequencer.fail_all_calls(error)
 
     # ANY THREAD
 
@@ -178,7 +178,7 @@ class Sender:
             self._outcomes.give_up_all(error)
         self._expiry.expire(now_ms)  # collects what a caller was still writing into
         self._fail_gathered(error)
-        self._sequencer.settle_all(error)
+        self._sequencer.fail_all_calls(error)
 
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""

@@ -139,7 +139,7 @@ class Sequencer(DrainSequencer):
         """Abort the open transaction if nobody else ends it. Returns whether there is one that has not ended yet."""
         return False
 
-    def settle_all(self, error: KafkaError) -> None:
+    def fail_all_calls(self, error: KafkaError) -> None:
         """Nothing more will be sent: fail every call that waits, and later ones."""
 
     # BATCHES
@@ -208,7 +208,7 @@ class IdempotentSequencer(Sequencer):
             self.transition_to(TxnState.FATAL_ERROR)
             self.requests.drop_all(error)
 
-    def settle_all(self, error: KafkaError) -> None:
+    def fail_all_calls(self, error: KafkaError) -> None:
         self.requests.drop_all(error)
 
     def prepare_drain(self) -> None:

@@ -486,8 +486,8 @@ class TransactionManager(IdempotentSequencer):
         self._prepare_if_settled(all_settled)
         return self.requests.step(now_ms, all_settled, is_all_sent)
 
-    def settle_all(self, error: KafkaError) -> None:
-        super().settle_all(error)
+    def fail_all_calls(self, error: KafkaError) -> None:
+        super().fail_all_calls(error)
         self.calls.fail_all(error)
 
 

@@ -135,7 +135,7 @@ METRICS: tuple[SinkMetric, ...] = (
     _gauge("last_commit_rows", "Its rows.", lambda summary: summary.rows),
     _gauge("last_commit_duration_seconds", "Its time, from its first task.", _duration),
     _gauge("last_commit_slowest_task_seconds", "Its slowest task.", lambda summary: summary.slowest_task_seconds),
-    _gauge("last_commit_median_task_seconds", "The task in the middle.", lambda summary: summary.median_task_seconds),
+    _gauge("last_commit_median_task_seconds", "The median task.", lambda summary: summary.median_task_seconds),
     _gauge_of("last_commit_batch_size_bytes", "The mean size of its batches, as sent.", "batch-size-avg"),
     _gauge_of("last_commit_compression_ratio", "Its records as sent, in proportion to their size.", "compression-rate-avg"),
     _gauge_of("last_commit_request_latency_seconds", "Mean time of a Produce request.", "request-latency-avg", 1e3),

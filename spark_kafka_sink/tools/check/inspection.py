@@ -55,10 +55,10 @@ from spark_kafka_sink.tools.words import count
 SERVERS_END_MS = 6_000
 BROKERS_END_MS = 11_000
 REGISTRY_END_MS = 15_000
-REGISTRY_GRACE_MS = 500  # in which the registry's thread, whose time is over, says what it has waited for
+REGISTRY_GRACE_MS = 500  # for the registry's thread to report what it was waiting for
 ASKS_END_MS = REGISTRY_END_MS + REGISTRY_GRACE_MS
 RECORD_END_MS = 19_000
-MOST_BROKERS = 100  # that are connected to; each takes a thread
+MOST_BROKERS = 100  # the check connects to no more; each takes a thread
 WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write` at most: an interrupted check leaves it open for so long
 
 Needs = dict[AclOperation, str]

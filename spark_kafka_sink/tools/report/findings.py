@@ -27,7 +27,7 @@ THROTTLED, LONG_THROTTLE_S = 0.02, 1  # of the tasks' time; once
 SLOW_METADATA_S = 0.5
 SENT_AGAIN = 0.005  # of the records
 SLOW_ANSWER_S = 0.5
-SLOW_TASK, SLOW_TASK_S, ENOUGH_TASKS = 2.5, 0.5, 3  # SLOW_TASK: times as long as the one in the middle
+SLOW_TASK, SLOW_TASK_S, ENOUGH_TASKS = 2.5, 0.5, 3  # SLOW_TASK: times as long as the median
 LARGEST_SHARE = 0.5  # of the time, or of the tasks' time
 LONG_COMMITS = 0.2  # of the time
 LONG_ENOUGH_S, SHORT_S = 1, 5  # of a micro-batch
@@ -191,7 +191,7 @@ def _largest(parts: dict[str, float]) -> str | None:
     f"At least {ENOUGH} micro-batches of {seconds(LONG_ENOUGH_S)} or more, and {percent(WITHOUT_PAUSE)} of the time is spent at"
     " work.",
 )
-def is_without_pause(query: Query) -> Finding | None:
+def no_pause(query: Query) -> Finding | None:
     if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) is not None:
         return None
     busy = _busy(query)
@@ -203,7 +203,7 @@ def is_without_pause(query: Query) -> Finding | None:
 
 
 @finding_rule("commits are repeated", "deliveryGuarantee", "A micro-batch was committed more than once.")
-def is_repeated(query: Query) -> Finding | None:
+def repeated_commits(query: Query) -> Finding | None:
     if not query.repeated:
         return None
     text = f"{count(query.repeated, 'micro-batch', 'micro-batches')} ran again"
@@ -250,7 +250,7 @@ def _remedy_by_reason(reason: str, skipped: int) -> str:
     "maxBytesPerSecond",
     f"Brokers throttled for {percent(THROTTLED)} of the tasks' time, or once for {seconds(LONG_THROTTLE_S)}.",
 )
-def is_throttled(query: Query) -> Finding | None:
+def throttling(query: Query) -> Finding | None:
     share, longest = query.share("throttle"), query.totals.longest_throttle
     if not longest or (share < THROTTLED and longest < LONG_THROTTLE_S):  # NaN: of no task
         return None
@@ -273,7 +273,7 @@ def waits_for_memory(query: Query) -> Finding | None:
 @finding_rule(
     "waits for metadata",
     "kafka.max.block.ms",
-    f"Tasks waited {percent(WAITING)} of their time for metadata, and {seconds(SLOW_METADATA_S)} in the middle commit.",
+    f"Tasks waited {percent(WAITING)} of their time for metadata, and {seconds(SLOW_METADATA_S)} in the median commit.",
 )
 def waits_for_metadata(query: Query) -> Finding | None:
     share = query.share("metadata_wait")
@@ -285,7 +285,7 @@ def waits_for_metadata(query: Query) -> Finding | None:
 
 
 @finding_rule("held back", "maxRecordsPerSecond", f"The sink's own limits cost {percent(WAITING)} of the tasks' time.")
-def is_held_back(query: Query) -> Finding | None:
+def own_limits(query: Query) -> Finding | None:
     share = query.share("held_back")
     if not share >= WAITING:
         return None
@@ -319,10 +319,10 @@ def splits(query: Query) -> Finding | None:
 @finding_rule(
     "brokers are slow",
     "kafka.linger.ms",
-    f"In the middle commit, a request took {seconds(SLOW_ANSWER_S)} or more on average.",
+    f"In the median commit, a request took {seconds(SLOW_ANSWER_S)} or more on average.",
     takes_few_rows=False,
 )
-def is_slow_to_answer(query: Query) -> Finding | None:
+def slow_brokers(query: Query) -> Finding | None:
     latency = query.series.median_of("latency")
     if not latency >= SLOW_ANSWER_S:
         return None
@@ -337,15 +337,14 @@ def is_slow_to_answer(query: Query) -> Finding | None:
 @finding_rule(
     "a task is slow",
     "df.repartition",
-    f"At least {ENOUGH_TASKS} tasks. The slowest takes {SLOW_TASK} times as long as the one in the middle, and"
-    f" {seconds(SLOW_TASK_S)}.",
+    f"At least {ENOUGH_TASKS} tasks. The slowest takes {SLOW_TASK} times as long as the median task, and {seconds(SLOW_TASK_S)}.",
     takes_few_rows=False,
 )
-def has_slow_tasks(query: Query) -> Finding | None:
+def slow_tasks(query: Query) -> Finding | None:
     slowest, median = query.series.median_of("slowest_task"), query.series.median_of("median_task")
     if query.totals.most_tasks < ENOUGH_TASKS or not median > 0 or slowest / median < SLOW_TASK or slowest < SLOW_TASK_S:
         return None
-    text = f"The slowest task takes {slowest / median:.1f} times as long as the one in the middle ({seconds(slowest)})"
+    text = f"The slowest task takes {slowest / median:.1f} times as long as the median task ({seconds(slowest)})"
     advice = "spread the rows evenly with df.repartition"
     return Finding(1 + min(1.0, slowest / median / 10), text, advice)
 
@@ -355,7 +354,7 @@ def has_slow_tasks(query: Query) -> Finding | None:
     "kafka.partitioner.ignore.keys",
     f"A partition has {SKEWED} times its share of {FEW_ROWS:,} rows or more.",
 )
-def has_skewed_partitions(query: Query) -> Finding | None:
+def skewed_partitions(query: Query) -> Finding | None:
     found = []
     for topic, heat in query.heat.items():
         skew = heat.skew()
@@ -435,7 +434,7 @@ def commits_take_long(query: Query) -> Finding | None:
     "kafka.transaction.timeout.ms",
     "With exactly-once, a version was found there already or rolled forward.",
 )
-def was_rolled_forward(query: Query) -> Finding | None:
+def completed_by_another_run(query: Query) -> Finding | None:
     rolled, there = query.versions["rolled-forward"], query.versions["found"] + query.versions["superseded"]
     if not rolled + there:
         return None
@@ -458,7 +457,7 @@ def brought_other_rows(query: Query) -> Finding | None:
     "trigger",
     f"At least {ENOUGH} micro-batches, of fewer than {FEW_ROWS:,} rows and {seconds(SHORT_S)}.",
 )
-def is_small(query: Query) -> Finding | None:
+def small_micro_batches(query: Query) -> Finding | None:
     rows, wall = query.series.median_of("rows"), query.series.median_of("wall")
     if not query.is_stream or query.totals.commits < ENOUGH or rows >= FEW_ROWS or not 0 < wall < SHORT_S:
         return None
@@ -474,7 +473,7 @@ def is_small(query: Query) -> Finding | None:
     "df.repartition",
     f"Batches have less than {SMALL_BATCH >> 10} KiB, and a commit sends {size(MANY_BYTES)}.",
 )
-def has_small_batches(query: Query) -> Finding | None:
+def small_batches(query: Query) -> Finding | None:
     batch, bytes_per_commit = query.series.median_of("batch_size"), query.totals.sent_bytes / max(1, query.totals.commits)
     if not batch < SMALL_BATCH or bytes_per_commit < MANY_BYTES:
         return None
@@ -487,7 +486,7 @@ def has_small_batches(query: Query) -> Finding | None:
     "kafka.compression.type",
     f"What is sent has {percent(COMPRESSED)} of the bytes or more, and {size(MANY_BYTES)} or more.",
 )
-def is_uncompressed(query: Query) -> Finding | None:
+def no_compression(query: Query) -> Finding | None:
     if not query.compression >= COMPRESSED or query.totals.sent_bytes < MANY_BYTES:
         return None
     text = f"{size(query.totals.sent_bytes)} went out uncompressed"

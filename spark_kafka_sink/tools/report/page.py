@@ -116,7 +116,7 @@ def _single(query: Query) -> Iterator[Table]:
     rows = [
         ("tasks", f"{query.totals.most_tasks:,}"),
         ("slowest task", seconds(of("slowest_task"))),
-        ("task in the middle", seconds(of("median_task"))),
+        ("median task", seconds(of("median_task"))),
         ("batches", rounded(query.totals.batches)),
         ("size of a batch, as sent", size(of("batch_size"))),
         ("bytes sent of bytes written", percent(query.compression)),
@@ -127,7 +127,7 @@ def _single(query: Query) -> Iterator[Table]:
     waits = (("memory", "memory_wait"), ("metadata", "metadata_wait"), ("brokers that throttle", "throttle"))
     rows += [(f"tasks waited for {what}", seconds(waited)) for what, name in waits if (waited := query.series.sum_of(name))]
     rows += [(topic, heat.in_words()) for topic, heat in query.heat.items() if heat.rows and heat.skew() is None]
-    yield Table("Tasks, batches and requests", ("", "in the middle" if query.totals.commits > 1 else "value"), rows)
+    yield Table("Tasks, batches and requests", ("", "median" if query.totals.commits > 1 else "value"), rows)
 
 
 def _rejected(query: Query) -> Iterator[Table]:

@@ -86,15 +86,15 @@ def _bytes(query: Query, name: str) -> Picture | None:
 
 def _tasks(query: Query, name: str) -> Picture | None:
     slowest, median = query.series.median_of("slowest_task"), query.series.median_of("median_task")
-    factor = f", {slowest / median:.1f} times the one in the middle" if median > 0 else ""
+    factor = f", {slowest / median:.1f} times the median" if median > 0 else ""
     caption = f"The slowest task takes {seconds(slowest)}{factor}."
-    columns = {"slowest_task": "slowest", "median_task": "in the middle"}
-    return _lines(query, name, "Slowest task and the one in the middle", caption, columns, seconds)
+    columns = {"slowest_task": "slowest", "median_task": "median"}
+    return _lines(query, name, "Slowest task and median", caption, columns, seconds)
 
 
 def _batches(query: Query, name: str) -> Picture | None:
     middle = size(query.series.median_of("batch_size"))
-    caption = f"{several(query.totals.batches, 'batch', 'batches')}, {middle} each in the middle, as sent."
+    caption = f"{several(query.totals.batches, 'batch', 'batches')}, {middle} each in the median, as sent."
     return _lines(query, name, "Size of a batch", caption, {"batch_size": "bytes"}, size)
 
 
@@ -110,7 +110,7 @@ def _requests(query: Query, name: str) -> Picture | None:
 
 
 def _busy(query: Query, name: str) -> Picture | None:
-    caption = f"The rest of the time, {percent(1 - query.series.median_of('busy'))} in the middle, Spark plans or waits for rows."
+    caption = f"The rest of the time, {percent(1 - query.series.median_of('busy'))} in the median, Spark plans or waits for rows."
     return _lines(query, name, "Part of the time at work", caption, {"busy": "at work"}, percent)
 
 

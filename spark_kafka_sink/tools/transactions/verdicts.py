@@ -26,7 +26,7 @@ class Obstacle(Enum):
     ENDING = "brokers are ending it already, and have not come to an end"
 
 
-FORCE = {Obstacle.ALIVE, Obstacle.UNWATCHED}  # what --force goes over
+FORCE = {Obstacle.ALIVE, Obstacle.UNWATCHED}  # what --force overrides
 EVEN_DECIDED = {Obstacle.DECIDED, Obstacle.UNREADABLE}
 
 
@@ -35,7 +35,7 @@ class Verdict:
     """What becomes of one transaction, and why.
 
     Args:
-        obstacles: what stands in the way, or what is gone over; and what more is known of it, or "".
+        obstacles: what stands in the way, or is overridden; and what more is known of it, or "".
         is_left_alone: whether an obstacle stands in the way.
     """
 
@@ -48,7 +48,7 @@ def judge(before: Look, after: Look, allowed: Collection[Obstacle]) -> list[Verd
     """A verdict on aborting each transaction that is open, or whose id is Empty, at the second look. Older ones first.
 
     Args:
-        allowed: what is gone over.
+        allowed: what is overridden.
     """
     signs, unseen = signs_of_life(before, after), unwatched(before, after)
     earlier = {each.task: each.known for each in before.survey.transactions}

@@ -17,9 +17,9 @@ TIMEOUT_MS = 100
 FAILED = KafkaError("gone")
 
 
-def batch_of(sequence: int | None = None, *, made_ms: int = 0, written_by: int = 0) -> ProducerBatch:
+def batch_of(sequence: int | None = None, *, created_ms: int = 0, written_by: int = 0) -> ProducerBatch:
     """A batch that was drained before, if it has a sequence; callers may still write into it."""
-    batch = ProducerBatch(tp(), made_ms, 10_000, base_timestamp=0, flush_id=1, block_size=256)
+    batch = ProducerBatch(tp(), created_ms, 10_000, base_timestamp=0, flush_id=1, block_size=256)
     if sequence is not None:
         batch.closed = True
         batch.set_producer_state(1, 0, sequence)
@@ -52,19 +52,19 @@ def queue_of(*batches: ProducerBatch) -> PartitionQueue:
 def test_a_batch_is_put_back_behind_those_with_lower_sequences(queued: list[int | None], inserted: int, place: int) -> None:
     queue, batch = queue_of(*map(batch_of, queued)), batch_of(inserted)
     assert not queue.holds(batch)
-    queue.insert(batch)
+    queue.put_back(batch)
     assert list(queue.batches).index(batch) == place
     assert len(queue.batches) == len(queued) + 1
     assert queue.holds(batch)
 
 
 def test_what_is_too_old_leaves_from_between_what_stays() -> None:
-    young, old, also_young = batch_of(made_ms=51), batch_of(made_ms=50), batch_of(made_ms=60)
+    young, old, also_young = batch_of(created_ms=51), batch_of(created_ms=50), batch_of(created_ms=60)
     queue, oldest = queue_of(young, old, also_young), OldestBatch()
     assert queue.take_expired(TIMEOUT_MS, 150, oldest) == [old]
     assert list(queue.batches) == [young, also_young]
     assert old.closed
-    assert (oldest.made_ms, oldest.some_are_poisoned) == (51, False)
+    assert (oldest.created_ms, oldest.some_are_poisoned) == (51, False)
 
 
 def test_a_batch_that_is_written_into_stays_and_its_caller_wakes_the_sender() -> None:
@@ -103,16 +103,16 @@ def test_a_look_at_all_queues_forgets_what_was_heard_before() -> None:
     oldest.queued(20)
     oldest.queued(30)
     oldest.poisoned()
-    assert (oldest.made_ms, oldest.some_are_poisoned) == (20, True)
+    assert (oldest.created_ms, oldest.some_are_poisoned) == (20, True)
     oldest.reset_bounds()
-    assert (oldest.made_ms, oldest.some_are_poisoned) == (NEVER_MS, False)
+    assert (oldest.created_ms, oldest.some_are_poisoned) == (NEVER_MS, False)
 
 
 def test_each_batch_that_is_put_back_is_a_move_and_may_be_the_oldest() -> None:
     queues = PartitionQueues()
-    for moves, made_ms in enumerate((30, 20), 1):
-        queues.put_back(batch_of(made_ms, made_ms=made_ms))
-        assert (queues.moves, queues.oldest.made_ms) == (moves, made_ms)
+    for moves, created_ms in enumerate((30, 20), 1):
+        queues.put_back(batch_of(created_ms, created_ms=created_ms))
+        assert (queues.moves, queues.oldest.created_ms) == (moves, created_ms)
     assert [batch.base_sequence for batch in queues[0].batches] == [20, 30]
 
 
@@ -156,11 +156,11 @@ def test_the_sender_hears_once_of_a_queue_until_it_has_found_it_empty() -> None:
     for _ in range(2):
         with queue.lock:
             queue.append_locked(batch_of())
-    queue.insert(batch_of(1))
+    queue.put_back(batch_of(1))
     assert list(queues.filled) == [queue]
     queues.filled.clear()
     assert queue.stays_watched()
     queue.clear()
     assert not queue.stays_watched()
-    queue.insert(batch_of(1))
+    queue.put_back(batch_of(1))
     assert list(queues.filled) == [queue]

@@ -642,7 +642,7 @@ def test_what_is_queued_and_what_is_in_flight_can_be_withdrawn_oldest_first() ->
     in_flight = stage.drain_one(ONE_NODE)
     in_flight.in_flight = True
     error = ProducerClosedError("The producer was closed forcefully")
-    withdrawn = stage.accumulator.withdraw_batches(error)
+    withdrawn = stage.accumulator.withdraw_all(error)
     assert withdrawn[0] is in_flight
     assert [batch.flush_id for batch in withdrawn] == [1, 2, 3]
     assert not stage.accumulator.has_undrained()
@@ -652,7 +652,7 @@ def test_a_withdrawn_batch_that_is_being_written_stays_until_its_caller_is_done(
     stage = Accumulation()
     writing = OpenAppend(stage, b"1")
     error = KafkaError("fatal")
-    assert len(stage.accumulator.withdraw_batches(error)) == 1
+    assert len(stage.accumulator.withdraw_all(error)) == 1
     writing.fill()
     assert stage.drain(ONE_NODE, 0) == {0: []}
     (poisoned,) = stage.accumulator.expired_batches(stage.now_ms)

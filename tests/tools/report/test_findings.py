@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
     "records are sent again": (stream(record_retry_total=300), r"24k records \(10 %\) had to be sent again"),
     "batches are split": (stream(batch_split_total=1), "Brokers found 80 batches too large"),
     "brokers are slow": (stream(request_latency_total=9000), "Brokers took 3 s to answer a request"),
-    "a task is slow": (stream(slowest=5.0), r"The slowest task takes 5\.0 times as long as the one in the middle \(4 s\)"),
+    "a task is slow": (stream(slowest=5.0), r"The slowest task takes 5\.0 times as long as the median task \(4 s\)"),
     "partitions are skewed": (
         stream(partitions=[1, 1, 14, 1, 1, 1]),
         r"Partition 2 of orders gets 74 % of its rows, 4\.4 times an even share of 17 %",
