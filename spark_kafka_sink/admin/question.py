@@ -1,4 +1,7 @@
-"""Questions: asks whose results make one answer. Several can be asked side by side, and each has its own answer or error."""
+"""Questions: asks whose results make one answer. Some also change something, as a commit of offsets does.
+
+Several questions can be asked side by side, and each has its own answer or error.
+"""
 
 from __future__ import annotations
 

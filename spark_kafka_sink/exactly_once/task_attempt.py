@@ -53,9 +53,9 @@ logger = logging.getLogger(__name__)
 
 
 class _Found(NamedTuple):
-    """What a task has found before its rows. `is_decided`: the rows of its partition are, and need not be written again."""
+    """What a task has found before its rows. `needs_no_rows`: the version is decided, and its rows are there."""
 
-    is_decided: bool
+    needs_no_rows: bool
     marker: Marker | None
     schemas: SchemaIds
 
@@ -76,7 +76,7 @@ class TaskAttempt:
     def __post_init__(self) -> None:
         self._ledger = Ledger(self.client, self.names, self.write.owner, self.marker_topic)
         self._marker: Marker | None = None
-        self._is_decided = False
+        self._needs_no_rows = False
         self._is_open = False
         self._is_marked = False
         self._content = Content()  # of all rows that were read
@@ -85,7 +85,7 @@ class TaskAttempt:
     @property
     def writes(self) -> bool:
         """Whether the rows are to be written. Otherwise they are only to be read: finish() compares their content."""
-        return not self._is_decided and (self._marker is None or self._marker.version < self.write.version)
+        return not self._needs_no_rows and (self._marker is None or self._marker.version < self.write.version)
 
     def begin(self, schemas: SchemaIds = NO_SCHEMAS) -> None:
         """Take steps 0 to 4, before any row. Blocks for some requests, and until what an earlier attempt has left is ended.
@@ -98,11 +98,11 @@ class TaskAttempt:
             KafkaError: from the producer or the client.
         """
         found = self._look_and_commit(schemas)  # step 0
-        if not found.is_decided:
+        if not found.needs_no_rows:
             task = TaskId(self.write.owner, self.partition, self.attempt)
             self.producer.init_transactions(self.names.transactional_id(task))  # step 1
             found = self._look_and_commit(schemas)  # steps 2 to 4
-        self._is_decided, self._marker, self.schemas = found
+        self._needs_no_rows, self._marker, self.schemas = found
         self._content = Content(schemas=self.schemas)
 
     def _look_and_commit(self, schemas: SchemaIds) -> _Found:
@@ -111,18 +111,18 @@ class TaskAttempt:
         decision, is_aborted, marker = self._ledger.look(self.planned, self.partition)
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
-        is_decided = decision is not None and decision.reaches(version)
+        needs_no_rows = decision is not None and decision.reaches(version)
         entry = None if decision is None else decision.entry_of(self.partition)
         if decision is not None and entry is not None:
             if decision.version < version:  # its driver died among its commits, and nobody repeated it
                 self._commit(entry)
             elif decision.version == version and not self._may_be_open(entry):
                 marker = self._ledger.marker(self.partition)  # what was read before may be older than the end of the transaction
-                is_decided = is_in_kafka(marker, version, entry)
+                needs_no_rows = is_in_kafka(marker, version, entry)
         first = None if decision is None else decision.content_of(version)  # this version as an earlier run had it
-        if not is_decided and marker is not None and marker.version == version:
+        if not needs_no_rows and marker is not None and marker.version == version:
             first = marker.content
-        return _Found(is_decided, marker, schemas if first is None else first.schemas)
+        return _Found(needs_no_rows, marker, schemas if first is None else first.schemas)
 
     def _commit(self, entry: TaskTransaction) -> None:
         prepared = entry.prepared(self.names, self.write.owner)
@@ -172,7 +172,7 @@ class TaskAttempt:
             KafkaError: a row or the marker is not acknowledged.
         """
         content = self._content
-        if self._is_decided:
+        if self._needs_no_rows:
             return self._report(Result.DECIDED, content)
         if not self.writes:
             return self._skipped(content)

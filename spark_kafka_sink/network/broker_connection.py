@@ -90,8 +90,8 @@ class BrokerConnection:
         self._setup_timeout = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._failed_attempts = 0  # back-offs since the last READY: a failed login counts twice, as it ends the connection too
-        self._failed_connects = 0  # of these, attempts whose TCP connection was never established
+        self._back_offs = 0  # since the last READY: a failed login counts twice, as it ends the connection too
+        self._failed_connects = 0  # since then: attempts whose TCP connection was never established
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
         self._throttled_until_ms = 0
@@ -161,7 +161,7 @@ class BrokerConnection:
         return has_room and self.is_channel_ready
 
     def poll_delay_ms(self, now_ms: int) -> int:
-        """How long until an attempt is allowed or times out, or a throttle ends; NEVER_MS once connected."""
+        """How long until an attempt is allowed or a throttle ends; while connecting, the set-up time-out; else NEVER_MS."""
         if self.is_connected:
             return max(self._throttled_until_ms - now_ms, 0) or NEVER_MS
         if self.is_connecting:
@@ -281,7 +281,7 @@ class BrokerConnection:
             renew_after_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
             self._renew_session_ms = now_ms + max(renew_after_ms, RENEW_AFTER_MS)
         self._transition_to(ConnectionState.READY)
-        self._failed_attempts = 0
+        self._back_offs = 0
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self._reset_setup_timeout()
 
@@ -321,8 +321,8 @@ class BrokerConnection:
         self._back_off()
 
     def _back_off(self) -> None:
-        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(self._failed_attempts)
-        self._failed_attempts += 1
+        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(self._back_offs)
+        self._back_offs += 1
 
     def _reset_setup_timeout(self) -> None:
         self._failed_connects = 0

@@ -147,7 +147,7 @@ class NetworkClient:
         return connection is None or connection.can_connect(now_ms)
 
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
-        """How long to wait before calling ready() again: the rest of a throttle, back-off or set-up time-out; else NEVER_MS."""
+        """How long to wait before calling ready() again: see BrokerConnection.poll_delay_ms."""
         connection = self._connections.get(node_id)
         return 0 if connection is None else connection.poll_delay_ms(now_ms)
 

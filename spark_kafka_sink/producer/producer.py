@@ -73,8 +73,8 @@ class KafkaProducer(TransactionalMethods):
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None:
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on none of our frames holds the caller's options: a traceback with locals would show their secrets.
-        avro_parts = [option.partition(".")[0] for option, wanted in serializers.items() if is_avro(wanted)]
-        config, of_registry = _split_options(config) if avro_parts else (config, {})
+        with_avro = [option.partition(".")[0] for option, wanted in serializers.items() if is_avro(wanted)]
+        config, of_registry = _split_options(config) if with_avro else (config, {})
         config = ProducerConfig.conceal({key: value for key, value in config.items() if key not in serializers})
         self._serialize_key = find_serializer("key.serializer", serializers["key.serializer"])
         self._serialize_value = find_serializer("value.serializer", serializers["value.serializer"])
@@ -82,7 +82,7 @@ class KafkaProducer(TransactionalMethods):
         self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
-        self._avro = self._avro_serializers(avro_parts, of_registry) if avro_parts else None
+        self._avro = self._avro_serializers(with_avro, of_registry) if with_avro else None
         self._generation = forks.generation()
         self._clock = clock or Clock()
         with ExitStack() as if_this_fails:
@@ -347,7 +347,7 @@ class KafkaProducer(TransactionalMethods):
             )
             gathered = gathered._replace(details=details._replace(partition=None if decided == NO_PARTITION else decided))
         try:
-            return self._gatherer.begin(topic, cluster, gathered)
+            return self._gatherer.add(topic, cluster, gathered)
         except ProducerClosedError:
             raise
         except KafkaError as error:  # no memory

@@ -39,7 +39,7 @@ class ProducerParts:
     """The parts of one producer, connected. No thread runs yet. Raises ConfigError as NetworkClient and ProducerPlugins do.
 
     Args:
-        may_wait: whether the calling thread may wait for memory. The Sender's must not: it would wait for itself.
+        may_wait: whether the calling thread may wait for memory, see KafkaProducer.
         largest_record: as KafkaProducer's.
     """
 

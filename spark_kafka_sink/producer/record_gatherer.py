@@ -37,7 +37,7 @@ class _TopicLocks:
         self._encoders: list[HandOver] = []
 
     def admit(self, hand_over: HandOver) -> bool:
-        """Whether the call may encode now. If so, it may until it is over."""
+        """Let the call encode until it is over, if no other thread does. False if one does."""
         self._encoders = [each for each in self._encoders if each.call.locked()]
         if any(each.thread_id != hand_over.thread_id for each in self._encoders):
             return False
@@ -59,8 +59,7 @@ class RecordGatherer:
     hand_overs: HandOvers  # records and bundles are handed over under its rule
     # Queues a sealed bundle, or fails its records. It uses the bundle's charge and never waits for memory.
     encode_bundle: Callable[[HandOver, RecordBundle], None]
-    # Whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself.
-    may_wait: Callable[[], bool] = lambda: True
+    may_wait: Callable[[], bool] = lambda: True  # for memory, see KafkaProducer
     interceptors: Interceptors | None = None  # bundles report outcomes to them
 
     def __post_init__(self) -> None:
@@ -74,7 +73,7 @@ class RecordGatherer:
         self._closed = False
         self._ended_by: KafkaError | None = None
 
-    def begin(self, topic: str, cluster: Cluster, record: GatheredRecord) -> RecordFuture:
+    def add(self, topic: str, cluster: Cluster, record: GatheredRecord) -> RecordFuture:
         """Add a record to the topic's bundle, after waiting for memory if need be; begin a bundle if there is none.
 
         Blocks at most max.block.ms for memory, and as encode_full does.

@@ -151,8 +151,8 @@ def binary_column(name: str, column: Column) -> Column:
 
 def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """A dictionary column as large_binary: decoded, it may be larger than int32 offsets can address."""
-    pieces = [piece.dictionary.cast(pa.large_binary()).take(piece.indices) for piece in arrays_of(column)]
-    return pa.chunked_array(pieces, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else pieces[0]
+    plain = [each.dictionary.cast(pa.large_binary()).take(each.indices) for each in arrays_of(column)]
+    return pa.chunked_array(plain, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else plain[0]
 
 
 def is_payload(kind: pa.DataType) -> bool:

@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.raw_client import RawClient
-from tests.golden.transaction_steps import Producer, Steps
+from tests.golden.transaction_scenarios import Producer, Steps
 from tests.integration.reading import ReadTopic, Topic
 
 

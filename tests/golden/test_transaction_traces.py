@@ -1,6 +1,6 @@
 """The fake coordinators answer as Apache Kafka did; and Apache Kafka still answers as it did when that was written down.
 
-The scenarios, and how they were recorded: transaction_steps.py.
+The scenarios, and how they were recorded: transaction_scenarios.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.raw_client import DirectClient
-from tests.golden.transaction_steps import PARTITIONS, SCENARIOS, TOPIC, TRACES, Steps, run, run_on_kafka
+from tests.golden.transaction_scenarios import PARTITIONS, SCENARIOS, TOPIC, TRACES, Steps, run, run_on_kafka
 
 KAFKAS: dict[str, dict[str, list[list[Any]]]] = json.loads(TRACES.read_text(encoding="utf-8"))
 

@@ -41,7 +41,7 @@ class Gathering:
         record = GatheredRecord(None, value, None, size, None)
         future = None if bundle is None else bundle.add(*record)
         if bundle is None or future is None:
-            return self.gatherer.begin(topic, Cluster(), record)
+            return self.gatherer.add(topic, Cluster(), record)
         if bundle.size_bytes >= self.gatherer.bundle_bytes:
             self.gatherer.encode_full(topic)
         return future

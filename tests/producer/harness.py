@@ -344,7 +344,7 @@ class Stage(Accumulation):
         """A single record."""
         details = RecordDetails(partition=partition, timestamp=0)
         record = GatheredRecord(None, value, None, RECORD_OVERHEAD + len(value), details)
-        return self.gatherer.begin(topic, self.metadata.cluster(), record)
+        return self.gatherer.add(topic, self.metadata.cluster(), record)
 
     def introduce(self) -> None:
         """Have a row acknowledged in every partition: before that each has one batch in flight at most. Sequences go on at 1."""

@@ -27,7 +27,8 @@ from spark_kafka_sink.records.interleave import contiguous
 class Partitioner(Protocol):
     """What `partitioner.class` may name: a class with this method, or a function with the same arguments.
 
-    The class need not inherit from this one. `configure` and `close` are optional. Several threads may call at the same time.
+    The class need not inherit from this one. `configure` and `close` are optional. Threads that send call it, several
+    at the same time; for records of `send` also the Sender thread.
     """
 
     def partition_columns(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> npt.NDArray[Any] | pa.Array:

@@ -38,8 +38,8 @@ class RowEncoder:
     Args:
         formats: of the plan.
         known: the registry, to be asked for the schemas of topics.
-        decided: by part, the id of the schema that an earlier run of this write has used: its rows are encoded with it again. Not
-            of a part where each topic has a schema.
+        schema_ids: by part, the id of the schema that an earlier run of this write has used: its rows are encoded with it again.
+            Not of a part where each topic has a schema.
         only_compares: the rows are not written, as those of the earlier run are in Kafka or decided. If the columns do not fit
             its schema, they are other rows for certain: the plan's schema shows that as well as any.
         missing_topics: tells which of some valid names no topic has. It may block.
@@ -50,14 +50,14 @@ class RowEncoder:
         self,
         formats: Sequence[PlannedFormat],
         known: KnownSchemas,
-        decided: Mapping[str, int],
+        schema_ids: Mapping[str, int],
         *,
         missing_topics: Callable[[Sequence[str]], Collection[str]],
         keeps_all: bool,
         only_compares: bool = False,
     ) -> None:
         self._parts = [
-            _PartEncoder(each, known, decided.get(each.wanted.part), missing_topics, only_compares) for each in formats
+            _PartEncoder(each, known, schema_ids.get(each.wanted.part), missing_topics, only_compares) for each in formats
         ]
         self._keeps_all = keeps_all
 
@@ -105,14 +105,14 @@ class _PartEncoder:
 
     planned: PlannedFormat
     known: KnownSchemas
-    decided: int | None
+    schema_id: int | None
     missing_topics: Callable[[Sequence[str]], Collection[str]]
     only_compares: bool
 
     def __post_init__(self) -> None:
         self._part = self.planned.wanted
         self.name = self._part.part
-        self._of_all = None if self.planned.column is None else self._as_decided(self.planned.column)
+        self._of_all = None if self.planned.column is None else self._with_earlier_schema(self.planned.column)
         self._of_topics: dict[str, ColumnFormat] = {}
         self.uses: set[SchemaUse] = set()
 
@@ -158,16 +158,16 @@ class _PartEncoder:
             found = self._of_topics[topic] = self._part.for_topic(self.known, topic)
         return found
 
-    def _as_decided(self, column: ColumnFormat) -> ColumnFormat:
-        if self.decided is None or self.decided == column.use.id:
+    def _with_earlier_schema(self, column: ColumnFormat) -> ColumnFormat:
+        if self.schema_id is None or self.schema_id == column.use.id:
             return column
         try:
-            return self._part.with_id(self.known, self.decided, column.use.subject)
+            return self._part.with_id(self.known, self.schema_id, column.use.subject)
         except SchemaError as error:
             if self.only_compares:
                 return column
             raise ReplayError(
-                f"an earlier run has begun this version with {self.name} schema {self.decided}, and only a part of it is in"
+                f"an earlier run has begun this version with {self.name} schema {self.schema_id}, and only a part of it is in"
                 f" Kafka; the repetition cannot complete it, as its columns do not fit that schema: {error.message}. Repeat it"
                 " with the columns that it had, or begin anew with another transactionalIdPrefix and accept that rows of this"
                 " version are there twice"

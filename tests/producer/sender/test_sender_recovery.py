@@ -262,7 +262,7 @@ def leave(*_: object) -> None:
 
 def gather(stage: Stage, value: bytes, callback: Callable[..., None] | None, partition: int = 0) -> RecordFuture:
     details = RecordDetails(partition=partition, timestamp=0)
-    return stage.gatherer.begin(TOPIC, stage.metadata.cluster(), GatheredRecord(None, value, callback, len(value), details))
+    return stage.gatherer.add(TOPIC, stage.metadata.cluster(), GatheredRecord(None, value, callback, len(value), details))
 
 
 class LeavingOwner:

@@ -4,7 +4,7 @@ A scenario writes what it learns into a trace: names of errors, states, and epoc
 the moment does not appear: answers that mean "not yet" are waited out, unless a scenario asks for the first answer.
 transaction_traces.json holds the traces of Apache Kafka, for each level of transaction.version; to record them anew:
 
-    python -m tests.golden.transaction_steps
+    python -m tests.golden.transaction_scenarios
 """
 
 from __future__ import annotations
