@@ -75,7 +75,7 @@ def no_topic(_: Sequence[str]) -> list[str]:
 
 
 def encoder(known: KnownSchemas, *formats: PlannedFormat, **options: Any) -> RowEncoder:
-    return RowEncoder(formats, known, **({"decided": {}, "keeps_all": True, "missing_topics": no_topic} | options))
+    return RowEncoder(formats, known, **({"schema_ids": {}, "keeps_all": True, "missing_topics": no_topic} | options))
 
 
 def test_values_and_keys_are_encoded_and_nulls_stay(registry: FakeRegistry, known: KnownSchemas) -> None:
@@ -234,7 +234,7 @@ def test_a_repetition_encodes_with_the_schema_that_was_decided(registry: FakeReg
     newer = planned(known)
     assert newer.column is not None
     assert newer.column.use.id == 2
-    again = encoder(known, newer, decided={"value": 1})
+    again = encoder(known, newer, schema_ids={"value": 1})
     assert again.encode(chunk([{"id": 1}])).columns["value"].to_pylist() == first.columns["value"].to_pylist()
     assert again.uses() == (SchemaUse("value", "t-value", 1, None),)
 
