@@ -23,18 +23,19 @@ Which thread uses which class
                         settles the rows
     UserPartitioner     callers, and the Sender for gathered records after linger.ms. The Sender closes both when it ends
 
-Lock order: a thread that holds one of these locks takes only locks further down.
+Locks. A thread that holds one of these takes only locks further down.
+    CallerSide._lock              whether a transaction is open, its writers, the last call
+    a topic's in record_gatherer  which bundle takes records. One call at a time encodes bundles of a topic
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. IncompleteBatches._lock    the batches whose rows have no outcome yet, flushes in progress
     3. BufferPool._lock           free blocks, charges, waiters
     4. Delivery._lock             acknowledged rows, first error (RecordBundle._outcome_lock for gathered records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
-The lock of a topic's bundle in record_gatherer.py comes before these five. It is held while a bundle is begun, charged or taken;
-no thread waits for memory while it holds it. One call at a time encodes bundles of a topic; the Sender does it only if no other
-does. Encoding a bundle needs no more memory. RecordBundle._lock, held while a record is appended to a bundle's lists, comes last.
-While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, HandOvers._lock,
-TransactionalCall._lock, OldestBatch._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. OldestBatch._lock is
-taken under 1, too. CallerSide._lock comes before TransactionalCall._lock: a call that is posted to an ended producer is settled
-at once. No thread takes Metadata's lock while it holds one of the five. While a thread waits it holds none of all these, and no
-reservation (record_accumulator.py); what it holds then shows only that its call goes on (Inside in interrupts.py).
+    OldestBatch._lock             when the oldest batch was created; taken under 1
+    TransactionalCall._lock       the outcome of a call; under CallerSide's, when a call is posted to an ended producer
+    RecordBundle._lock            the lists that a record is appended to
+With the last three, and with these, a thread takes no other: a partitioner's, PartitionQueues._lock, HandOvers._lock, a Signal's,
+and of legacy/ SendQueue._lock and SyncDispatch._lock. No thread takes Metadata's lock while it holds one of the five.
+While a thread waits it holds none of all these, and no reservation (record_accumulator.py). What it holds then shows only that
+its call goes on (Inside in interrupts.py).
 """

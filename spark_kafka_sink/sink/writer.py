@@ -102,7 +102,7 @@ class _KafkaWriter:
             with encoder_of(self.plan, sender.missing_topics, {}) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, partial(await_brokers, producer, options.producer), encoder)
                 try:
-                    for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
+                    for chunk in rows.chunks(sender.rate_limit, task.idle_timeout_s):
                         sender.send(chunk)
                         del chunk  # frees its memory before more is read
                     sender.finish()
@@ -123,7 +123,7 @@ class _KafkaWriter:
             schema_ids = attempt.schemas.by_part()
             with encoder_of(self.plan, sender.missing_topics, schema_ids, only_compares=not attempt.writes) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
-                for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
+                for chunk in rows.chunks(sender.rate_limit, task.idle_timeout_s):
                     attempt.rows_came(content_to_compare(chunk, attempt.write))
                     if attempt.writes:
                         sender.send(chunk)

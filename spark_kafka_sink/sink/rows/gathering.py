@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.idle_timeout import check_rates
-from spark_kafka_sink.sink.rows.throttle import Throttle
+from spark_kafka_sink.sink.rows.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from spark_kafka_sink.config.format_options import SchemaUse
@@ -34,15 +34,15 @@ class SparkRows:
     waited_s: float = 0.0  # for the next rows: Spark reads, computes and copies them
     _rows: int = 0  # in the chunks so far
 
-    def chunks(self, throttle: Throttle | None = None, idle_timeout_s: float | None = None) -> Iterator[Chunk]:
-        """All rows. With a throttle each batch is a chunk: Spark sees that a task is alive when it reads.
+    def chunks(self, rate_limit: RateLimit | None = None, idle_timeout_s: float | None = None) -> Iterator[Chunk]:
+        """All rows. With a rate limit each batch is a chunk: Spark sees that a task is alive when it reads.
 
-        Raises ConfigError when the throttle is too slow for Spark's idle timeout.
+        Raises ConfigError when the rate is too low for Spark's idle timeout.
         """
-        if throttle is None:
+        if rate_limit is None:
             return self._gathered(GATHERED_ROWS, GATHERED_BYTES)
         single = self._gathered(1, 1)
-        return single if idle_timeout_s is None else check_rates(single, throttle.seconds_of, idle_timeout_s)
+        return single if idle_timeout_s is None else check_rates(single, rate_limit.seconds_of, idle_timeout_s)
 
     def _gathered(self, most_rows: int, most_bytes: int) -> Iterator[Chunk]:
         """Consecutive batches, of up to so many rows and bytes. A larger batch is a chunk by itself, an empty one is left out.

@@ -28,10 +28,10 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange, elapsed_s, merge_ranges
 from spark_kafka_sink.sink.rows.chunk import Chunk, UnencodedRows
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
+from spark_kafka_sink.sink.rows.rate_limit import RateLimit
 from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
 from spark_kafka_sink.sink.rows.rejected_by_brokers import error_of_delivery, handle_failure
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes, UnwritableRows
-from spark_kafka_sink.sink.rows.throttle import Throttle
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery
@@ -76,7 +76,7 @@ class RowSender:
         self._producer = producer
         self._is_transactional = is_transactional
         rates = options.max_records_per_second, options.max_bytes_per_second
-        self.throttle = Throttle(*rates) if any(rates) else None
+        self.rate_limit = RateLimit(*rates) if any(rates) else None
         topic = options.dead_letter_topic
         self._dead_letters = None if topic is None else DeadLetters(topic, producer, make_larger_producer)
         self._outcomes = RowOutcomes(options, self._dead_letters)
@@ -98,7 +98,7 @@ class RowSender:
     def commit_message(self, task: Task, waited_s: float, schemas: tuple[SchemaUse, ...] = ()) -> KafkaCommitMessage:
         """Make the task's message, after finish(). `waited_s`: for Spark's rows. `schemas`: that the rows were encoded with."""
         metrics = self._producer.metrics(since_start=True)
-        held_back_s = 0.0 if self.throttle is None else self.throttle.waited_ms / 1000
+        held_back_s = 0.0 if self.rate_limit is None else self.rate_limit.waited_ms / 1000
         return KafkaCommitMessage(
             spark_partition=task.partition,
             attempt=task.attempt,
@@ -127,7 +127,7 @@ class RowSender:
         self.rows += len(chunk.numbers)
         for each in chunk.unencoded:
             self._apply_choice(each)
-        for portion in (chunk,) if self.throttle is None else self.throttle.portions(chunk):
+        for portion in (chunk,) if self.rate_limit is None else self.rate_limit.portions(chunk):
             self._send(portion)
             self._send_again()
 

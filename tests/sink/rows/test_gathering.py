@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.gathering import SparkRows
-from spark_kafka_sink.sink.rows.throttle import Throttle
+from spark_kafka_sink.sink.rows.rate_limit import RateLimit
 
 MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
 
@@ -69,13 +69,13 @@ def test_a_batch_that_was_passed_on_is_not_kept() -> None:
         alive.append(weakref.ref(made[0]))
         yield made.pop()
 
-    chunks = SparkRows(batches(), MAPPING).chunks(Throttle(1, None))
+    chunks = SparkRows(batches(), MAPPING).chunks(RateLimit(1, None))
     assert next(chunks).columns["value"].to_pylist() == ["v"]
     assert alive[0]() is None
 
 
 def test_rows_are_numbered_through_all_chunks() -> None:
-    chunks = SparkRows(iter([batch(2), batch(0), batch(3)]), MAPPING).chunks(Throttle(1, None))
+    chunks = SparkRows(iter([batch(2), batch(0), batch(3)]), MAPPING).chunks(RateLimit(1, None))
     assert [each.numbers for each in chunks] == [range(2), range(2, 5)]
 
 

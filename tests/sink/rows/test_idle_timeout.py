@@ -15,8 +15,8 @@ from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows import idle_timeout
 from spark_kafka_sink.sink.rows.gathering import SparkRows
 from spark_kafka_sink.sink.rows.idle_timeout import check_rates
+from spark_kafka_sink.sink.rows.rate_limit import RateLimit
 from spark_kafka_sink.sink.rows.row_sender import RowSender
-from spark_kafka_sink.sink.rows.throttle import Throttle
 from spark_kafka_sink.sink.task import idle_timeout_s
 from tests.fakes.clock import ManualClock
 from tests.sink.columns import chunk_of, sink_options
@@ -43,8 +43,8 @@ def write(rates: dict[str, int], timeout_s: float | None, *rows: int, log: list[
 
     producer = FakeProducer(on_send=on_send)
     sender = RowSender(producer, sink_options(), FakeProducer)
-    sender.throttle = Throttle(rates.get("records"), rates.get("bytes"), ManualClock()) if rates else None
-    for chunk in SparkRows(batches(), MAPPING).chunks(sender.throttle, timeout_s):
+    sender.rate_limit = RateLimit(rates.get("records"), rates.get("bytes"), ManualClock()) if rates else None
+    for chunk in SparkRows(batches(), MAPPING).chunks(sender.rate_limit, timeout_s):
         sender.send(chunk)
     sender.finish()
     assert sender.acknowledged == sum(rows)

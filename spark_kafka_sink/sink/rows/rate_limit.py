@@ -2,7 +2,7 @@
 
 A portion is as many rows as the rates allow in a quarter of a second, or one row that needs longer. It is released at once, and
 the next one only after the time that this one needs. So each wait lasts a quarter of a second, or the time of one large row.
-The throttle waits on the caller's thread and holds no lock; Spark ends the worker of a killed task there.
+The limit waits on the caller's thread and holds no lock; Spark ends the worker of a killed task there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafka_sink.sink.rows.chunk import Chunk
 PORTION_MS = 250
 
 
-class Throttle:
+class RateLimit:
     """Divides one task's rows into portions, and waits before one that would exceed a rate.
 
     Args:

@@ -1,4 +1,4 @@
-"""throttle.py: released rows are never ahead of the rates by more than one portion, and no wait is long."""
+"""rate_limit.py: released rows are never ahead of the rates by more than one portion, and no wait is long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 
 from spark_kafka_sink.sink.rows.chunk import Chunk
-from spark_kafka_sink.sink.rows.throttle import PORTION_MS, Throttle
+from spark_kafka_sink.sink.rows.rate_limit import PORTION_MS, RateLimit
 from tests.fakes.clock import ManualClock
 from tests.sink.columns import columns
 
@@ -24,46 +24,46 @@ class Watched(ManualClock):
         return super().wait(condition, timeout_ms)
 
 
-def times(throttle: Throttle, clock: ManualClock, sizes: list[int]) -> list[tuple[int, int, int]]:
+def times(rate_limit: RateLimit, clock: ManualClock, sizes: list[int]) -> list[tuple[int, int, int]]:
     """When each portion was released, in ms since the start, and its rows."""
     started = clock.now_ms()
     chunk = Chunk(columns(value=pa.array([bytes(size) for size in sizes])), range(len(sizes)), 0)
-    return [(clock.now_ms() - started, each.numbers[0], each.numbers[-1] + 1) for each in throttle.portions(chunk)]
+    return [(clock.now_ms() - started, each.numbers[0], each.numbers[-1] + 1) for each in rate_limit.portions(chunk)]
 
 
 def test_records_are_given_out_in_portions_of_a_quarter_of_a_second() -> None:
     clock = Watched()
-    throttle = Throttle(100, None, clock)
-    assert times(throttle, clock, [1] * 60) == [(0, 0, 25), (250, 25, 50), (500, 50, 60)]
-    assert throttle.waited_ms == 500
+    rate_limit = RateLimit(100, None, clock)
+    assert times(rate_limit, clock, [1] * 60) == [(0, 0, 25), (250, 25, 50), (500, 50, 60)]
+    assert rate_limit.waited_ms == 500
 
 
 def test_bytes_are_counted_row_by_row() -> None:
     clock = Watched()
-    assert times(Throttle(None, 1000, clock), clock, [100, 100, 100, 10]) == [(0, 0, 2), (200, 2, 4)]
+    assert times(RateLimit(None, 1000, clock), clock, [100, 100, 100, 10]) == [(0, 0, 2), (200, 2, 4)]
 
 
 def test_the_lower_rate_counts() -> None:
     clock = Watched()
-    assert times(Throttle(8, 1000, clock), clock, [10, 240, 240]) == [(0, 0, 2), (250, 2, 3)]
+    assert times(RateLimit(8, 1000, clock), clock, [10, 240, 240]) == [(0, 0, 2), (250, 2, 3)]
 
 
 def test_a_row_above_the_rate_goes_alone_and_is_paid_for_afterwards() -> None:
     clock = Watched()
-    assert times(Throttle(None, 100, clock), clock, [1, 350, 1]) == [(0, 0, 1), (10, 1, 2), (3510, 2, 3)]
+    assert times(RateLimit(None, 100, clock), clock, [1, 350, 1]) == [(0, 0, 1), (10, 1, 2), (3510, 2, 3)]
     assert clock.waits == [10, 3500]
 
 
 def test_what_was_not_used_is_not_saved_up() -> None:
     clock = Watched()
-    throttle = Throttle(100, None, clock)
-    times(throttle, clock, [1] * 25)
+    rate_limit = RateLimit(100, None, clock)
+    times(rate_limit, clock, [1] * 25)
     clock.advance(60_000)
-    assert times(throttle, clock, [1] * 50) == [(0, 0, 25), (PORTION_MS, 25, 50)]
+    assert times(rate_limit, clock, [1] * 50) == [(0, 0, 25), (PORTION_MS, 25, 50)]
 
 
 def test_the_next_chunk_waits_for_the_one_before() -> None:
     clock = Watched()
-    throttle = Throttle(100, None, clock)
-    times(throttle, clock, [1] * 25)
-    assert times(throttle, clock, [1]) == [(PORTION_MS, 0, 1)]
+    rate_limit = RateLimit(100, None, clock)
+    times(rate_limit, clock, [1] * 25)
+    assert times(rate_limit, clock, [1]) == [(PORTION_MS, 0, 1)]
