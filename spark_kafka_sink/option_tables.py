@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.config.format_options import FormatOptions
 from spark_kafka_sink.config.keys_without_effect import NO_EFFECT, SERIALIZERS
-from spark_kafka_sink.config.option import BOOLEAN, Option, rows_of
+from spark_kafka_sink.config.option import BOOLEAN, Option, options_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.registry_config import KEYS_WITHOUT_EFFECT, RegistryConfig
 from spark_kafka_sink.config.security_config import SecurityConfig
@@ -51,18 +51,18 @@ class TableRow(NamedTuple):
 
 def option_table() -> list[TableRow]:
     """Every option that is accepted, the most used ones first, and then in order of declaration."""
-    security = rows_of(SecurityConfig)
-    formats = rows_of(FormatOptions)
-    rows = [_table_row("format" if attribute in formats else "sink", row) for attribute, row in rows_of(SinkOptions).items()]
-    for attribute, row in rows_of(ProducerConfig).items():
+    security = options_of(SecurityConfig)
+    formats = options_of(FormatOptions)
+    rows = [_table_row("format" if attribute in formats else "sink", row) for attribute, row in options_of(SinkOptions).items()]
+    for attribute, row in options_of(ProducerConfig).items():
         rows.append(_table_row("security" if attribute in security else "producer", row, BULK_DEFAULTS.get(attribute)))
     by_key = {row.key: row for row in rows}
     first = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
-    serializers = [_table_row("serializers", row) for row in rows_of(SerializerConfig).values()]
+    serializers = [_table_row("serializers", row) for row in options_of(SerializerConfig).values()]
     without_effect = [_without_effect(PRODUCER_PREFIX + key, why) for key, why in NO_EFFECT.items() if key not in SERIALIZERS]
     without_effect += [_without_effect(key, why) for key, why in KEYS_WITHOUT_EFFECT.items()]
-    registry = [_table_row("registry", row) for row in rows_of(RegistryConfig).values()]
-    legacy = [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
+    registry = [_table_row("registry", row) for row in options_of(RegistryConfig).values()]
+    legacy = [_table_row("legacy", row) for row in options_of(LegacyProducerConfig).values()]
     return [*first, *by_key.values(), *registry, *serializers, *without_effect, *legacy]
 
 

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.config.option import PASSWORD, rows_of
+from spark_kafka_sink.config.option import PASSWORD, options_of
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.config.sink_options import SinkOptions
@@ -164,7 +164,9 @@ def test_a_secret_under_the_key_of_another_option_does_not_show(key: str, value:
 
 
 @pytest.mark.parametrize("value", LOOKS_LIKE_A_SECRET[:2])
-@pytest.mark.parametrize("key", [*map("kafka.{}".format, EVERY_PLAIN_KEY), *(row.key for row in rows_of(SinkOptions).values())])
+@pytest.mark.parametrize(
+    "key", [*map("kafka.{}".format, EVERY_PLAIN_KEY), *(row.key for row in options_of(SinkOptions).values())]
+)
 def test_a_secret_under_the_key_of_another_option_does_not_show_to_a_spark_user(key: str, value: str) -> None:
     options = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t", "deliveryGuarantee": "exactly-once", key: value}
     schema = StructType([StructField("value", StringType())])

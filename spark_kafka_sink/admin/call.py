@@ -4,7 +4,7 @@
      ▲                                          │                   │
      └───────────────── back-off ◀──────────────┴───────────────────┘
 
-Law: every ask without an outcome is in exactly one of these places, so that none is forgotten and none is sent twice at a time.
+Law: every ask without an outcome is in exactly one of these places, so that none is forgotten and none is sent twice at once.
 """
 
 from __future__ import annotations

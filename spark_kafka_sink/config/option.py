@@ -1,6 +1,6 @@
 """What an option is: its key, its type, its default, the allowed values and some sentences of documentation.
 
-An option is a field of a dataclass: `linger_ms: int = option("linger.ms", LONG, default=5, at_least=0, doc="…")`. `rows_of`
+An option is a field of a dataclass: `linger_ms: int = option("linger.ms", LONG, default=5, at_least=0, doc="…")`. `options_of`
 returns the Options of such a class; reading values, their error texts and the printed tables (option_tables.py) all use these.
 This file knows no option by name. The options are in the other files of config/, and in legacy/config.py.
 Laws: all problems of a configuration are reported together; a secret never shows in a repr, a log line or an error.
@@ -199,11 +199,11 @@ class Option:
 
 def option(key: str, kind: Kind, *, default: object, doc: str, **checks: Any) -> Any:
     """A dataclass field with an Option attached. The arguments are those of Option."""
-    row = Option(key, kind, default, doc, **checks)
-    return field(default=None if default is None else row.read(default), metadata={"option": row})
+    each = Option(key, kind, default, doc, **checks)
+    return field(default=None if default is None else each.read(default), metadata={"option": each})
 
 
-def rows_of(cls: type[Any]) -> dict[str, Option]:
+def options_of(cls: type[Any]) -> dict[str, Option]:
     """The Options of a dataclass by attribute name, in order of declaration; inherited ones come first."""
     return {each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata}
 
@@ -211,26 +211,26 @@ def rows_of(cls: type[Any]) -> dict[str, Option]:
 # READING
 
 
-def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+def read_all(declared: Mapping[str, Option], given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
     """The values, by attribute name, of the options that were given and are valid. The others are added to `problems`."""
     values = {}
-    for attribute, row in rows.items():
-        if given.get(row.key) is None:
+    for attribute, each in declared.items():
+        if given.get(each.key) is None:
             continue
-        if holds_reference(given[row.key]):
-            problems.append(reference_problem(row.key))
+        if holds_reference(given[each.key]):
+            problems.append(reference_problem(each.key))
             continue
-        if not row.kind.hides and is_secret(given[row.key]):
+        if not each.kind.hides and is_secret(given[each.key]):
             problems.append(
-                f"The value of {row.key} is not shown, as it looks like a secret: a key, a login, a password or a text of several"
-                f" lines, none of which {row.key} takes. Find the option that it belongs to"
+                f"The value of {each.key} is not shown, as it looks like a secret: a key, a login, a password or a text of"
+                f" several lines, none of which {each.key} takes. Find the option that it belongs to"
             )
             continue
         try:
-            values[attribute] = row.read(given[row.key])
+            values[attribute] = each.read(given[each.key])
         except InvalidValueError as error:
-            shown = HIDDEN if row.kind.hides else printable(as_text(given[row.key]))
-            problems.append(f"Invalid value {shown} for configuration {row.key}: {error}")
+            shown = HIDDEN if each.kind.hides else printable(as_text(given[each.key]))
+            problems.append(f"Invalid value {shown} for configuration {each.key}: {error}")
     return values
 
 
@@ -274,7 +274,7 @@ def conceal(mapping: Mapping[str, object], declared: Mapping[str, Option], prefi
         declared: the known options by key.
         prefix: of the keys that are looked up in `declared`, without it.
     """
-    plain = {prefix + key for key, row in declared.items() if not row.kind.hides}
+    plain = {prefix + key for key, each in declared.items() if not each.kind.hides}
     return {key: _concealed(value, is_plain=not key.startswith(prefix) or key in plain) for key, value in mapping.items()}
 
 

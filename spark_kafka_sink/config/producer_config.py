@@ -26,10 +26,10 @@ from spark_kafka_sink.config.option import (
     holds_reference,
     join_problems,
     option,
+    options_of,
     protocol_string,
     read_all,
     reference_problem,
-    rows_of,
     warn_once,
 )
 from spark_kafka_sink.config.producer_rules import ACKS_ALL, PRODUCER_RULES, Values
@@ -225,10 +225,10 @@ class ProducerConfig(SecurityConfig):
             prefix: what the user wrote before each key, for the log.
         """
         given = {key: value for key, value in mapping.items() if value is not None}
-        rows = rows_of(cls)
+        declared = options_of(cls)
         values: Values = {each.name: each.default for each in fields(cls)} | dict(defaults or {})
-        read = read_all(rows, given, problems)
-        invalid = {row.key for attribute, row in rows.items() if row.key in given and attribute not in read}
+        read = read_all(declared, given, problems)
+        invalid = {each.key for attribute, each in declared.items() if each.key in given and attribute not in read}
         values |= read
         values["given"] = frozenset(given) & PRODUCER_KEYS.keys()
         values["plugin_options"] = keys_for_plugins(given, values, PRODUCER_KEYS, prefix)
@@ -236,7 +236,7 @@ class ProducerConfig(SecurityConfig):
             problems.extend(reference_problem(key) for key, value in values["plugin_options"].items() if holds_reference(value))
         warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], PRODUCER_KEYS, prefix)
         if defaults:
-            _lower_defaults(values, rows, invalid)
+            _lower_defaults(values, declared, invalid)
         for keys, apply in PRODUCER_RULES:
             if invalid.isdisjoint(keys):
                 problems.extend(apply(values) or ())  # a default has no problems
@@ -249,10 +249,10 @@ class ProducerConfig(SecurityConfig):
         """
         mapping: dict[str, object] = {}
         for attribute in fields(self):
-            row: Option | None = attribute.metadata.get("option")
+            each: Option | None = attribute.metadata.get("option")
             value = getattr(self, attribute.name)
-            if row is not None and (row.key in self.given or (value != attribute.default and row.key != "client.id")):
-                mapping[row.key] = value
+            if each is not None and (each.key in self.given or (value != attribute.default and each.key != "client.id")):
+                mapping[each.key] = value
         mapping["bootstrap.servers"] = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers
         ]
@@ -280,10 +280,10 @@ class ProducerConfig(SecurityConfig):
         return self.to_mapping() | {"client.id": self.client_id} | own
 
 
-PRODUCER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(ProducerConfig).values()}
+PRODUCER_KEYS: dict[str, Option] = {each.key: each for each in options_of(ProducerConfig).values()}
 
 
-def _lower_defaults(values: Values, rows: Mapping[str, Option], invalid: set[str]) -> None:
+def _lower_defaults(values: Values, declared: Mapping[str, Option], invalid: set[str]) -> None:
     """Lower defaults that are not Kafka's own, though not below Kafka's, if they contradict what the user set."""
     if not invalid.isdisjoint(("delivery.timeout.ms", "request.timeout.ms", "max.request.size")):
         return
@@ -291,6 +291,6 @@ def _lower_defaults(values: Values, rows: Mapping[str, Option], invalid: set[str
         ("linger_ms", values["delivery_timeout_ms"] - values["request_timeout_ms"]),
         ("batch_size", values["max_request_size"]),
     ):
-        row = rows[attribute]
-        if row.key not in values["given"]:
-            values[attribute] = min(values[attribute], max(limit, row.default))
+        each = declared[attribute]
+        if each.key not in values["given"]:
+            values[attribute] = min(values[attribute], max(limit, each.default))

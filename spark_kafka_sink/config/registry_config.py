@@ -28,8 +28,8 @@ from spark_kafka_sink.config.option import (
     conceal,
     nearest_key,
     option,
+    options_of,
     read_all,
-    rows_of,
     warn_once,
 )
 from spark_kafka_sink.config.sasl import ALLOWED_URLS, LOOPBACK
@@ -283,9 +283,9 @@ class RegistryConfig:
         """Read what `pick` returned. Adds what is wrong to `problems`; then the result must not be used. Never blocks."""
         given = {key: value for key, value in mapping.items() if value is not None}
         problems.extend(_unknown(given))
-        values: dict[str, Any] = read_all(rows_of(cls), given, problems)
+        values: dict[str, Any] = read_all(options_of(cls), given, problems)
         values["given"] = frozenset(given) & REGISTRY_KEYS.keys()
-        invalid = {row.key for attribute, row in rows_of(cls).items() if row.key in given and attribute not in values}
+        invalid = {each.key for attribute, each in options_of(cls).items() if each.key in given and attribute not in values}
         config = cls(**values)
         for keys, rule in _RULES:
             if invalid.isdisjoint(keys):
@@ -306,7 +306,7 @@ class RegistryConfig:
         return OAUTH_TOKEN if self.bearer_auth_issuer_endpoint_url else None
 
 
-REGISTRY_KEYS: dict[str, Option] = {row.key: row for row in rows_of(RegistryConfig).values()}
+REGISTRY_KEYS: dict[str, Option] = {each.key: each for each in options_of(RegistryConfig).values()}
 
 
 # NAMES

@@ -20,7 +20,7 @@ from spark_kafka_sink.config.option import (
     STRING,
     InvalidValueError,
     option,
-    rows_of,
+    options_of,
     warn_once,
 )
 from spark_kafka_sink.config.secret import Secret
@@ -174,7 +174,7 @@ class SecurityConfig:
 
 
 # The options that are paths of files on the machine where the producer runs.
-FILE_KEYS: tuple[str, ...] = tuple(row.key for row in rows_of(SecurityConfig).values() if row.is_file)
+FILE_KEYS: tuple[str, ...] = tuple(each.key for each in options_of(SecurityConfig).values() if each.is_file)
 
 
 def file_stamp(name: str) -> tuple[int, int, int] | None:

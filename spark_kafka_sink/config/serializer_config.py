@@ -27,7 +27,7 @@ from spark_kafka_sink.config.format_options import (
     read_reference,
     read_subject,
 )
-from spark_kafka_sink.config.option import BOOLEAN, STRING, Option, conceal, join_problems, option, read_all, rows_of
+from spark_kafka_sink.config.option import BOOLEAN, STRING, Option, conceal, join_problems, option, options_of, read_all
 from spark_kafka_sink.config.registry_config import URL_KEY, RegistryConfig
 from spark_kafka_sink.errors import ConfigError
 
@@ -67,7 +67,7 @@ class SerializerConfig:
         return PartOptions(part, AVRO, schema, truncates_timestamps=self.truncate_timestamps, is_of_producer=True, **chosen)
 
 
-SERIALIZER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(SerializerConfig).values()}
+SERIALIZER_KEYS: dict[str, Option] = {each.key: each for each in options_of(SerializerConfig).values()}
 
 
 def serializer_options(mapping: Mapping[str, object]) -> dict[str, object]:
@@ -85,7 +85,7 @@ def read_serializer_options(given: Mapping[str, object], parts: Sequence[str]) -
     """
     problems: list[str] = []
     registry = RegistryConfig.read({key: value for key, value in given.items() if key not in SERIALIZER_KEYS}, problems)
-    config = SerializerConfig(**read_all(rows_of(SerializerConfig), given, problems))  # type: ignore[arg-type]
+    config = SerializerConfig(**read_all(options_of(SerializerConfig), given, problems))  # type: ignore[arg-type]
     if not registry.is_set and URL_KEY not in registry.given:
         problems.append(f"{parts[-1]}.serializer=avro needs {URL_KEY}, the address of the schema registry")
     for part in PARTS_WITH_FORMAT:

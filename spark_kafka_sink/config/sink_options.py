@@ -23,8 +23,8 @@ from spark_kafka_sink.config.option import (
     conceal,
     nearest_key,
     option,
+    options_of,
     read_all,
-    rows_of,
     warn_once,
 )
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig
@@ -182,7 +182,7 @@ class SinkOptions(FormatOptions):
         problems.extend(_rejected_registry(producer_options))
         problems.extend(_rejected_serializers(producer_options))
         problems.extend(_rejected_transactions(producer_options))
-        values: dict[str, Any] = read_all(rows_of(cls), own, problems)
+        values: dict[str, Any] = read_all(options_of(cls), own, problems)
         if values.get("delivery_guarantee") == EXACTLY_ONCE:
             problems.extend(_rejected_without_transactions(producer_options))
         registry = _registry(given, problems)
@@ -204,7 +204,7 @@ def exactly_once_options(name: str, version: int) -> dict[str, str]:
     return {"deliveryGuarantee": EXACTLY_ONCE, "transactionalIdPrefix": name, "txnAppId": name, "txnVersion": str(version)}
 
 
-_SINK_KEYS: dict[str, str] = {row.key.lower(): row.key for row in rows_of(SinkOptions).values()}
+_SINK_KEYS: dict[str, str] = {each.key.lower(): each.key for each in options_of(SinkOptions).values()}
 
 
 # What a schema registry's options are is loaded only where a name is nobody else's.

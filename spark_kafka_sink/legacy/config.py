@@ -24,8 +24,8 @@ from spark_kafka_sink.config.option import (
     join_problems,
     nearest_key,
     option,
+    options_of,
     read_all,
-    rows_of,
 )
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig, addresses
 from spark_kafka_sink.errors import ConfigError
@@ -127,7 +127,7 @@ class LegacyProducerConfig:
         passed_on = {key: value for key, value in given.items() if key.startswith(_PASSED_ON)}
         _warn_of_keys_without_effect(given.keys() - passed_on.keys())
         values: dict[str, Any] = {each.name: each.default for each in fields(cls) if "option" in each.metadata}
-        values |= read_all(rows_of(cls), given, problems)
+        values |= read_all(options_of(cls), given, problems)
         if "metadata.broker.list" not in given:
             problems.append("Option 'metadata.broker.list' is not set. Name at least one broker as host:port.")
         if values["batch_num_messages"] > values["queue_buffering_max_messages"]:
@@ -145,7 +145,7 @@ def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
     return conceal(mapping, _KEYS | PRODUCER_KEYS)
 
 
-_KEYS: dict[str, Option] = {row.key: row for row in rows_of(LegacyProducerConfig).values()}
+_KEYS: dict[str, Option] = {row.key: row for row in options_of(LegacyProducerConfig).values()}
 _PASSED_ON = ("security.", "ssl.", "sasl.")
 _NO_ACKNOWLEDGEMENT = (
     "request.required.acks is not set: as with the old producer, brokers acknowledge nothing (0), and messages that they reject"

@@ -63,7 +63,7 @@ class ConnectionFailures:
         self._refused_in_this_poll.add(connection.node.id)
         connection.authentication_failed(now_ms, error, attempts=attempts)
         if self._no_broker_accepts():
-            self._metadata.report_fatal_error(error)
+            self._metadata.report_error(error)
 
     def login_refusal(self, node_id: int) -> AuthenticationError | None:
         """The error with which everything that waits for this node fails; None if nothing has to fail.

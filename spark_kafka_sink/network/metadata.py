@@ -87,7 +87,7 @@ class Metadata:
         self._forgotten: set[str] = set()  # not in _topics any more, and left out of the cluster with the next answer
         self._epochs: dict[str, dict[int, int]] = {}  # by topic and partition: the last leader epochs seen
         self._cluster_id: str | None = None  # of the first answer; later answers must come from the same cluster
-        self._fatal_error: KafkaError | None = None
+        self._passing_error: KafkaError | None = None
         self._permanent_error: KafkaError | None = None
         self._rejected: dict[str, ErrorCode] = {}  # the cluster's unauthorized and invalid topics
         self._topic_errors: dict[str, ErrorCode] = {}  # the same, until raised to a caller
@@ -206,7 +206,7 @@ class Metadata:
         with self._lock:
             error = self._topic_errors.get(topic)
             self._topic_errors = {}
-            fatal = self._take_fatal_error_locked()
+            fatal = self._take_kept_error_locked()
             if fatal is not None:
                 raise fresh_copy(fatal)
             if error is not None:
@@ -221,15 +221,15 @@ class Metadata:
             return None if error is None else fresh_copy(error)
 
     def _take_error_locked(self) -> KafkaError | None:
-        error = self._take_fatal_error_locked()
+        error = self._take_kept_error_locked()
         if error is None and self._is_closed:
             error = closed_error(self._ended_by, "the producer was closed while a caller waited for metadata")
         return error
 
-    def _take_fatal_error_locked(self) -> KafkaError | None:
+    def _take_kept_error_locked(self) -> KafkaError | None:
         """Return the error that is kept. Raise a copy: a local that holds what is raised would keep the caller's frames."""
-        error = self._permanent_error or self._fatal_error
-        self._fatal_error = None
+        error = self._permanent_error or self._passing_error
+        self._passing_error = None
         return error
 
     def last_connection_error(self) -> str | None:
@@ -268,10 +268,10 @@ class Metadata:
     def time_to_next_update_ms(self, now_ms: int) -> int:
         """0 when an update is due: it was requested or the metadata is too old, and back-off has passed."""
         with self._lock:
-            age_ms = max(self._last_successful_refresh_ms + self._max_age_ms - now_ms, 0)
+            until_too_old_ms = max(self._last_successful_refresh_ms + self._max_age_ms - now_ms, 0)
             if self._needs_full_update or self._needs_partial_update:
-                age_ms = 0
-            return max(age_ms, self._time_to_allow_update_locked(now_ms))
+                until_too_old_ms = 0
+            return max(until_too_old_ms, self._time_to_allow_update_locked(now_ms))
 
     def _time_to_allow_update_locked(self, now_ms: int) -> int:
         if self._last_successful_refresh_ms + self._max_age_ms <= now_ms:
@@ -297,10 +297,10 @@ class Metadata:
             self._failures += 1
             self._equivalent_responses = 0
 
-    def report_fatal_error(self, error: KafkaError) -> None:
+    def report_error(self, error: KafkaError) -> None:
         """Raise `error` to one caller that waits now, or to the next one that waits."""
         with self._lock:
-            self._fatal_error = error
+            self._passing_error = error
             self._waiters.wake_all_locked()
 
     def is_other_cluster(self, cluster_id: str | None) -> bool:
@@ -366,7 +366,7 @@ class Metadata:
             self._last_refresh_ms = self.last_answer_ms = now_ms
             self._failures = 0
             self._update_version += 1
-            self._fatal_error = None  # the callers that wait get this answer instead of an error that is out of date
+            self._passing_error = None  # the callers that wait get this answer instead of an error that is out of date
             self._equivalent_responses += 1  # reset if a partition has something new
             if not is_partial_update:
                 self._needs_full_update = False

@@ -103,7 +103,7 @@ class MetadataUpdater:
 
     def handle_failed_request(self, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
         if fatal_error is not None:
-            self._metadata.report_fatal_error(fatal_error)
+            self._metadata.report_error(fatal_error)
         self._metadata.failed_update(now_ms)
         self._in_progress = None
 

@@ -120,7 +120,7 @@ class Errors:
     INVALID_COMMIT_OFFSET_SIZE = code(28, FAIL, MAYBE, "The size of the committed offset data is invalid.")
     TOPIC_AUTHORIZATION_FAILED = code(29, FAIL, NO, "This user lacks a permission on the topic.")
     GROUP_AUTHORIZATION_FAILED = code(30, FAIL, MAYBE, "This user needs the READ permission on the group.")
-    CLUSTER_AUTHORIZATION_FAILED = code(31, FAIL, NO, "This user lacks a permission on the cluster (IDEMPOTENT_WRITE).")
+    CLUSTER_AUTHORIZATION_FAILED = code(31, FAIL, NO, "This user lacks a permission on the cluster.")
     INVALID_TIMESTAMP = code(32, FAIL, NO, "A timestamp is outside of message.timestamp.before.max.ms and after.max.ms.")
     UNSUPPORTED_SASL_MECHANISM = code(33, FAIL, NO, "The broker does not offer this SASL mechanism.")
     ILLEGAL_SASL_STATE = code(34, FAIL, NO, "The request does not fit the state of the SASL exchange.")

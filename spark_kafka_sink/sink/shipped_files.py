@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import SparkFiles
 
 from spark_kafka_sink.config import jaas
-from spark_kafka_sink.config.option import rows_of
+from spark_kafka_sink.config.option import options_of
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import FILE_KEYS
 from spark_kafka_sink.errors import ConfigError
@@ -59,7 +59,7 @@ def known_schemas(options: SinkOptions) -> KnownSchemas:
 def _connected(config: RegistryConfig) -> SchemaRegistry:
     from spark_kafka_sink.schemas.registry import SchemaRegistry
 
-    files = {name: (row.key, getattr(config, name)) for name, row in rows_of(type(config)).items() if row.is_file}
+    files = {name: (each.key, getattr(config, name)) for name, each in options_of(type(config)).items() if each.is_file}
     located: dict[str, Any] = {name: _locate(key, path) for name, (key, path) in files.items() if path}
     return SchemaRegistry(replace(config, **located))
 

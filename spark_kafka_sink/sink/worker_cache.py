@@ -104,9 +104,9 @@ class WorkerCache(Generic[KeepableT]):
             timeout_ms, key = 0, None
         else:
             key = _key(options)
-        task = threading.Lock()
-        with task:
-            entry = self._take(key, task) or self._add(key, task, options)
+        in_use = threading.Lock()
+        with in_use:
+            entry = self._take(key, in_use) or self._add(key, in_use, options)
             try:
                 yield entry.kept
             except BaseException:
@@ -147,13 +147,13 @@ class WorkerCache(Generic[KeepableT]):
         """Longest idle first."""
         return sorted((each for each in self._entries if each.user is None), key=lambda each: each.rested)
 
-    def _take(self, key: Hashable, task: threading.Lock) -> _Entry[KeepableT] | None:
+    def _take(self, key: Hashable, in_use: threading.Lock) -> _Entry[KeepableT] | None:
         while key is not None:
             with self._lock:
                 entry = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
                 if entry is None:
                     return None
-                entry.user = task
+                entry.user = in_use
             if entry.kept.is_at_rest():
                 entry.kept.resume()
                 return entry
@@ -161,8 +161,8 @@ class WorkerCache(Generic[KeepableT]):
             self._remove(entry)
         return None
 
-    def _add(self, key: Hashable, task: threading.Lock, options: Mapping[str, object]) -> _Entry[KeepableT]:
-        entry = _Entry(key, self._make(options), task)
+    def _add(self, key: Hashable, in_use: threading.Lock, options: Mapping[str, object]) -> _Entry[KeepableT]:
+        entry = _Entry(key, self._make(options), in_use)
         with self._lock:
             self._entries.append(entry)
         return entry

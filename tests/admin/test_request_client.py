@@ -298,7 +298,7 @@ def test_when_no_broker_accepts_the_login_everything_fails_at_once(net: Scripted
 
     def refuse() -> None:
         net.network.before_poll = lambda: None
-        net.metadata.report_fatal_error(refusal)
+        net.metadata.report_error(refusal)
 
     net.network._metadata_updates.clear()
     net.network.before_poll = refuse
@@ -309,7 +309,7 @@ def test_when_no_broker_accepts_the_login_everything_fails_at_once(net: Scripted
 
 def test_a_refused_login_of_an_earlier_call_does_not_fail_the_next_one(net: ScriptedNetwork) -> None:
     ask(net, "a")
-    net.metadata.report_fatal_error(AuthenticationError("no"))
+    net.metadata.report_error(AuthenticationError("no"))
     assert ask(net, "a") == ["a"]
 
 

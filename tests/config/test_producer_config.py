@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.config.keys_without_effect import NO_EFFECT
-from spark_kafka_sink.config.option import PASSWORD, rows_of
+from spark_kafka_sink.config.option import PASSWORD, options_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.sink_options import SinkOptions
@@ -22,7 +22,7 @@ from tests.config.configurations import SERVERS, problem, read
 
 
 def test_attributes_are_kafkas_keys_with_underscores() -> None:
-    for attribute, row in rows_of(ProducerConfig).items():
+    for attribute, row in options_of(ProducerConfig).items():
         assert attribute == row.key.replace(".", "_")
 
 
@@ -321,11 +321,11 @@ def test_a_key_of_the_next_kafka_is_named_as_such(caplog: pytest.LogCaptureFixtu
 # SECRETS
 
 
-PASSWORDS = [row.key for row in rows_of(ProducerConfig).values() if row.kind is PASSWORD]
+PASSWORDS = [row.key for row in options_of(ProducerConfig).values() if row.kind is PASSWORD]
 
 
 def test_every_option_named_like_a_secret_is_one() -> None:
-    for row in rows_of(ProducerConfig).values():
+    for row in options_of(ProducerConfig).values():
         if any(word in row.key for word in ("password", "secret", "passphrase", "jaas")):
             assert row.key in PASSWORDS
 
@@ -390,7 +390,7 @@ def test_what_a_configuration_tells_another_process_makes_an_equal_one_in_silenc
 
 
 def vars_of(cfg: ProducerConfig) -> dict[str, object]:
-    return {attribute: getattr(cfg, attribute) for attribute in rows_of(ProducerConfig)}
+    return {attribute: getattr(cfg, attribute) for attribute in options_of(ProducerConfig)}
 
 
 # DEFAULTS
@@ -399,7 +399,7 @@ def vars_of(cfg: ProducerConfig) -> dict[str, object]:
 def test_every_default_is_one_that_may_be_written() -> None:
     cls: Any
     for cls in (ProducerConfig, SinkOptions):
-        for row in rows_of(cls).values():
+        for row in options_of(cls).values():
             if row.default not in (None, "") and row.kind is not PASSWORD:
                 written = row.default if isinstance(row.default, str) else json.dumps(row.default)
                 assert row.read(written) == row.read(row.default)

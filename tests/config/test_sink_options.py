@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from spark_kafka_sink import exactly_once_options
-from spark_kafka_sink.config.option import rows_of
+from spark_kafka_sink.config.option import options_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS, SinkOptions
 
@@ -317,6 +317,6 @@ def test_a_reference_in_an_option_of_the_sink_is_a_problem() -> None:
 
 
 def test_bulk_defaults_name_options_and_fit_their_checks() -> None:
-    rows = rows_of(ProducerConfig)
+    rows = options_of(ProducerConfig)
     for attribute, value in BULK_DEFAULTS.items():
         assert rows[attribute].read(value) == value

@@ -140,7 +140,7 @@ class MockClient:
         self.refusals[node_id] = error
         self.node(node_id).backing_off_until_ms = NEVER_MS
         if self.metadata is not None:
-            self.metadata.report_fatal_error(error)
+            self.metadata.report_error(error)
 
     def set_api_versions(self, node_id: int, ranges: Mapping[ApiKey, tuple[int, int]]) -> None:
         self.node(node_id).api_versions = node_api_versions(ranges)

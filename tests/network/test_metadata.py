@@ -430,7 +430,7 @@ def test_an_unknown_topic_is_asked_for_again_and_is_no_error_to_raise(orders: Me
 
 
 def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
-    meta.report_fatal_error(AuthenticationError("no"))
+    meta.report_error(AuthenticationError("no"))
     with pytest.raises(AuthenticationError, match=r"no$"):
         meta.await_update(0, 10)
     meta.raise_error_for_topic("orders")
@@ -438,7 +438,7 @@ def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
 
 def test_a_refusal_that_is_over_is_not_raised_hours_later(orders: Metadata, clock: ManualClock) -> None:
     """A broker that restarted did not know the user yet. Long after it did, the first send to a new topic got that error."""
-    orders.report_fatal_error(AuthenticationError("unknown user"))
+    orders.report_error(AuthenticationError("unknown user"))
     orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
     orders.add_topic("new", clock.now_ms())
     orders.raise_error_for_topic("new")
@@ -490,7 +490,7 @@ def test_a_fatal_error_ends_waiting() -> None:
     error = run_while_waiting(
         clock,
         lambda: meta.await_update(meta.request_update("test"), 60_000),
-        lambda: meta.report_fatal_error(AuthenticationError("no")),
+        lambda: meta.report_error(AuthenticationError("no")),
     )
     assert isinstance(error, AuthenticationError)
 

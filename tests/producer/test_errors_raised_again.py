@@ -181,7 +181,7 @@ def test_metadata_raise_a_copy_of_an_error_that_batches_have_too() -> None:
     metadata, shared = Metadata(config(), ManualClock()), AuthenticationError("refused")
 
     def refused_again() -> None:
-        metadata.report_fatal_error(shared)
+        metadata.report_error(shared)
         metadata.raise_error_for_topic("orders")
 
     calls_keep_nothing(refused_again)

@@ -191,7 +191,7 @@ class Sender:
         """Before draining: resolve sequences, bump the epoch, fail what is lost. Returns whether rows have failed."""
         self._sequencer.prepare_drain()
         self._accumulator.completing = self._sequencer.wants_rows_at_once
-        error = self._sequencer.rows_are_lost()
+        error = self._sequencer.error_of_lost_rows()
         if error is not None:
             return self._fail_lost_rows(error)
         self._admit_rows_again()

@@ -121,7 +121,7 @@ class Sequencer(DrainSequencer):
         """What every row fails with that waits for a producer id, because it was denied. Once for each denial."""
         return None
 
-    def rows_are_lost(self) -> KafkaError | None:
+    def error_of_lost_rows(self) -> KafkaError | None:
         """What rows fail with that were never sent, where a transaction is being aborted."""
         return None
 

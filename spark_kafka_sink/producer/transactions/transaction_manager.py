@@ -415,7 +415,7 @@ class TransactionManager(IdempotentSequencer):
     def wants_rows_at_once(self) -> bool:
         return self.state is TxnState.COMMITTING or self.calls.preparing is not None or self.requests.waits_for_rows
 
-    def rows_are_lost(self) -> TransactionAbortedError | None:
+    def error_of_lost_rows(self) -> TransactionAbortedError | None:
         if self.state not in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING):
             return None
         return aborted(self.last_error)

@@ -1,7 +1,7 @@
 """`--write`: sends one record as a write would, and says what came of it.
 
 With exactly-once the record is part of a transaction that is aborted: readers with isolation.level=read_committed never see it.
-The transactional id is one that no task has. Whoever had it is fenced: two checks of one prefix must not write at a time.
+The transactional id is one that no task has. Whoever had it is fenced: two checks of one prefix must not write at the same time.
 """
 
 from __future__ import annotations

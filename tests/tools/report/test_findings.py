@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_kafka_sink.config.option import rows_of
+from spark_kafka_sink.config.option import options_of
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.sink.commit_summary import VersionSummary
@@ -219,7 +219,7 @@ def test_sentences_name_the_query_where_there_are_several() -> None:
 
 
 def test_every_option_that_a_sentence_names_exists() -> None:
-    own = {row.key for row in rows_of(SinkOptions).values()}
+    own = {row.key for row in options_of(SinkOptions).values()}
     for name, (lines, _) in CASES.items():
         finding = rule(name).judge(query_of(lines()))
         assert finding is not None
