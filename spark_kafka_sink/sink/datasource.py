@@ -67,7 +67,7 @@ class KafkaDataSource(DataSource):
         plan, environment_problems = self._plan(schema, problems, is_stream=False)
         if environment_problems:
             raise ConfigError(join_problems(environment_problems))
-        return KafkaBatchWriter(_completed(plan))
+        return KafkaBatchWriter(_require_topic_and_register(plan))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         """Spark calls this for a stream. `overwrite` means output mode complete, where every batch writes all rows again.
@@ -82,7 +82,7 @@ class KafkaDataSource(DataSource):
             problems = list(_only_for_batches(self.options))
             plan, environment_problems = self._plan(schema, problems, is_stream=True, asks=not is_committing)
         if not is_committing and not environment_problems:
-            plan = _completed(plan)
+            plan = _require_topic_and_register(plan)
         return KafkaStreamWriter(plan, tuple(environment_problems))
 
     def reader(self, schema: StructType | None = None) -> NoReturn:
@@ -135,7 +135,7 @@ def _formats(
     return formats
 
 
-def _completed(plan: WritePlan) -> WritePlan:
+def _require_topic_and_register(plan: WritePlan) -> WritePlan:
     """Require the topic, then register schemas, when there are no other problems."""
     if stderr_log.is_in_spark_worker():  # a program that calls `writer` itself asks for no topic
         topic_check.require_topic(plan)

@@ -37,7 +37,7 @@ def require_topic(plan: WritePlan) -> None:
     brokers: tuple[str, ...] = tuple(options["bootstrap.servers"])  # type: ignore[arg-type]
     if not isinstance(topic, str) or (brokers, topic) in _found:
         return
-    if _is_missing(options, topic):
+    if _brokers_say_it_is_missing(options, topic):
         where = ",".join(brokers)
         raise ConfigError(
             f"topic {topic} does not exist at {where}, and the brokers create none ({SETTING}=false): correct the option topic,"
@@ -47,7 +47,7 @@ def require_topic(plan: WritePlan) -> None:
     _found.add((brokers, topic))
 
 
-def _is_missing(options: Mapping[str, object], topic: str) -> bool:
+def _brokers_say_it_is_missing(options: Mapping[str, object], topic: str) -> bool:
     # Imported here, as the driver plans every micro-batch and needs these once.
     from spark_kafka_sink.admin.cluster_access import ClusterAccess
     from spark_kafka_sink.admin.request_client import RequestClient

@@ -57,7 +57,7 @@ class FinalState(enum.Enum):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ProducerBatch:
-    """Created by RecordAccumulator when a row finds no open batch."""
+    """Created by RecordAccumulator when a row finds no open batch, or by `split`."""
 
     topic_partition: TopicPartition  # where the records go
     created_ms: int  # monotonic time; delivery.timeout.ms counts from here, also for the smaller batches of a split

@@ -191,7 +191,7 @@ def rows_that_are_not_utf8(column: pa.Array) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class FixedEncoding(Encoding):
-    """The bytes alone, of which each value has so many."""
+    """The bytes without a length: each value has `size` of them."""
 
     size: int
 

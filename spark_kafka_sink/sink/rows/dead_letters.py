@@ -76,7 +76,7 @@ class DeadLetters:
             return self._larger_producer.send_columns(self._topic, **letters)
 
     def raise_failure(self) -> None:
-        """If rows have failed, and not only because of others."""
+        """Raise the first error that is a cause, not a consequence of another row's failure."""
         for _, delivery in self._deliveries:
             if delivery.error is not None and not is_consequence(delivery.error):
                 raise self._naming_topic(delivery.error) from delivery.error

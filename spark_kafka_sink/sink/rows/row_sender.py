@@ -59,7 +59,7 @@ class RowSender:
     Args:
         producer: the task's; RowSender does not close it.
         options: of the write.
-        make_larger_producer: DeadLetters' argument.
+        make_larger_producer: makes the one for dead letters that are too large for `producer`.
         is_transactional: the producer's rows are one transaction, in which no rejected row can be replaced by others. So
             whatever a broker rejects fails the task. The producer takes rows of any size, and `options` say which ones are too
             large.
