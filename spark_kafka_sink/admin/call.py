@@ -43,7 +43,7 @@ class _PendingAsk:
     trouble: str = ""
 
 
-_Place = AnyBroker | Broker | int  # where asks queue; a number is a coordinator's node id
+_Destination = AnyBroker | Broker | int  # where asks queue; a number is a coordinator's node id
 
 
 class Call:
@@ -67,7 +67,7 @@ class Call:
         self._deadline_ms = access.clock.now_ms() + timeout_ms
         self._outcomes: dict[int, Any] = {}  # by position in `asks`
         self._asked = [_PendingAsk(ask, partial(self._settle, position)) for position, ask in enumerate(asks)]
-        self._queues: dict[_Place, dict[Operation[Any, Any], deque[_PendingAsk]]] = {}  # without empty queues
+        self._queues: dict[_Destination, dict[Operation[Any, Any], deque[_PendingAsk]]] = {}  # without empty queues
         self._backing_off: list[tuple[int, int, _PendingAsk]] = []  # a heap: end of the back-off, a number for equal times
         self._numbers = count()
         self._looked_up: dict[CoordinatorKey, list[_PendingAsk]] = {}  # the asks that wait for each look-up
@@ -121,8 +121,8 @@ class Call:
             else:
                 self._enqueue(coordinator.id, pending)
 
-    def _enqueue(self, place: _Place, pending: _PendingAsk) -> None:
-        self._queues.setdefault(place, {}).setdefault(pending.ask.operation, deque()).append(pending)
+    def _enqueue(self, destination: _Destination, pending: _PendingAsk) -> None:
+        self._queues.setdefault(destination, {}).setdefault(pending.ask.operation, deque()).append(pending)
 
     def _look_up(self, key: CoordinatorKey, pending: _PendingAsk) -> None:
         waiting = self._looked_up.setdefault(key, [])
@@ -168,55 +168,55 @@ class Call:
 
     def _send(self, now_ms: int) -> int:
         """Send what can be sent now. Returns for how many milliseconds to wait for events."""
-        waits = [self._send_to(place, now_ms) for place in list(self._queues)]
+        waits = [self._send_to(destination, now_ms) for destination in list(self._queues)]
         next_ms = self._backing_off[0][0] - now_ms if self._backing_off else NEVER_MS
         return min(*waits, next_ms) if waits else next_ms
 
-    def _send_to(self, place: _Place, now_ms: int) -> int:
-        node_id = self._node_at(place, now_ms)
+    def _send_to(self, destination: _Destination, now_ms: int) -> int:
+        node_id = self._node_at(destination, now_ms)
         if node_id is None:
             return BUSY_LOOK_MS
-        while place in self._queues and self._network.ready(node_id, now_ms):
-            self._send_batch(place, node_id, now_ms)
-        if place not in self._queues:
+        while destination in self._queues and self._network.ready(node_id, now_ms):
+            self._send_batch(destination, node_id, now_ms)
+        if destination not in self._queues:
             return NEVER_MS
-        if place is not ANY_BROKER:
-            self._give_up_on(place, node_id)
+        if destination is not ANY_BROKER:
+            self._give_up_on(destination, node_id)
         return max(self._network.poll_delay_ms(node_id, now_ms), LEAST_WAIT_MS)
 
-    def _node_at(self, place: _Place, now_ms: int) -> int | None:
+    def _node_at(self, destination: _Destination, now_ms: int) -> int | None:
         """The node to send to; None if there is none at the moment. Ids of brokers are known after the first metadata."""
-        if isinstance(place, int):
-            return place
+        if isinstance(destination, int):
+            return destination
         cluster = self._access.metadata.cluster()
-        if place is ANY_BROKER:
+        if destination is ANY_BROKER:
             return None if cluster.is_bootstrap else self._network.least_loaded_node(now_ms)
-        assert isinstance(place, Broker)
+        assert isinstance(destination, Broker)
         if cluster.is_bootstrap:
             return None
-        if cluster.node(place.node_id) is None:
-            for pending in self._take_all(place):
+        if cluster.node(destination.node_id) is None:
+            for pending in self._take_all(destination):
                 what = pending.ask.operation.describe(pending.ask.item)
-                pending.settle(BrokerGoneError(f"{what}: node {place.node_id} is not part of the cluster any more"))
+                pending.settle(BrokerGoneError(f"{what}: node {destination.node_id} is not part of the cluster any more"))
             return None
-        return place.node_id
+        return destination.node_id
 
-    def _give_up_on(self, place: _Place, node_id: int) -> None:
+    def _give_up_on(self, destination: _Destination, node_id: int) -> None:
         """Fail the asks for a broker that rejects the login. Retry those for a coordinator that cannot be reached."""
         refusal = self._network.login_refusal(node_id)
         if refusal is not None:
-            for pending in self._take_all(place):
+            for pending in self._take_all(destination):
                 pending.settle(refusal)
-        elif isinstance(place, int) and self._network.connection_failed(node_id):
+        elif isinstance(destination, int) and self._network.connection_failed(node_id):
             trouble = self._access.metadata.last_connection_error() or f"node {node_id} cannot be reached"
-            for pending in self._take_all(place):
+            for pending in self._take_all(destination):
                 self._retry(pending, trouble, find=True)
 
-    def _take_all(self, place: _Place) -> list[_PendingAsk]:
-        return [pending for queue in self._queues.pop(place, {}).values() for pending in queue]
+    def _take_all(self, destination: _Destination) -> list[_PendingAsk]:
+        return [pending for queue in self._queues.pop(destination, {}).values() for pending in queue]
 
-    def _send_batch(self, place: _Place, node_id: int, now_ms: int) -> None:
-        queues = self._queues[place]
+    def _send_batch(self, destination: _Destination, node_id: int, now_ms: int) -> None:
+        queues = self._queues[destination]
         operation, queue = next(iter(queues.items()))
         batch = [queue.popleft()]
         versions = self._network.api_versions(node_id)
@@ -238,7 +238,7 @@ class Call:
         if not queue:
             del queues[operation]
         if not queues:
-            del self._queues[place]
+            del self._queues[destination]
 
     # ANSWERS
 

@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.exactly_once.fencing import fence_all, list_unfinished
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Decision, LedgerError, State, is_in_kafka
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime, TaskTransaction
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,12 @@ def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaErr
         return error
 
 
-def decided_or_unreadable(client: TransactionClient, names: Names, tasks: Sequence[TaskId]) -> set[TaskId]:
+def decided_or_unreadable(client: TransactionClient, names: Names, tasks: Sequence[AttemptId]) -> set[AttemptId]:
     """Find those of these unfinished ids that are left alone.
 
     Their owner has decided to commit the transaction, or the owner's decision cannot be read. Raises KafkaError.
     """
-    entries: dict[TaskId, list[TaskTransaction]] = {}
+    entries: dict[AttemptId, list[TaskTransaction]] = {}
     unreadable: set[str] = set()
     for owner, decisions in decisions_of(client, names, dict.fromkeys(task.owner for task in tasks)).items():
         for _, decision in decisions:
@@ -83,12 +83,12 @@ def decided_or_unreadable(client: TransactionClient, names: Names, tasks: Sequen
                 raise decision
             else:
                 for entry in decision.entries:
-                    entries.setdefault(TaskId(owner, entry.partition, entry.attempt), []).append(entry)
+                    entries.setdefault(AttemptId(owner, entry.partition, entry.attempt), []).append(entry)
     open_ones = _open_ones(client, names, {task: entries[task] for task in tasks if task in entries})
     return {task for task in tasks if task.owner in unreadable or task in open_ones}
 
 
-def _open_ones(client: TransactionClient, names: Names, entries: dict[TaskId, list[TaskTransaction]]) -> set[TaskId]:
+def _open_ones(client: TransactionClient, names: Names, entries: dict[AttemptId, list[TaskTransaction]]) -> set[AttemptId]:
     """Find the tasks whose transaction is open, and is that of one of the entries."""
     ids = {names.transactional_id(task): task for task in entries}
     known = client.describe_transactions(ids) if ids else {}

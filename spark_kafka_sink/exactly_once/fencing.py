@@ -16,7 +16,7 @@ from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient, WholeListQuestions
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError, printable
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _GUESSED_ATTEMPTS = 4  # spark.task.maxFailures
 
 
 class UnfinishedId(NamedTuple):
-    task: TaskId
+    task: AttemptId
     state: str
 
 
@@ -61,11 +61,11 @@ def _unfinished(names: Names, found: Iterable[ListedTransaction]) -> list[Unfini
 
 def guessed(owner: str, partitions: Iterable[int]) -> list[UnfinishedId]:
     """Where nothing can be listed: the ids that an owner has probably used."""
-    tasks = (TaskId(owner, partition, attempt) for partition in partitions for attempt in range(_GUESSED_ATTEMPTS))
+    tasks = (AttemptId(owner, partition, attempt) for partition in partitions for attempt in range(_GUESSED_ATTEMPTS))
     return [UnfinishedId(task, TransactionState.ONGOING) for task in tasks]
 
 
-def fence_all(client: TransactionClient, names: Names, tasks: Collection[TaskId]) -> int:
+def fence_all(client: TransactionClient, names: Names, tasks: Collection[AttemptId]) -> int:
     """Fence these ids, and return how many. Blocks until each is: what was open is aborted or committed."""
     if not tasks:
         return 0

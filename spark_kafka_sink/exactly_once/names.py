@@ -24,7 +24,7 @@ PARTS_AFTER_PREFIX = 3
 _MOST_DIGITS = 19  # of the longest partition or attempt that is read
 
 
-class TaskId(NamedTuple):
+class AttemptId(NamedTuple):
     """What a transactional id says. `owner` is escaped, see `escaped`."""
 
     owner: str
@@ -48,10 +48,10 @@ class Names:
         """What every transactional id of this prefix begins with. Ids of other prefixes may begin so too, see `parse`."""
         return f"{self.prefix}-"
 
-    def transactional_id(self, task: TaskId) -> str:
+    def transactional_id(self, task: AttemptId) -> str:
         return f"{self.prefix}-{task.owner}-{task.partition}-{task.attempt}"
 
-    def parse(self, transactional_id: str) -> TaskId | None:
+    def parse(self, transactional_id: str) -> AttemptId | None:
         """None for an id that is not of this prefix."""
         begin, *parts = transactional_id.rsplit("-", PARTS_AFTER_PREFIX)
         if len(parts) < PARTS_AFTER_PREFIX or begin != self.prefix:
@@ -59,7 +59,7 @@ class Names:
         owner, partition, attempt = parts
         if not (_is_number(partition) and _is_number(attempt)):
             return None
-        return TaskId(owner, int(partition), int(attempt))
+        return AttemptId(owner, int(partition), int(attempt))
 
     def marker_group(self, owner: str, partition: int) -> str:
         return f"{self.prefix}-{owner}-{partition}-marker"

@@ -28,7 +28,7 @@ from spark_kafka_sink.admin.transaction_operations import TransactionEnd, Transa
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Marker, is_in_kafka, marker_text
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.exactly_once.writes import (
     NO_SCHEMAS,
     WHY_OTHER_ROWS,
@@ -99,7 +99,7 @@ class TaskAttempt:
         """
         found = self._look_and_commit(schemas)  # step 0
         if not found.needs_no_rows:
-            task = TaskId(self.write.owner, self.partition, self.attempt)
+            task = AttemptId(self.write.owner, self.partition, self.attempt)
             self.producer.init_transactions(self.names.transactional_id(task))  # step 1
             found = self._look_and_commit(schemas)  # steps 2 to 4
         self._needs_no_rows, self._marker, self.schemas = found

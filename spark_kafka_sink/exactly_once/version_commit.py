@@ -60,7 +60,7 @@ from spark_kafka_sink.exactly_once.fencing import (
 )
 from spark_kafka_sink.exactly_once.ledger import AllMarkers, Ledger
 from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, Marker, State
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.exactly_once.version_checks import (
     OTHER_SCHEMAS,
     check_markers,
@@ -270,7 +270,7 @@ class VersionCommit:
         self._check_untouched(described)
         return markers
 
-    def _fence(self, found: Iterable[UnfinishedId], kept: Collection[TaskId]) -> None:
+    def _fence(self, found: Iterable[UnfinishedId], kept: Collection[AttemptId]) -> None:
         """Fence all but `kept`, and but what other owners have decided. They are dead: a prefix is for one query at a time."""
         tasks = [each.task for each in found if each.task not in kept]
         others = [task for task in tasks if task.owner != self._write.owner]
@@ -368,7 +368,7 @@ class VersionCommit:
 
     def _fence_unneeded(self, decision: Decision) -> None:
         """The decision of another run holds: fence every open id, also this run's own, except those that the decision lists."""
-        kept = {TaskId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
+        kept = {AttemptId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
         with self._only_warning():
             found = list_unfinished(self.client, self.names)
             if found is None:
@@ -376,7 +376,7 @@ class VersionCommit:
                 found = [*self._guessed(decision), *own]
             self._fence_open(found, kept)
 
-    def _fence_open(self, found: Iterable[UnfinishedId], kept: Collection[TaskId]) -> None:
+    def _fence_open(self, found: Iterable[UnfinishedId], kept: Collection[AttemptId]) -> None:
         self._fence((each for each in found if each.state not in ENDING), kept)
 
     @contextlib.contextmanager
@@ -401,7 +401,7 @@ class VersionCommit:
             logger.debug("= listing again: %s", error)
             return list_unfinished(self.client, self.names, at_once=True)
 
-    def _still_empty(self) -> set[TaskId]:
+    def _still_empty(self) -> set[AttemptId]:
         ids = {self.names.transactional_id(task): task for task in self._empty}
         try:
             known = self.client.describe_transactions(ids)

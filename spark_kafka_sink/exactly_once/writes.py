@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, printable
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 
 _HOST_CHARACTERS = 200
@@ -85,7 +85,7 @@ class TaskTransaction(NamedTuple):
     content: Content
 
     def prepared(self, names: Names, owner: str) -> PreparedTransaction:
-        transactional_id = names.transactional_id(TaskId(owner, self.partition, self.attempt))
+        transactional_id = names.transactional_id(AttemptId(owner, self.partition, self.attempt))
         return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
 
     @property
@@ -119,8 +119,8 @@ class TaskReport:
         return self.entry.content
 
     @property
-    def task_id(self) -> TaskId:
-        return TaskId(self.write.owner, self.entry.partition, self.entry.attempt)
+    def task_id(self) -> AttemptId:
+        return AttemptId(self.write.owner, self.entry.partition, self.entry.attempt)
 
 
 WHY_OTHER_ROWS = "A source, a random or time function, or a changed query gives other rows each time"

@@ -105,7 +105,7 @@ class ColumnSender:
         clusters = [self.metadata_wait.await_partition(rows.topic, int(rows.explicit.max())) for rows in topics]
         partitioner = self.plugins.partitioner
         if partitioner is not None:
-            topics = [_decided(partitioner, rows, cluster) for rows, cluster in zip(topics, clusters, strict=True)]
+            topics = [_with_partitions(partitioner, rows, cluster) for rows, cluster in zip(topics, clusters, strict=True)]
         for rows in topics:
             self.encode_topic(rows.topic)  # records that were sent one by one before go first
         return [
@@ -182,6 +182,6 @@ def _encoded(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, to
     return encoded
 
 
-def _decided(partitioner: UserPartitioner, rows: TopicRows, cluster: Cluster) -> TopicRows:
+def _with_partitions(partitioner: UserPartitioner, rows: TopicRows, cluster: Cluster) -> TopicRows:
     """Let a user's partitioner choose partitions for the rows that name none. Raises KafkaError."""
     return replace(rows, explicit=np.concatenate([partitioner.decide(part, cluster) for part in rows.slices()]))

@@ -16,7 +16,7 @@ _SESSION, _APPLICATION = "spark.sql.execution.pyspark.udf.", "spark.python.worke
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One attempt to write a Spark partition. `query_id` and `batch_id` are those of a stream, foreachBatch included."""
+    """The task that runs here: one attempt at a Spark partition. `query_id`, `batch_id`: of a stream, foreachBatch included."""
 
     partition: int = 0
     attempt: int = 0

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.decisions import abort
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, DriverTime, SchemaIds, TaskReport, WriteId
@@ -46,7 +46,7 @@ class Task:
         self.rows = rows
         self._are_read = False
         self.write = run.write(version)
-        transactional_id = run.names.transactional_id(TaskId(self.write.owner, partition, attempt))
+        transactional_id = run.names.transactional_id(AttemptId(self.write.owner, partition, attempt))
         options = {**run.options, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         self.producer = KafkaProducer(options)
         place = (planned or run.planned(version), partition, attempt, run.topic)

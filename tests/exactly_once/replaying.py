@@ -28,7 +28,7 @@ from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once import ledger_records
 from spark_kafka_sink.exactly_once.ledger_records import State
-from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, DriverTime, ReplayError, SchemaIds, TaskReport
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
@@ -431,7 +431,7 @@ class Replay:
 
     def _do_as_brokers(self, what: str, model_id: str) -> None:
         partition, *_, attempt = model_id.split("-")
-        transactional_id = self._run(0, 0).names.transactional_id(TaskId(OWNER, int(partition), int(attempt)))
+        transactional_id = self._run(0, 0).names.transactional_id(AttemptId(OWNER, int(partition), int(attempt)))
         if what == "time-out":
             assert self.trace["transaction_version"] == 2, "an abort by somebody else does not raise the epoch"
             found = self._client.describe_transactions([transactional_id])[transactional_id]

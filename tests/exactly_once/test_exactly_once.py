@@ -16,7 +16,7 @@ from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerFencedError
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, Earlier, LedgerError, State
-from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import (
     CommitFailedError,
@@ -733,7 +733,7 @@ def test_an_id_that_somebody_else_made_with_a_large_number_costs_no_marker(broke
     """P-orders-20261122-0 looks like an id of partition 20,261,122: commit() asked for as many markers, in this version and in
     all later ones, as it noted the number in its decision."""
     first = run("r1")
-    first.client.fence([first.names.transactional_id(TaskId("q", 20_000, 0))])
+    first.client.fence([first.names.transactional_id(AttemptId("q", 20_000, 0))])
     for version in range(2):
         before = len(broker.requests_of(ApiKey.OFFSET_FETCH))
         assert first.write_version(version, ["a"]).how is HowCommitted.COMMITTED

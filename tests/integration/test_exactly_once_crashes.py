@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import Result, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
@@ -71,7 +71,7 @@ def leave_decided(world: World, *, is_lost: bool) -> None:
     dead = world.run("dead")
     assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6e", AFTER)).outcome() is KILLED
     if is_lost:
-        world.client.fence([dead.names.transactional_id(TaskId("q", 0, 0))])
+        world.client.fence([dead.names.transactional_id(AttemptId("q", 0, 0))])
 
 
 # TASKS

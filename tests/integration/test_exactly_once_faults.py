@@ -17,7 +17,7 @@ from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Decision
-from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
 from spark_kafka_sink.network.coordinators import CoordinatorKey
@@ -77,7 +77,7 @@ def before_time_outs(world: World, what: Callable[[Run, int], T]) -> tuple[Run, 
 
 
 def await_time_out(world: World, run: Run, *partitions: int) -> None:
-    ids = [run.names.transactional_id(TaskId("q", partition, 0)) for partition in partitions]
+    ids = [run.names.transactional_id(AttemptId("q", partition, 0)) for partition in partitions]
 
     def are_aborted() -> bool:
         found = world.client.describe_transactions(ids).values()

@@ -14,7 +14,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Result, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
@@ -254,7 +254,7 @@ def test_a_task_that_stalls_while_a_decision_is_lost_loses_and_doubles_nothing(w
     others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
     task = world.processes.task("zombie", 0, 0, FIRST[0], pausing(stop))
     task.await_pause()
-    world.client.fence([dead.names.transactional_id(TaskId("q", 0, 0))])
+    world.client.fence([dead.names.transactional_id(AttemptId("q", 0, 0))])
     successor = Successor(world, TASKS_DONE)
     report = task.resume().outcome()
     if isinstance(report, TaskReport):

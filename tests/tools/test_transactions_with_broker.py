@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.names import Names, TaskId, escaped
+from spark_kafka_sink.exactly_once.names import AttemptId, Names, escaped
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from tests.exactly_once.driving import Run
 from tests.integration.reading import ReadTopic, Topic
@@ -128,9 +128,9 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
     names, owner = names_of_a_query()
     other = Names(f"{names.prefix}-2")
     orphan, begun, foreign = (
-        names.transactional_id(TaskId(owner, 0, 0)),
-        names.transactional_id(TaskId(owner, 1, 0)),
-        other.transactional_id(TaskId(owner, 0, 0)),
+        names.transactional_id(AttemptId(owner, 0, 0)),
+        names.transactional_id(AttemptId(owner, 1, 0)),
+        other.transactional_id(AttemptId(owner, 0, 0)),
     )
     with writer(broker, name, orphan, goes_on=False), writer(broker, name, foreign, goes_on=False, partitions=1):
         pass
@@ -162,7 +162,7 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
 def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKafka, topic: Topic) -> None:
     name = topic(partitions=2)
     names, owner = names_of_a_query()
-    alive = names.transactional_id(TaskId(owner, 0, 0))
+    alive = names.transactional_id(AttemptId(owner, 0, 0))
     with writer(broker, name, alive, goes_on=True):
         done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "2")
         assert done.returncode == 1, done.stdout + done.stderr
@@ -246,7 +246,7 @@ def test_permissions_that_are_missing_are_named(
     tmp_path: Path,
 ) -> None:
     names, owner = Names("P-1"), "q"
-    orphan = names.transactional_id(TaskId(owner, 0, 0))
+    orphan = names.transactional_id(AttemptId(owner, 0, 0))
     file = tmp_path / "alice.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in client_options("PLAIN").items()))
     with sasl_cluster(tmp_path) as cluster:

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.decisions import decisions_of, roll_forward
 from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.tools.transactions import output
 from spark_kafka_sink.tools.transactions.console import Console
@@ -133,7 +133,7 @@ class AbortOpen(_Change):
             self._console.note(f"error: {count(len(failed), 'transactional id')} not ended: {why}")
         return not failed
 
-    def _fence(self, tasks: Collection[TaskId]) -> tuple[Survey, KafkaError | None]:
+    def _fence(self, tasks: Collection[AttemptId]) -> tuple[Survey, KafkaError | None]:
         """What there is then, and the error of one that could not be fenced; the others are, and may be Empty."""
         trouble: KafkaError | None = None
         try:

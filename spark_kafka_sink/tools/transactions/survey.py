@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooL
 from spark_kafka_sink.exactly_once.decisions import decisions_of
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED
 from spark_kafka_sink.exactly_once.ledger_records import Decision, LedgerError, State
-from spark_kafka_sink.exactly_once.names import PARTS_AFTER_PREFIX, Names, TaskId
+from spark_kafka_sink.exactly_once.names import PARTS_AFTER_PREFIX, AttemptId, Names
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"  # where markers go; a transaction's partitions of it say nothing about its rows
@@ -29,7 +29,7 @@ KnownDecision = Decision | KafkaError | None
 class Transaction:
     """One transactional id. Times are milliseconds, by this machine's clock."""
 
-    task: TaskId
+    task: AttemptId
     known: TransactionDescription
     seen_ms: int  # since 1970-01-01 UTC
     decision: KnownDecision = None  # the last one of its owner
@@ -97,7 +97,7 @@ class Survey:
         warning: what may be missing here, and why.
     """
 
-    states: Mapping[TaskId, str]
+    states: Mapping[AttemptId, str]
     transactions: tuple[Transaction, ...]
     seen_ms: int
     warning: str = ""
@@ -112,7 +112,7 @@ def survey(
     names: Names,
     wall_ms: Callable[[], int],
     recent_ms: int = 0,
-    also: Iterable[TaskId] = (),
+    also: Iterable[AttemptId] = (),
 ) -> Survey:
     """Look at the ids of the prefix. Blocks for some requests, max.block.ms for each kind of them.
 
@@ -136,7 +136,7 @@ def survey(
     return Survey({each.task: each.state for each in looked_at}, tuple(sorted(shown, key=_order)), seen_ms, warning)
 
 
-def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()) -> set[TaskId]:
+def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()) -> set[AttemptId]:
     """The ids of this prefix in these states, or in any."""
     listed = (names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix, states))
     return {task for task in listed if task is not None}
@@ -154,7 +154,7 @@ def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] |
     return tuple(sorted({begin for begin, each in begins if Names(begin).parse(each) is not None}))
 
 
-def _order(transaction: Transaction) -> tuple[bool, bool, int, TaskId]:
+def _order(transaction: Transaction) -> tuple[bool, bool, int, AttemptId]:
     return transaction.is_complete, transaction.is_empty, -(transaction.age_ms or 0), transaction.task
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.exactly_once import CheckedPrefix, judge_groups, judge_ids, judge_leftovers, judge_timeout
 from spark_kafka_sink.tools.check.results import Light
@@ -90,7 +90,7 @@ def test_the_time_of_transactions_is_held_against_what_brokers_allow(
 
 
 def listed(task: int, state: str, names: Names = NAMES) -> ListedTransaction:
-    return ListedTransaction(names.transactional_id(TaskId("q", task, 0)), 7, state)
+    return ListedTransaction(names.transactional_id(AttemptId("q", task, 0)), 7, state)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -126,7 +126,7 @@ def test_a_query_that_shows_a_sign_of_life_is_left_alone_with_all_its_transactio
     writer = orphan(broker, name())
     orphan(broker, name(task=2))
     dead = orphan(broker, name("another"))
-    fence(broker, TaskId("q", 3, 0))
+    fence(broker, AttemptId("q", 3, 0))
     console.meanwhile = lambda: happens(broker, writer)
     assert call(console, "abort") == 1
     assert is_open(broker, name())
@@ -241,11 +241,11 @@ def times_out(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
 
 
 def is_fenced_by_another(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
-    fence(broker, TaskId("q", 1, 0))
+    fence(broker, AttemptId("q", 1, 0))
 
 
 def is_fenced_before_its_first_row(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
-    fence(broker, TaskId("q", 2, 0))
+    fence(broker, AttemptId("q", 2, 0))
 
 
 @pytest.mark.parametrize(
