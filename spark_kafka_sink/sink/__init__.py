@@ -1,4 +1,4 @@
-"""The Spark data source: checks options and columns on the driver, writes in tasks. The only folder that imports pyspark.
+"""The Spark data source: checks options and columns on the driver, writes in tasks. No other folder here imports pyspark.
 
 On the driver   datasource.py checks options and columns, write_plan.py is the result, topic_check.py asks for the topic
                 with a format for keys or values: format_planning.py finds or derives their schemas

@@ -78,8 +78,16 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
 
 def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClient, producer: KafkaProducer) -> TaskAttempt:
     await_brokers(producer, plan.options.producer)
-    which = (task.partition, task.attempt, plan.marker_topic)
-    attempt = TaskAttempt(client, producer, plan.names, write, plan.planned, *which)
+    attempt = TaskAttempt(
+        client,
+        producer,
+        plan.names,
+        write,
+        plan.planned,
+        partition=task.partition,
+        attempt=task.attempt,
+        marker_topic=plan.marker_topic,
+    )
     # Not the schemas of topics that only rows name: a text, a version or an id stands for the same schema in each run.
     planned = {each.wanted.part: each.column.use.id for each in plan.formats if each.column is not None}
     attempt.begin(SchemaIds(**planned))

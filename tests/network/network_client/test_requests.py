@@ -59,7 +59,7 @@ def test_an_unknown_node_is_never_ready(net: Net) -> None:
 
 def test_a_node_that_was_learnt_without_metadata_becomes_ready(net: Net) -> None:
     """FindCoordinator may name a broker that metadata does not list yet. ready() did nothing about it, ever, and
-    connection_delay_ms said 0: a caller that waited for the node went round in circles.
+    poll_delay_ms said 0: a caller that waited for the node went round in circles.
     """
     net.connect()
     net.client.learn_node(Node(99, "coordinator", 9099))
