@@ -199,8 +199,8 @@ class Option:
 
 def option(key: str, kind: Kind, *, default: object, doc: str, **checks: Any) -> Any:
     """A dataclass field with an Option attached. The arguments are those of Option."""
-    each = Option(key, kind, default, doc, **checks)
-    return field(default=None if default is None else each.read(default), metadata={"option": each})
+    declared = Option(key, kind, default, doc, **checks)
+    return field(default=None if default is None else declared.read(default), metadata={"option": declared})
 
 
 def options_of(cls: type[Any]) -> dict[str, Option]:

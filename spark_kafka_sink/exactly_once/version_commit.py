@@ -139,8 +139,8 @@ class VersionCommit:
     def __post_init__(self) -> None:
         self._write = self.reports[0].write
         self._ledger = Ledger(self.client, self.names, self._write.owner, self.marker_topic)
-        self._open = {each.task_id: each.entry for each in self.reports if each.result is Result.OPEN}
-        self._empty = {each.task_id: each.entry for each in self.reports if each.result is Result.EMPTY}
+        self._open = {each.attempt_id: each.entry for each in self.reports if each.result is Result.OPEN}
+        self._empty = {each.attempt_id: each.entry for each in self.reports if each.result is Result.EMPTY}
         self._content = total(each.content for each in self.reports)
         self._fenced = 0
 

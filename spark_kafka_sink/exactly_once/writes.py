@@ -119,7 +119,7 @@ class TaskReport:
         return self.entry.content
 
     @property
-    def task_id(self) -> AttemptId:
+    def attempt_id(self) -> AttemptId:
         return AttemptId(self.write.owner, self.entry.partition, self.entry.attempt)
 
 

@@ -145,7 +145,7 @@ def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
     return conceal(mapping, _KEYS | PRODUCER_KEYS)
 
 
-_KEYS: dict[str, Option] = {row.key: row for row in options_of(LegacyProducerConfig).values()}
+_KEYS: dict[str, Option] = {each.key: each for each in options_of(LegacyProducerConfig).values()}
 _PASSED_ON = ("security.", "ssl.", "sasl.")
 _NO_ACKNOWLEDGEMENT = (
     "request.required.acks is not set: as with the old producer, brokers acknowledge nothing (0), and messages that they reject"

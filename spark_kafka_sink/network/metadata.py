@@ -202,13 +202,13 @@ class Metadata:
         return self._update_version > version
 
     def raise_error_for_topic(self, topic: str) -> None:
-        """Raise the fatal error, or that this topic is unauthorized or invalid; each once. Drops the errors of other topics."""
+        """Raise the reported error, or that this topic is unauthorized or invalid. Each once; drops those of other topics."""
         with self._lock:
             error = self._topic_errors.get(topic)
             self._topic_errors = {}
-            fatal = self._take_kept_error_locked()
-            if fatal is not None:
-                raise fresh_copy(fatal)
+            kept = self._take_kept_error_locked()
+            if kept is not None:
+                raise fresh_copy(kept)
             if error is not None:
                 exception = error.error(f"topic {topic}")
                 exception.message += to_grant(error, topic=topic)

@@ -1,7 +1,7 @@
 """Which schema keys or values have: derived or named by an option, found in the registry or registered there.
 
-`plan_part` derives and asks nobody. `PartFormat.look` only reads from the registry. `PartFormat.register` does
-the rest once all problems are known. Both give the ColumnFormat that encodes.
+`plan_part` derives and asks nobody. `PartFormat.look` only reads from the registry. `PartFormat.register` does the rest
+once all problems are known. Both give the ColumnFormat that encodes.
 Law: a schema is used only if it may be: rules that apply to writing are never written around.
 """
 
