@@ -70,7 +70,7 @@ class LocalKafka:
         start_timeout_s: limit of start(), which fetching the jars precedes.
 
     A start uses the data of an earlier start in the same directory. The environment's KAFKA_JVM_PERFORMANCE_OPTS are the
-    brokers' JVM flags, as with Kafka's own scripts. Every failure is a ToolError with one sentence.
+    JVM flags of brokers and storage tool, as with Kafka's own scripts. Every failure is a ToolError with one sentence.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class LocalKafka:
 
     def _java(self, heap: str, main: str, *, quick: bool = False) -> list[str]:
         jars = self.jars or fetch_kafka(self.version)
-        flags = QUICK_JVM if quick else os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS") or "-XX:+UseG1GC"
+        flags = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS") or (QUICK_JVM if quick else "-XX:+UseG1GC")
         return [
             str(find_java()), f"-Xmx{heap}", *flags.split(),
             f"-Dlog4j2.configurationFile={LOGGING}", "-Djava.awt.headless=true",

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import settings
 
 from jobs.kafka_jars import fetch_kafka
-from jobs.local_kafka import QUICK_JVM, LocalKafka
+from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.config import option
-from tests import left_behind, whole_runs
+from tests import class_archives, left_behind, whole_runs
 from tests.integration.reading import READERS, ReadRecord, ReadTopic, Topic
 from tests.spark_connector import fetch_spark_kafka
 
@@ -36,7 +36,7 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 # Each JVM of a test works for seconds.
-os.environ["SPARK_SUBMIT_OPTS"] = os.environ["KAFKA_JVM_PERFORMANCE_OPTS"] = QUICK_JVM
+class_archives.use()
 
 # A generated example may take long on a busy machine: times are measured by benchmarks, never asserted in tests.
 settings.register_profile("without deadline", deadline=None)
@@ -79,13 +79,19 @@ def _fixtures_from_here(item: pytest.Item) -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka_jars() -> Path:
+def archived_classes() -> None:
+    """JVMs that start after it start fast."""
+    class_archives.make()
+
+
+@pytest.fixture(scope="session")
+def kafka_jars(archived_classes: None) -> Path:  # noqa: ARG001
     """The directory of Apache Kafka's jars, with its command-line tools."""
     return fetch_kafka()
 
 
 @pytest.fixture(scope="session")
-def spark_kafka_jars() -> Path:
+def spark_kafka_jars(archived_classes: None) -> Path:  # noqa: ARG001
     """The directory of the jars of Spark's own Kafka connector."""
     return fetch_spark_kafka()
 

@@ -25,6 +25,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
     "spark.executorEnv.PYTHONPATH": str(ROOT),
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
 }
 PREAMBLE = """
 import os, sys

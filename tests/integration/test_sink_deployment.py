@@ -71,6 +71,7 @@ def on_a_cluster(broker: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -
     shipped.mkdir()
     (shipped / "my_plugins.py").write_text(code_block("# my_plugins.py"))
     settings = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m"}
+    settings["spark.executor.extraJavaOptions"] = os.environ["SPARK_SUBMIT_OPTS"]
     printed = run(
         f"""
         from pyspark import TaskContext
