@@ -181,7 +181,7 @@ def _store_problems(options: SinkOptions) -> Iterator[str]:
     stores = {"ssl.keystore": producer.ssl_keystore_location, "ssl.truststore": producer.ssl_truststore_location}
     for which, location in stores.items():
         if location:
-            from spark_kafka_sink.network.tls.ssl_context import java_store_problem  # costs time, and few writes have a store
+            from spark_kafka_sink.network.tls.stores import java_store_problem  # costs time, and few writes have a store
 
             problem = java_store_problem(which, location)
             if problem:

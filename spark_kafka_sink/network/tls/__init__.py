@@ -1,2 +1,2 @@
-"""TLS: connector.py opens the connections of one client and encrypts them; ssl_context.py reads the
-ssl.* options; peer.py says what a broker has shown."""
+"""TLS: connector.py opens the connections of one client and encrypts them; ssl_context.py applies the ssl.* options, stores.py
+reads the files that they name; peer.py says what a broker has shown."""

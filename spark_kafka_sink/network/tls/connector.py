@@ -1,6 +1,6 @@
 """TLS over a non-blocking socket: a Transport that encrypts, and explains why a handshake failed.
 
-A TlsConnector opens the connections of one client; ssl_context.py reads its certificates and keys. Selector is the only user, and
+A TlsConnector opens the connections of one client; ssl_context.py makes their context. Selector is the only user, and
 sees no difference to plain TCP: a TLS handshake is an unfinished connect.
 Laws: nothing but the handshake is sent before the broker's certificate is checked; a peer that was accepted stays accepted, since
 there is no renegotiation; a caller's buffers are released when they are written or the connection is closed.

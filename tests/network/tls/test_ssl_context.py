@@ -1,4 +1,4 @@
-"""network/tls/ssl_context.py: every kind of store a user may bring, and what is said of those that cannot be used."""
+"""network/tls/ssl_context.py and stores.py: every kind of store a user may bring, and what is said of one that cannot be used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat, pkcs12
 
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.network.tls import ssl_context
+from spark_kafka_sink.network.tls import stores
 from spark_kafka_sink.network.tls.ssl_context import allowed_ciphers, client_context, describe_trust, openssl_cipher_name
 from tests.fakes.certificates import Authority, Certificate, keytool_keystore, keytool_truststore
 from tests.fakes.network_config import network_config
@@ -353,7 +353,7 @@ def test_the_error_of_what_is_no_certificate_says_what_is_wrong(tmp_path: Path) 
     message = problem(ssl_truststore_location=str(tmp_path / "ca.der"), ssl_truststore_password="x")
     assert "ssl.truststore.password may be wrong, or it is not a PKCS12 store" in message
     with (tmp_path / "huge").open("wb") as file:
-        file.truncate(ssl_context.MAX_STORE_BYTES + 1)
+        file.truncate(stores.MAX_STORE_BYTES + 1)
     assert "is larger than" in problem(ssl_truststore_location=str(tmp_path / "huge"))
 
 
@@ -369,9 +369,7 @@ def test_a_text_that_resembles_pem_is_read_in_linear_time(text: str) -> None:
 
 def test_a_block_without_an_end_does_not_spoil_the_next_one(authority: Authority) -> None:
     cut = authority.pem[: len(authority.pem) // 2]
-    assert ssl_context._pem_certificates(Secret(f"{cut}\n{authority.pem}")) == ssl_context._pem_certificates(
-        Secret(authority.pem)
-    )
+    assert stores.pem_certificates(Secret(f"{cut}\n{authority.pem}")) == stores.pem_certificates(Secret(authority.pem))
 
 
 @pytest.mark.parametrize("kind", ["truststore", "keystore"])

@@ -1,0 +1,199 @@
+"""Files with keys and certificates, as ssl.keystore.* and ssl.truststore.* name them: what a file is, and what is in it.
+
+PEM files and PEM texts need no package; PKCS12 stores need `cryptography` (extra `pkcs12`); only Java can read JKS stores, and
+the error explains how to convert them. ssl_context.py makes Python's context of what is in them.
+Laws: the first bytes of a file decide what it is, so that a path is enough; every error names the option and never quotes the
+content of a store or its password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_kafka_sink.config.secret import Secret, SecretBytes
+from spark_kafka_sink.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+    from spark_kafka_sink.config.producer_config import ProducerConfig
+
+MAX_STORE_BYTES = 16 * 1024 * 1024  # a truststore of all public certificate authorities has 250 KB
+
+
+class StoreFormat(Enum):
+    PEM = "PEM"
+    PKCS12 = "PKCS12"
+    JKS = "JKS"
+
+
+def java_store_problem(which: str, location: str) -> str | None:
+    """What is wrong if the file at `location` is a store that only Java can read. None too if it cannot be read here.
+
+    Args:
+        which: ssl.keystore or ssl.truststore.
+    """
+    try:
+        with Path(location).open("rb") as file:
+            begin = Secret(file.read(4).decode("latin-1"))
+    except OSError:
+        return None
+    return _only_for_java(which, location) if _format_of(begin) is StoreFormat.JKS else None
+
+
+def _only_for_java(which: str, location: str) -> str:
+    return f"{which}.location={location} is a JKS store, which only Java can read; {_conversion(which, location)}"
+
+
+def read_store(which: str, location: str, config: ProducerConfig) -> tuple[StoreFormat, Secret]:
+    """What the file is, and its bytes as latin-1."""
+    option = f"{which}.location={location}"
+    content = _read(option, location)
+    found = _format_of(content)
+    if found is None:
+        raise ConfigError(f"{option} is neither a PEM file nor a PKCS12 store")
+    if found is StoreFormat.JKS:
+        raise ConfigError(_only_for_java(which, location))
+    # Kafka's default, JKS, does not count: Java reads PKCS12 under that name too.
+    given_type = getattr(config, f"{which}.type".replace(".", "_"))
+    if f"{which}.type" in config.given and (found is StoreFormat.PEM) != (given_type == "PEM"):
+        raise ConfigError(f"{option} is {found.value}, but {which}.type={given_type}; set it to {found.value}, or remove it")
+    return found, content
+
+
+def _read(option: str, location: str) -> Secret:
+    try:
+        with Path(location).open("rb") as file:
+            content = Secret(file.read(MAX_STORE_BYTES + 1).decode("latin-1"))
+    except FileNotFoundError as error:
+        where = "" if os.path.isabs(location) else f" in the working directory {os.getcwd()}"
+        raise ConfigError(f"{option}: there is no such file{where}") from error
+    except OSError as error:
+        raise ConfigError(f"{option} cannot be read: {error.strerror or error}") from error
+    if len(content.reveal()) > MAX_STORE_BYTES:
+        raise ConfigError(f"{option} is larger than {MAX_STORE_BYTES:,} bytes: it is not a keystore or truststore")
+    return content
+
+
+def _format_of(content: Secret) -> StoreFormat | None:
+    if content.reveal().startswith(("\xfe\xed\xfe\xed", "\xce\xce\xce\xce")):  # JKS and JCEKS
+        return StoreFormat.JKS
+    if "-----BEGIN" in content.reveal():
+        return StoreFormat.PEM
+    return StoreFormat.PKCS12 if content.reveal().startswith("\x30") else None  # any ASN.1 sequence
+
+
+def _conversion(which: str, location: str) -> str:
+    """How to convert a Java store to PEM, with the tools that come with Java and OpenSSL."""
+    file, stem = shlex.quote(location), os.path.splitext(location)[0]
+    pem, pkcs12 = shlex.quote(stem + ".pem"), shlex.quote(stem + ".p12")
+    if which == "ssl.truststore":
+        return f"convert it with: keytool -list -rfc -keystore {file} > {pem}"
+    return (
+        f"convert it with: keytool -importkeystore -srckeystore {file} -destkeystore {pkcs12} -deststoretype PKCS12 &&"
+        f" openssl pkcs12 -in {pkcs12} -out {pem} (its new password is then ssl.key.password)"
+    )
+
+
+# PEM. As lenient as Java: text around the blocks, and blocks on a single line. These functions do not raise, since a traceback
+# may print the locals of their frames.
+
+# A line before or after a block, with one of its dashes on each side: any pattern of a whole block takes quadratic time.
+_MARK = re.compile(r"-\s*(BEGIN|END)\s+([A-Z0-9]+(?: [A-Z0-9]+)*)\s*-")
+
+
+def pem_certificates(pem: Secret) -> list[str]:
+    return [_pem_block("CERTIFICATE", body) for label, body in _blocks(pem) if label in ("CERTIFICATE", "X509 CERTIFICATE")]
+
+
+def pem_keys(pem: Secret) -> list[Secret]:
+    """The private keys in a PEM text, encrypted ones included."""
+    return [Secret(_pem_block(label, body)) for label, body in _blocks(pem) if label.endswith("PRIVATE KEY")]
+
+
+def _blocks(pem: Secret) -> list[tuple[str, str]]:
+    """Label and body of each block. A block without an end is left out, as Java does."""
+    marks = [*_MARK.finditer(pem.reveal())]
+    return [
+        (begin[2], begin.string[begin.end() : end.start()].strip("-"))
+        for begin, end in pairwise(marks)
+        if (begin[1], end[1], begin[2]) == ("BEGIN", "END", end[2])
+    ]
+
+
+def _pem_block(label: str, body: str) -> str:
+    """As OpenSSL wants it: lines of 64 characters; the headers of old encrypted keys stay."""
+    headers = [line.strip() for line in body.splitlines() if ":" in line]
+    base64 = "".join("".join(line.split()) for line in body.splitlines() if ":" not in line)
+    lines = [base64[start : start + 64] for start in range(0, len(base64), 64)]
+    return "\n".join([f"-----BEGIN {label}-----", *headers, *([""] if headers else []), *lines, f"-----END {label}-----", ""])
+
+
+# PKCS12
+
+
+class _Pkcs12(NamedTuple):
+    key: Secret | None
+    certificates: list[str]  # with a key: its own first, then its issuers in order
+
+
+def open_pkcs12(which: str, location: str, content: Secret, password: Secret | None) -> _Pkcs12:
+    option = f"{which}.location={location}"
+    try:
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError as error:
+        raise ConfigError(
+            f"{option} is a PKCS12 store; to read it: pip install cryptography (on the executors too), or"
+            f" {_conversion_of_pkcs12(which, location)}"
+        ) from error
+    data = SecretBytes(content.reveal().encode("latin-1"))
+    try:
+        try:
+            store = pkcs12.load_pkcs12(data, None if password is None else SecretBytes(password.reveal().encode("utf-8")))
+        except ValueError:
+            store = pkcs12.load_pkcs12(data, None)  # as Java, which ignores the password of a store that has none
+    except (ValueError, TypeError) as error:  # the library's error does not tell a wrong password from a wrong format
+        cause = f"{which}.password may be wrong" if password is not None else f"{which}.password is not set"
+        raise ConfigError(f"{option} cannot be opened: {cause}, or it is not a PKCS12 store") from error
+    others = [each.certificate for each in store.additional_certs]
+    if store.cert is None or store.key is None:
+        return _Pkcs12(None, [_pem_of(certificate) for certificate in others])
+    own = store.cert.certificate
+    if which == "ssl.truststore":  # as in Java, an entry with a key is trusted by its own certificate
+        return _Pkcs12(None, [_pem_of(certificate) for certificate in [own, *others]])
+    return _Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own, others)])
+
+
+def _conversion_of_pkcs12(which: str, location: str) -> str:
+    file, pem = shlex.quote(location), shlex.quote(os.path.splitext(location)[0] + ".pem")
+    if which == "ssl.truststore":
+        return f"convert it with: openssl pkcs12 -in {file} -nokeys -out {pem}"
+    return f"convert it with: openssl pkcs12 -in {file} -out {pem} (its new password is then ssl.key.password)"
+
+
+def _chain(own: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
+    """A certificate, its issuer, the issuer's issuer, …, as far as `others` has them."""
+    by_subject = {certificate.subject: certificate for certificate in others}
+    chain = [own]
+    while (issuer := by_subject.pop(chain[-1].issuer, None)) is not None:
+        chain.append(issuer)
+    return chain
+
+
+def _pem_of(certificate: x509.Certificate) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM).decode("ascii")
+
+
+def _pem_of_key(key: PrivateKeyTypes) -> Secret:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return Secret(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode("ascii"))
