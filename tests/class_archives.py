@@ -23,7 +23,20 @@ from spark_kafka_sink.tools.errors import ToolError
 ROOT = Path(__file__).resolve().parent.parent
 SPARK_HOME = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr,arg-type]  # not imported: few tests need it
 TRAINING_LIMIT_S = 240
-TOPIC = "rows"
+# What most tests with Spark do: rows from files go through a shuffle, in a batch and in a stream.
+SPARK_PROGRAM = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.conf.set("spark.sql.shuffle.partitions", 2)
+spark.sparkContext.setLogLevel("WARN")
+spark.range(100, numPartitions=2).selectExpr("cast(id as string) value").write.parquet("rows")
+rows = spark.read.parquet("rows")
+rows.groupBy("value").count().collect()
+stream = spark.readStream.schema(rows.schema).parquet("rows").writeStream.format("noop")
+stream.option("checkpointLocation", "checkpoint").trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+"""
 
 
 def _directory() -> Path:
@@ -71,42 +84,23 @@ def _make() -> None:
     with tempfile.TemporaryDirectory(dir=DIRECTORY) as name:
         directory = Path(name)
         made = {option: directory / archive.name for option, archive in ARCHIVES.items()}
-        with mock.patch.dict(os.environ, _flags("ArchiveClassesAtExit", made)), LocalKafka(directory / "broker") as broker:
-            broker.create_topic(TOPIC, 2)
-            program = directory / "program.py"
-            program.write_text(f"from tests.class_archives import work_of_tests\nwork_of_tests{broker.bootstrap_servers, name}\n")
-            with LOG.open("w") as log:
-                subprocess.run(
-                    [str(SPARK_HOME / "bin" / "spark-submit"), str(program)],
-                    cwd=directory,
-                    env={**os.environ, "PYTHONPATH": str(ROOT)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    timeout=TRAINING_LIMIT_S,
-                    check=False,  # what it has loaded is archived all the same
-                )
+        program = directory / "program.py"
+        program.write_text(SPARK_PROGRAM)
+        with mock.patch.dict(os.environ, _flags("ArchiveClassesAtExit", made)), LOG.open("w") as log:
+            spark = subprocess.Popen(
+                [str(SPARK_HOME / "bin" / "spark-submit"), str(program)],
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+            try:
+                with LocalKafka(directory / "broker") as broker:
+                    broker.create_topic("rows", 2)
+                spark.wait(TRAINING_LIMIT_S)  # also after a failure, what it has loaded is archived
+            finally:
+                spark.kill()
+                spark.wait()
         for option, archive in ARCHIVES.items():
             made[option].touch()
             made[option].replace(archive)
-
-
-def work_of_tests(bootstrap_servers: str, directory: str) -> None:
-    """What most tests with Spark do: rows from files go through a shuffle and to the sink, in a batch and in a stream."""
-    from pyspark.sql import SparkSession
-
-    from spark_kafka_sink import KafkaDataSource
-
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    spark = SparkSession.builder.master("local[2]").config(map=dict(settings)).getOrCreate()
-    spark.dataSource.register(KafkaDataSource)
-    sink = {"kafka.bootstrap.servers": bootstrap_servers, "topic": TOPIC}
-    files = f"{directory}/rows"
-    spark.range(100, numPartitions=2).selectExpr("cast(id as string) value").write.parquet(files)
-    rows = spark.read.parquet(files)
-    assert rows.repartition("value").groupBy("value").count().count() == 100
-    rows.write.format("pykafka-sink").options(**sink).mode("append").save()
-    stream = spark.readStream.schema(rows.schema).parquet(files).writeStream.format("pykafka-sink").options(**sink)
-    query = stream.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
-    query.awaitTermination()
-    spark.stop()

@@ -8,6 +8,7 @@ pytest-xdist has --dist loadgroup for this. Its latest version, 3.8, ignores the
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import tempfile
@@ -75,6 +76,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # ten thousand tests live to the end: no collection of a test's garbage walks through them
     if _is_worker(session.config):
         file = Path(session.config.workerinput[GROUPS_FILE])
         whole = file.with_suffix(f".{os.getpid()}")

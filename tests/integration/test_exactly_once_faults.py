@@ -358,31 +358,44 @@ def coordinator(run: Run, key_type: KeyType, key: str) -> int:
     return int(found.id)
 
 
+DECIDED, AMID_COMMITS, COMMITTED = Stop("6e", AFTER, PAUSE), Stop("6f", AMID, PAUSE), Stop("6f", AFTER, PAUSE)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("kafka_jars")
-def test_coordinators_that_die_amid_a_commit_delay_it_and_nothing_else(tmp_path: Path) -> None:
-    """Three brokers. The one that coordinates a transaction, then the one that keeps the decision, dies between the decision and
-    the commits, and among the commits. Each comes back."""
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        pytest.param([(KeyType.TRANSACTION, AMID_COMMITS), (KeyType.GROUP, DECIDED)], id="two"),
+        pytest.param(
+            [(key_type, stop) for key_type in KeyType for stop in (DECIDED, AMID_COMMITS, COMMITTED)],
+            id="all",
+            marks=pytest.mark.matrix,
+        ),
+    ],
+)
+def test_coordinators_that_die_amid_a_commit_delay_it_and_nothing_else(
+    tmp_path: Path, deaths: list[tuple[KeyType, Stop]]
+) -> None:
+    """Three brokers. The one that coordinates a transaction, or the one that keeps the decision, dies between the decision and
+    the commits, or among the commits. Each comes back."""
     with LocalKafka(tmp_path, brokers=3, properties={**QUICK_TIMEOUTS, **QUICK_SESSIONS}) as cluster, world_of(cluster) as world:
         expected: list[str] = []
-        version = 0
-        for key_type in (KeyType.TRANSACTION, KeyType.GROUP):
-            for stop in (Stop("6e", AFTER, PAUSE), Stop("6f", AMID, PAUSE), Stop("6f", AFTER, PAUSE)):
-                version += 1
-                name = f"r{version}"
-                run = world.run(name)
-                rows = [[f"{version}-{partition}"] for partition in range(8)]
-                commit = world.processes.commit(name, run.reports(version, *rows), stop)
-                commit.await_pause()
-                key = f"{world.prefix}-q-5-0" if key_type is KeyType.TRANSACTION else f"{world.prefix}-q-decision"
-                killed = coordinator(run, key_type, key)
-                cluster.kill(killed)
-                committed = commit.resume().outcome(120)
-                assert isinstance(committed, Committed), committed
-                assert committed.how is HowCommitted.COMMITTED
-                cluster.restart(killed)
-                expected += rows_of(rows)
-        world.run("later").write_version(version + 1, *SECOND)
+        for version, (key_type, stop) in enumerate(deaths, 1):
+            name = f"r{version}"
+            run = world.run(name)
+            rows = [[f"{version}-{partition}"] for partition in range(8)]
+            commit = world.processes.commit(name, run.reports(version, *rows), stop)
+            commit.await_pause()
+            key = f"{world.prefix}-q-5-0" if key_type is KeyType.TRANSACTION else f"{world.prefix}-q-decision"
+            killed = coordinator(run, key_type, key)
+            cluster.kill(killed)
+            committed = commit.resume().outcome(120)
+            assert isinstance(committed, Committed), committed
+            assert committed.how is HowCommitted.COMMITTED
+            cluster.restart(killed)
+            expected += rows_of(rows)
+        world.run("later").write_version(len(deaths) + 1, *SECOND)
         world.audit([*expected, *rows_of(SECOND)])
 
 

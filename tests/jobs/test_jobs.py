@@ -235,7 +235,10 @@ def test_a_usage_error_is_exit_code_2(start: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("start", [[sys.executable], submit()], ids=["python", "spark-submit"])
+@pytest.mark.parametrize(
+    "start",
+    [pytest.param([sys.executable], id="python", marks=pytest.mark.matrix), pytest.param(submit(), id="spark-submit")],
+)
 def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv: Path) -> None:
     arguments = ["--input", str(csv), "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", "--option", "onCommit=no.such"]
     done = _run([*start, str(ROOT / "jobs" / "batch_to_kafka.py"), *arguments], ROOT, PYTHONPATH=str(ROOT))
