@@ -43,7 +43,7 @@ def _directory() -> Path:
     """Of this checkout, Java, Kafka and PySpark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "java")
-    installed = [(str(path.resolve()), path.stat().st_mtime) for path in (java, SPARK_HOME) if path.exists()]
+    installed = [(str(path.resolve()), path.stat().st_mtime) for path in (java, SPARK_HOME / "jars") if path.exists()]
     key = hashlib.sha256(repr((installed, kafka_version())).encode()).hexdigest()[:12]
     return ROOT / ".pytest_cache" / "class-archives" / key
 
