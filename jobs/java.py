@@ -21,14 +21,15 @@ _REMEDY = f"install a JDK or JRE {MINIMUM_JAVA} or newer, or point JAVA_HOME at 
 
 def find_java() -> Path:
     """The `java` program. Raises ToolError when it is not new enough; blocks for one `java -version`."""
-    java = _java_program()
+    java = java_program()
     version = _major_version(java)
     if version < MINIMUM_JAVA:
         raise ToolError(f"Java {version} at {java} is too old for Spark and Kafka: {_REMEDY}.")
     return java
 
 
-def _java_program() -> Path:
+def java_program() -> Path:
+    """The `java` program of any version. Raises ToolError when there is none."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
+import sysconfig
 import tempfile
-from importlib.util import find_spec
+from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
+from jobs.java import java_program
 from jobs.kafka_jars import file_lock, kafka_version
 from jobs.local_kafka import QUICK_JVM, LocalKafka
 from spark_kafka_sink.tools.errors import ToolError
 
 ROOT = Path(__file__).resolve().parent.parent
-SPARK_HOME = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr,arg-type]  # not imported: few tests need it
 TRAINING_LIMIT_S = 240
 # What most tests with Spark do: rows from files go through a shuffle, in a batch and in a stream.
 SPARK_PROGRAM = """
@@ -40,11 +40,14 @@ spark.stop()
 
 
 def _directory() -> Path:
-    """Of this checkout, Java, Kafka and PySpark."""
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "java")
-    installed = [(str(path.resolve()), path.stat().st_mtime) for path in (java, SPARK_HOME / "jars") if path.exists()]
-    key = hashlib.sha256(repr((installed, kafka_version())).encode()).hexdigest()[:12]
+    """Of this checkout, Java, Kafka and PySpark, which is not imported: few tests need it."""
+    installed = [sysconfig.get_path("purelib"), version("pyspark"), kafka_version()]
+    try:
+        java = java_program().resolve()
+        installed += [str(java), str(java.stat().st_mtime)]
+    except (ToolError, OSError):  # no Java: whoever starts it says so
+        installed += ["no Java"]
+    key = hashlib.sha256("\n".join(installed).encode()).hexdigest()[:12]
     return ROOT / ".pytest_cache" / "class-archives" / key
 
 
@@ -67,7 +70,7 @@ def make() -> None:
         with file_lock(DIRECTORY / "lock", 0, "another test run makes its class archives"):
             if not _all_there():
                 _make()
-    except ToolError:  # locked; or no broker starts here, and the tests that need one say why
+    except (ToolError, subprocess.TimeoutExpired):  # locked; or nothing starts here in time, and tests that need it say why
         return
 
 
@@ -81,6 +84,8 @@ def _flags(use_or_make: str, archives: dict[str, Path]) -> dict[str, str]:
 
 def _make() -> None:
     """One that could not be made is empty: no JVM takes it, and no other run tries again."""
+    from tests.integration.clusters import SPARK_HOME
+
     with tempfile.TemporaryDirectory(dir=DIRECTORY) as name:
         directory = Path(name)
         made = {option: directory / archive.name for option, archive in ARCHIVES.items()}

@@ -20,13 +20,12 @@ ALL = range(TASKS * ROWS)
 DOOMED = range(ROWS, 2 * ROWS)  # of Spark partition 1
 FAULT_ROW = DOOMED[-100]
 LIMIT_S = 240
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+EXECUTORS = {  # in processes of their own
     "spark.executorEnv.PYTHONPATH": str(ROOT),
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
 }
+SETTINGS = {"spark.ui.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": "500", **EXECUTORS}
 PREAMBLE = """
 import os, sys
 from pyspark import TaskContext

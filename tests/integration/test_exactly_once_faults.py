@@ -358,7 +358,7 @@ def coordinator(run: Run, key_type: KeyType, key: str) -> int:
     return int(found.id)
 
 
-DECIDED, AMID_COMMITS, COMMITTED = Stop("6e", AFTER, PAUSE), Stop("6f", AMID, PAUSE), Stop("6f", AFTER, PAUSE)
+BEFORE_COMMITS, AMID_COMMITS, AFTER_COMMITS = Stop("6e", AFTER, PAUSE), Stop("6f", AMID, PAUSE), Stop("6f", AFTER, PAUSE)
 
 
 @pytest.mark.timeout(600)
@@ -366,9 +366,9 @@ DECIDED, AMID_COMMITS, COMMITTED = Stop("6e", AFTER, PAUSE), Stop("6f", AMID, PA
 @pytest.mark.parametrize(
     "deaths",
     [
-        pytest.param([(KeyType.TRANSACTION, AMID_COMMITS), (KeyType.GROUP, DECIDED)], id="two"),
+        pytest.param([(KeyType.TRANSACTION, AMID_COMMITS), (KeyType.GROUP, BEFORE_COMMITS)], id="two"),
         pytest.param(
-            [(key_type, stop) for key_type in KeyType for stop in (DECIDED, AMID_COMMITS, COMMITTED)],
+            [(key_type, stop) for key_type in KeyType for stop in (BEFORE_COMMITS, AMID_COMMITS, AFTER_COMMITS)],
             id="all",
             marks=pytest.mark.matrix,
         ),

@@ -23,6 +23,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 from tests.documents import code_block
+from tests.integration.programs import EXECUTORS
 from tests.integration.reading import ReadTopic, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -70,8 +71,7 @@ def on_a_cluster(broker: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -
     audit, shipped = directory / "audit", directory / "shipped"
     shipped.mkdir()
     (shipped / "my_plugins.py").write_text(code_block("# my_plugins.py"))
-    settings = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m"}
-    settings["spark.executor.extraJavaOptions"] = os.environ["SPARK_SUBMIT_OPTS"]
+    settings = {**SETTINGS, **EXECUTORS}
     printed = run(
         f"""
         from pyspark import TaskContext

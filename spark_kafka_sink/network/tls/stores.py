@@ -29,6 +29,8 @@ MAX_STORE_BYTES = 16 * 1024 * 1024  # a truststore of all public certificate aut
 
 
 class StoreFormat(Enum):
+    """What a file is, whatever its name. The values are those of ssl.keystore.type and ssl.truststore.type."""
+
     PEM = "PEM"
     PKCS12 = "PKCS12"
     JKS = "JKS"
@@ -53,7 +55,14 @@ def _only_for_java(which: str, location: str) -> str:
 
 
 def read_store(which: str, location: str, config: ProducerConfig) -> tuple[StoreFormat, Secret]:
-    """What the file is, and its bytes as latin-1."""
+    """What the file is, PEM or PKCS12, and its bytes as latin-1.
+
+    Args:
+        which: ssl.keystore or ssl.truststore.
+
+    Raises:
+        ConfigError: the file cannot be read, is larger than MAX_STORE_BYTES, is not what ssl.….type says, or only Java reads it.
+    """
     option = f"{which}.location={location}"
     content = _read(option, location)
     found = _format_of(content)
@@ -110,6 +119,7 @@ _MARK = re.compile(r"-\s*(BEGIN|END)\s+([A-Z0-9]+(?: [A-Z0-9]+)*)\s*-")
 
 
 def pem_certificates(pem: Secret) -> list[str]:
+    """The certificates in a PEM text, each a PEM text of its own."""
     return [_pem_block("CERTIFICATE", body) for label, body in _blocks(pem) if label in ("CERTIFICATE", "X509 CERTIFICATE")]
 
 
@@ -139,12 +149,23 @@ def _pem_block(label: str, body: str) -> str:
 # PKCS12
 
 
-class _Pkcs12(NamedTuple):
+class Pkcs12(NamedTuple):
+    """What is in a PKCS12 store, as PEM texts. A truststore's key is left out."""
+
     key: Secret | None
     certificates: list[str]  # with a key: its own first, then its issuers in order
 
 
-def open_pkcs12(which: str, location: str, content: Secret, password: Secret | None) -> _Pkcs12:
+def open_pkcs12(which: str, location: str, content: Secret, password: Secret | None) -> Pkcs12:
+    """Read a PKCS12 store.
+
+    Args:
+        which: ssl.keystore or ssl.truststore.
+        content: as `read_store` returns it.
+
+    Raises:
+        ConfigError: it is none, the password is missing or wrong, or the package `cryptography` is not installed.
+    """
     option = f"{which}.location={location}"
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
@@ -164,11 +185,11 @@ def open_pkcs12(which: str, location: str, content: Secret, password: Secret | N
         raise ConfigError(f"{option} cannot be opened: {cause}, or it is not a PKCS12 store") from error
     others = [each.certificate for each in store.additional_certs]
     if store.cert is None or store.key is None:
-        return _Pkcs12(None, [_pem_of(certificate) for certificate in others])
+        return Pkcs12(None, [_pem_of(certificate) for certificate in others])
     own = store.cert.certificate
     if which == "ssl.truststore":  # as in Java, an entry with a key is trusted by its own certificate
-        return _Pkcs12(None, [_pem_of(certificate) for certificate in [own, *others]])
-    return _Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own, others)])
+        return Pkcs12(None, [_pem_of(certificate) for certificate in [own, *others]])
+    return Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own, others)])
 
 
 def _conversion_of_pkcs12(which: str, location: str) -> str:
