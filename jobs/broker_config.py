@@ -51,6 +51,7 @@ def server_properties(
         "share.coordinator.state.topic.replication.factor": str(replicas),
         "share.coordinator.state.topic.min.isr": str(min(2, replicas)),
         "group.initial.rebalance.delay.ms": "0",
+        "metadata.max.idle.interval.ms": "0",  # no record twice a second that says nothing
         "log.cleaner.dedupe.buffer.size": "16777216",  # Kafka's default of 128 MB would be most of the heap
     }
 

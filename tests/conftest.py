@@ -35,8 +35,10 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
-# Each JVM of a test works for seconds.
+# Each JVM and each Python worker of a test works for seconds. numpy's library of linear algebra, which nothing here uses, makes
+# threads when it is imported.
 class_archives.use()
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 # A generated example may take long on a busy machine: times are measured by benchmarks, never asserted in tests.
 settings.register_profile("without deadline", deadline=None)
