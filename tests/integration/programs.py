@@ -99,15 +99,17 @@ def count_rows(records: list[ReadRecord]) -> Counter[int]:
     return Counter(int((record.value or b"-1")[:8]) for record in records)
 
 
-BATCH_WRITE = """
+BATCH_WRITES = """
 spark = session({master!r}, {settings})
-rows(spark, {tasks}, {rows}).write.format("pykafka-sink").options(**{options}).mode("append").save()
+for options in {writes}:
+    rows(spark, {tasks}, {rows}).write.format("pykafka-sink").options(**options).mode("append").save()
 spark.stop()
 """
 
 
-def batch_write(master: str, options: dict[str, str]) -> str:
-    return BATCH_WRITE.format(master=master, settings=SETTINGS, tasks=TASKS, rows=ROWS, options=options)
+def batch_writes(master: str, *writes: dict[str, str]) -> str:
+    """The same rows with the options of each."""
+    return BATCH_WRITES.format(master=master, settings=SETTINGS, tasks=TASKS, rows=ROWS, writes=writes)
 
 
 DYING_STREAM = """

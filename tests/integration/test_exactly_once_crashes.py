@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.exactly_once.stopping import (
     ABORT_STEPS,
     AFTER,
     AMID,
+    BEFORE,
     COMMIT_STEPS,
     KILLED,
     PAUSE,
@@ -55,6 +57,12 @@ def cluster(
         yield cluster
 
 
+def deaths(stops: list[Stop]) -> list[Any]:
+    """Who dies before a step leaves what it leaves after the one before: such deaths are marked `matrix`, but the first."""
+    also = {"marks": pytest.mark.matrix}
+    return [pytest.param(stop, **(also if number and stop.when == BEFORE else {})) for number, stop in enumerate(stops)]
+
+
 BEGUN = [stop for stop in stops(TASK_STEPS) if not stop.step.startswith("3")]  # where the version is not decided
 
 
@@ -78,7 +86,7 @@ def leave_decided(world: World, *, is_lost: bool) -> None:
 
 
 @TIMES
-@pytest.mark.parametrize("stop", BEGUN, ids=str)
+@pytest.mark.parametrize("stop", deaths(BEGUN), ids=str)
 def test_a_killed_task_is_retried_by_its_driver(world: World, stop: Stop, times: int) -> None:
     leave_open(world)
     run = world.run("r1")
@@ -92,7 +100,7 @@ def test_a_killed_task_is_retried_by_its_driver(world: World, stop: Stop, times:
 
 
 @TIMES
-@pytest.mark.parametrize("stop", stops(TASK_STEPS), ids=str)
+@pytest.mark.parametrize("stop", deaths(stops(TASK_STEPS)), ids=str)
 def test_a_task_killed_while_it_writes_again_what_was_lost_is_retried(world: World, stop: Stop, times: int) -> None:
     """The version is decided, and one of its transactions is gone. Its task looks, takes its id, and writes the rows again."""
     leave_decided(world, is_lost=True)
@@ -118,7 +126,7 @@ def test_a_task_killed_while_it_looks_at_a_decision_leaves_it_to_be_carried_out(
 
 
 @TIMES
-@pytest.mark.parametrize("stop", BEGUN, ids=str)
+@pytest.mark.parametrize("stop", deaths(BEGUN), ids=str)
 def test_a_task_killed_together_with_its_driver_leaves_nothing_behind(world: World, stop: Stop, times: int) -> None:
     leave_open(world)
     for number in range(times):
@@ -150,7 +158,7 @@ def outcome_of_commit(world: World, name: str, stop: Stop, *, has_listed: bool =
 
 
 @TIMES
-@pytest.mark.parametrize("stop", stops(COMMIT_STEPS), ids=str)
+@pytest.mark.parametrize("stop", deaths(stops(COMMIT_STEPS)), ids=str)
 def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: World, stop: Stop, times: int) -> None:
     """The second time the driver finds what the first one has decided, and need not come to the same step."""
     leave_open(world)
@@ -164,7 +172,7 @@ def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: World
 SIDE_BY_SIDE = [stop for stop in stops(COMMIT_STEPS) if stop.step in ("6a", "6b fence", "6b complete", "6c", "6g mark")]
 
 
-@pytest.mark.parametrize("stop", SIDE_BY_SIDE, ids=str)
+@pytest.mark.parametrize("stop", deaths(SIDE_BY_SIDE), ids=str)
 def test_a_driver_killed_in_a_later_commit_is_followed_by_one_that_finishes(world: World, stop: Stop) -> None:
     """Then the list of step 6b is asked for beside 6a."""
     leave_open(world)
@@ -172,7 +180,7 @@ def test_a_driver_killed_in_a_later_commit_is_followed_by_one_that_finishes(worl
     world.check()
 
 
-@pytest.mark.parametrize("stop", stops(COMMIT_STEPS), ids=str)
+@pytest.mark.parametrize("stop", deaths(stops(COMMIT_STEPS)), ids=str)
 def test_a_driver_killed_while_it_commits_the_rest_is_followed_by_one_that_finishes(world: World, stop: Stop) -> None:
     """One of the decided transactions is gone, and its task has written its rows again."""
     leave_decided(world, is_lost=True)
@@ -211,7 +219,7 @@ def test_a_run_that_is_killed_after_any_of_its_requests_loses_and_doubles_nothin
 
 
 @TIMES
-@pytest.mark.parametrize("stop", stops(ABORT_STEPS), ids=str)
+@pytest.mark.parametrize("stop", deaths(stops(ABORT_STEPS)), ids=str)
 def test_a_driver_killed_in_abort_leaves_nothing_behind(world: World, stop: Stop, times: int) -> None:
     for number in range(times):
         world.run(f"r{number}").reports(0, *FIRST)
@@ -219,7 +227,7 @@ def test_a_driver_killed_in_abort_leaves_nothing_behind(world: World, stop: Stop
     world.check()
 
 
-@pytest.mark.parametrize("stop", stops(ABORT_STEPS), ids=str)
+@pytest.mark.parametrize("stop", deaths(stops(ABORT_STEPS)), ids=str)
 def test_an_abort_that_is_killed_leaves_what_was_decided_to_the_next_run(world: World, stop: Stop) -> None:
     """Between the commits of a version a request fails, say, and Spark calls abort(). What was decided is committed."""
     run = world.run("r0")

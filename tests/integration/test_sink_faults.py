@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from tests.broker_properties import QUICK_SESSIONS
+from tests.integration.exactly_once_writes import Seen, unnamed
 from tests.integration.processes import until
 from tests.integration.programs import (
     ALL,
@@ -27,16 +30,25 @@ from tests.integration.programs import (
     SETTINGS,
     TASKS,
     Program,
-    batch_write,
+    batch_writes,
     count_rows,
     options_of,
 )
 from tests.integration.reading import READERS, ReadTopic, Topic
-from tests.integration.writing import FORMAT
+from tests.integration.writing import FORMAT, error_of
 
 CERTAIN = 6_000  # rows before the faulty one that must have been acknowledged: 1 MiB waits, 8 MiB come at a time
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """As in SETTINGS."""
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(key, SETTINGS[key])
+    yield
+    spark.conf.unset(key)
 
 
 def rows_twice(counts: Counter[int]) -> set[int]:
@@ -51,59 +63,62 @@ def reports(directory: Path) -> list[dict[str, object]]:
 # TASKS
 
 
-def test_a_killed_python_worker_loses_nothing_and_doubles_rows_of_its_task_alone(
-    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+def write_twice(master: str, kind: str, row: int, broker: LocalKafka, topics: tuple[str, str], directory: Path) -> None:
+    """One program writes at-least-once, then exactly-once to the other topic; in each write the harm is done once."""
+    first, second = topics
+    once = directory / "exactly-once"
+    once.mkdir()
+    at_least_once = options_of(broker, first, directory, kind, row)
+    exactly_once = options_of(broker, second, once, kind, row) | unnamed(second)
+    Program(directory, batch_writes(master, at_least_once, exactly_once)).succeed()
+    assert (directory / "marker").exists()
+    assert (once / "marker").exists()
+
+
+def test_a_killed_python_worker_doubles_rows_of_its_task_or_none_with_exactly_once(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, seen: Seen, tmp_path: Path
 ) -> None:
-    name = topic(3)
-    Program(tmp_path, batch_write("local[2, 3]", options_of(broker, name, tmp_path, "kill-worker"))).succeed()
-    counts = count_rows(read_topic(name))
+    """Thousands of its rows were acknowledged before; with exactly-once the driver ends that transaction."""
+    names = topic(3), topic(3)
+    write_twice("local[2, 3]", "kill-worker", FAULT_ROW, broker, names, tmp_path)
+    counts = count_rows(read_topic(names[0]))
     twice = rows_twice(counts)
-    assert (tmp_path / "marker").exists()
     assert twice <= set(DOOMED)
     assert len(twice) >= CERTAIN
     assert max(counts.values()) == 2
     (report,) = reports(tmp_path)
     assert (report["tasks"], report["rows"]) == (TASKS, len(ALL))  # attempts that failed are not counted
+    assert count_rows(seen.records(names[1], names[1])) == dict.fromkeys(ALL, 1)
 
 
-def test_a_lost_executor_loses_nothing_and_doubles_rows_of_its_running_tasks(
-    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+def test_a_lost_executor_doubles_rows_of_its_running_tasks_or_none_with_exactly_once(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, seen: Seen, tmp_path: Path
 ) -> None:
-    """Tasks that have ended on that executor before are not run again: the driver has their messages."""
-    name = topic(3)
+    """Tasks that have ended on that executor before are not run again: the driver has their messages. With exactly-once their
+    transactions stay open, and are committed."""
+    names = topic(3), topic(3)
     last = range((TASKS - 1) * ROWS, TASKS * ROWS)
-    options = options_of(broker, name, tmp_path, "kill-jvm", last[-100])
-    Program(tmp_path, batch_write("local-cluster[2,1,1024]", options)).succeed()
-    twice = rows_twice(count_rows(read_topic(name)))
-    assert (tmp_path / "marker").exists()
+    write_twice("local-cluster[2,1,1024]", "kill-jvm", last[-100], broker, names, tmp_path)
+    twice = rows_twice(count_rows(read_topic(names[0])))
     assert twice <= set(last)
     assert len(twice) >= CERTAIN
     assert [(report["tasks"], report["rows"]) for report in reports(tmp_path)] == [(TASKS, len(ALL))]
+    assert count_rows(seen.records(names[1], names[1])) == dict.fromkeys(ALL, 1)
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_a_write_that_fails_for_good_leaves_rows_behind_which_a_repetition_doubles(
-    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
     """abort() comes while another task still writes; it has nothing to undo."""
     name = topic(3)
-    options = options_of(broker, name, tmp_path, None)
-    code = f"""
-    spark = session("local[2]", {SETTINGS})
-    failing = F.udf(lambda value: value if int(value[:8]) != {FAULT_ROW} else 1 / 0)
-    df = rows(spark, {TASKS}, {ROWS})
-    def write(df):
-        df.write.format("pykafka-sink").options(**{options}).mode("append").save()
-    try:
-        write(df.select(failing("value").alias("value")))
-    except Exception as error:
-        assert "ZeroDivisionError" in str(error), error
-        print("failed as planned")
-    write(df)
-    spark.stop()
-    """
-    program = Program(tmp_path, code)
-    program.succeed()
-    assert "failed as planned" in program.log()
+
+    def write(df: DataFrame) -> None:
+        df.write.format(FORMAT).options(**options_of(broker, name, tmp_path, None)).mode("append").save()
+
+    failing = F.udf(lambda value: value if int(value[:8]) != FAULT_ROW else 1 / 0, useArrow=False)
+    assert "ZeroDivisionError" in error_of(lambda: write(frame(spark).select(failing("value").alias("value"))))
+    write(frame(spark))
     counts = count_rows(read_topic(name))
     twice = rows_twice(counts)
     assert twice & set(DOOMED)

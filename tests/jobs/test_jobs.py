@@ -249,12 +249,14 @@ def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv:
     assert "Traceback" not in said
 
 
+@pytest.mark.matrix
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "job", [pytest.param("batch_to_kafka", marks=pytest.mark.matrix), pytest.param("stream_to_kafka", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("job", ["batch_to_kafka", "stream_to_kafka"])
 def test_a_warning_about_an_option_is_logged_once(job: str, csv: Path, tmp_path: Path) -> None:
-    """The job logged it, without a time, when it checked the options, and Spark's planner logged it again."""
+    """The job logged it, without a time, when it checked the options, and Spark's planner logged it again.
+
+    The test of Ctrl-C sees it too.
+    """
     (csv.parent / "b.csv").write_text("id,name\n4,dan\n")
     arguments = ["--input", str(csv.parent), "--input-format", "csv", "--topic", "orders", "--option", "kafka.lingr.ms=1"]
     if job == "stream_to_kafka":  # two batches: each is planned anew
@@ -265,7 +267,11 @@ def test_a_warning_about_an_option_is_logged_once(job: str, csv: Path, tmp_path:
         done = _run(command, tmp_path, PYTHONPATH=str(ROOT))
         assert done.returncode == 0, done.stderr
         assert len(broker.values("orders")) == 4
-    (line,) = [line for line in done.stderr.splitlines() if "lingr.ms" in line]
+    assert_warned_once(done.stderr)
+
+
+def assert_warned_once(said: str) -> None:
+    (line,) = [line for line in said.splitlines() if "lingr.ms" in line]
     assert re.match(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\.", line)
 
 
@@ -335,15 +341,16 @@ ACCUMULATORS_END = re.compile(r"-{40}\nException occurred during processing of r
 def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
+    """And of all batches, each of which is planned anew, one warns of an option."""
     name = topic()
-    arguments = ["--input-format", "rate", "--value", "cast(value AS string)", "--topic", name]
+    arguments = ["--input-format", "rate", "--value", "cast(value AS string)", "--topic", name, "--option", "kafka.lingr.ms=1"]
     arguments += ["--checkpoint", str(tmp_path / "checkpoint"), "--bootstrap-servers", broker.bootstrap_servers]
     command = [sys.executable, str(ROOT / "jobs" / "stream_to_kafka.py"), *arguments]
     with (tmp_path / "log").open("wb") as log:
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        until(lambda: job.poll() is not None or len(read_topic(name)) > 0, 120, "the stream writes")
+        until(lambda: job.poll() is not None or commits(tmp_path / "log") > 1, 120, "the stream writes")
         job.send_signal(signal.SIGINT)
         assert job.wait(60) == 130, (tmp_path / "log").read_text()
     finally:
@@ -353,8 +360,13 @@ def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
     said = (tmp_path / "log").read_text()
     assert "stream_to_kafka: interrupted\n" in said
     assert "Traceback" not in ACCUMULATORS_END.sub("", said)
+    assert_warned_once(said)
     values = [record.value for record in read_topic(name)]
-    assert len(set(values)) == len(values)
+    assert 0 < len(set(values)) == len(values)
+
+
+def commits(log: Path) -> int:
+    return log.read_text().count("INFO spark_kafka_sink.sink.commit: wrote ")
 
 
 def _run(command: list[str], directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
