@@ -23,7 +23,7 @@ from spark_kafka_sink.tools.errors import ToolError
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING_LIMIT_S = 240
-# What most tests with Spark do: rows from files go through a shuffle, in a batch and in a stream.
+# What most tests with Spark do: rows from files go through a shuffle, in a batch and in a stream, and to a Python worker.
 SPARK_PROGRAM = """
 from pyspark.sql import SparkSession
 
@@ -32,7 +32,7 @@ spark.conf.set("spark.sql.shuffle.partitions", 2)
 spark.sparkContext.setLogLevel("WARN")
 spark.range(100, numPartitions=2).selectExpr("cast(id as string) value").write.parquet("rows")
 rows = spark.read.parquet("rows")
-rows.groupBy("value").count().collect()
+rows.groupBy("value").count().mapInArrow(lambda batches: batches, "value string, count long").collect()
 stream = spark.readStream.schema(rows.schema).parquet("rows").writeStream.format("noop")
 stream.option("checkpointLocation", "checkpoint").trigger(availableNow=True).start().awaitTermination()
 spark.stop()
@@ -62,15 +62,16 @@ def use() -> None:
 
 
 def make() -> None:
-    """Make the archives, unless they are there. Blocks for half a minute, but not while another process makes them."""
+    """Make the archives, unless they are there. Blocks for half a minute, also while another process makes them: what starts
+    meanwhile would start slowly, and slow down the other."""
     if _all_there():
         return
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     try:
-        with file_lock(DIRECTORY / "lock", 0, "another test run makes its class archives"):
+        with file_lock(DIRECTORY / "lock", TRAINING_LIMIT_S, "another test run makes its class archives"):
             if not _all_there():
                 _make()
-    except (ToolError, subprocess.TimeoutExpired):  # locked; or nothing starts here in time, and tests that need it say why
+    except (ToolError, subprocess.TimeoutExpired):  # nothing starts here in time, and tests that need it say why
         return
 
 

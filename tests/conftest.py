@@ -64,6 +64,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("broker")
         if fixtures & SPARK_FIXTURES:
             item.add_marker("spark")
+        starts_jvms = item.get_closest_marker("broker") or item.get_closest_marker("spark")
+        if starts_jvms and isinstance(item, pytest.Function) and "archived_classes" not in item.fixturenames:
+            item.fixturenames.insert(0, "archived_classes")
     whole_runs.arrange(config, items)
 
 

@@ -237,7 +237,7 @@ def test_an_installed_wheel_registers_itself(
     assert {record.value for record in read_topic(name)} == {b"batch", b"stream", b"again"}
 
 
-def test_a_wheel_given_as_py_files_works_without_lz4_and_crc32c_and_says_so_once(
+def test_a_wheel_given_as_py_files_works_without_lz4_and_crc32c(
     installed: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
     """On clusters that bring pyarrow alone: its blocks make lz4 frames, and numpy the checksum, which both readers check."""

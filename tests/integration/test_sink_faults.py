@@ -75,7 +75,7 @@ def write_twice(master: str, kind: str, row: int, broker: LocalKafka, topics: tu
     assert (once / "marker").exists()
 
 
-def test_a_killed_python_worker_doubles_rows_of_its_task_or_none_with_exactly_once(
+def test_a_killed_python_worker_doubles_rows_of_its_task_or_with_exactly_once_none(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, seen: Seen, tmp_path: Path
 ) -> None:
     """Thousands of its rows were acknowledged before; with exactly-once the driver ends that transaction."""
@@ -91,7 +91,7 @@ def test_a_killed_python_worker_doubles_rows_of_its_task_or_none_with_exactly_on
     assert count_rows(seen.records(names[1], names[1])) == dict.fromkeys(ALL, 1)
 
 
-def test_a_lost_executor_doubles_rows_of_its_running_tasks_or_none_with_exactly_once(
+def test_a_lost_executor_doubles_rows_of_its_tasks_or_with_exactly_once_none(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, seen: Seen, tmp_path: Path
 ) -> None:
     """Tasks that have ended on that executor before are not run again: the driver has their messages. With exactly-once their

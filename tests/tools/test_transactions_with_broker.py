@@ -178,7 +178,7 @@ def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKa
     ("rows", "state"),
     [
         pytest.param(0, "Empty", id="before its first row"),
-        pytest.param(40_000, "Ongoing", id="amid its rows", marks=pytest.mark.slow),
+        pytest.param(40_000, "Ongoing", id="amid its rows", marks=pytest.mark.matrix),
     ],
 )
 def test_a_task_that_waits_for_rows_is_left_alone_until_it_is_killed(
