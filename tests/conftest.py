@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by fixture, before -m selects."""
+    """Mark by fixture, before -m selects. What starts JVMs takes the class archives."""
     for item in items:
         fixtures = _fixtures_from_here(item)
         if fixtures & BROKER_FIXTURES:
@@ -85,18 +85,18 @@ def _fixtures_from_here(item: pytest.Item) -> set[str]:
 
 @pytest.fixture(scope="session")
 def archived_classes() -> None:
-    """JVMs that start after it start fast."""
+    """JVMs that start after it start fast. Tests with a broker or Spark ask for it first."""
     class_archives.make()
 
 
 @pytest.fixture(scope="session")
-def kafka_jars(archived_classes: None) -> Path:  # noqa: ARG001
+def kafka_jars() -> Path:
     """The directory of Apache Kafka's jars, with its command-line tools."""
     return fetch_kafka()
 
 
 @pytest.fixture(scope="session")
-def spark_kafka_jars(archived_classes: None) -> Path:  # noqa: ARG001
+def spark_kafka_jars() -> Path:
     """The directory of the jars of Spark's own Kafka connector."""
     return fetch_spark_kafka()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,25 @@ def cluster(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def world(cluster: LocalKafka) -> Iterator[World]:
     with world_of(cluster) as world:
         yield world
+
+
+@pytest.fixture
+def session_settings(spark: SparkSession) -> Iterator[Callable[..., None]]:
+    """session_settings(key=value) for one test; double underscores for dots."""
+    before: dict[str, str | None] = {}
+
+    def change(**settings: str) -> None:
+        for name, value in settings.items():
+            key = name.replace("__", ".")
+            before.setdefault(key, spark.conf.get(key, None))
+            spark.conf.set(key, value)
+
+    yield change
+    for key, value in before.items():
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)
 
 
 @pytest.fixture

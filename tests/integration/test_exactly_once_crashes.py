@@ -58,9 +58,12 @@ def cluster(
 
 
 def deaths(stops: list[Stop]) -> list[Any]:
-    """Who dies before a step leaves what it leaves after the one before: such deaths are marked `matrix`, but the first."""
-    also = {"marks": pytest.mark.matrix}
-    return [pytest.param(stop, **(also if number and stop.when == BEFORE else {})) for number, stop in enumerate(stops)]
+    """Of steps that follow each other. Who dies before a step leaves what it leaves after the one before: such deaths are marked
+    `matrix`, but the first."""
+    return [
+        pytest.param(stop, marks=[pytest.mark.matrix] if number and stop.when == BEFORE else [])
+        for number, stop in enumerate(stops)
+    ]
 
 
 BEGUN = [stop for stop in stops(TASK_STEPS) if not stop.step.startswith("3")]  # where the version is not decided
@@ -172,7 +175,7 @@ def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: World
 SIDE_BY_SIDE = [stop for stop in stops(COMMIT_STEPS) if stop.step in ("6a", "6b fence", "6b complete", "6c", "6g mark")]
 
 
-@pytest.mark.parametrize("stop", deaths(SIDE_BY_SIDE), ids=str)
+@pytest.mark.parametrize("stop", SIDE_BY_SIDE, ids=str)
 def test_a_driver_killed_in_a_later_commit_is_followed_by_one_that_finishes(world: World, stop: Stop) -> None:
     """Then the list of step 6b is asked for beside 6a."""
     leave_open(world)

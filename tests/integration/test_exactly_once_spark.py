@@ -33,7 +33,7 @@ from tests.integration.programs import (
     SINKS,
     TASKS,
     Program,
-    count_rows,
+    committed_rows,
     options_of,
 )
 from tests.integration.reading import ReadTopic, Topic, read_with_spark
@@ -335,10 +335,6 @@ def test_a_query_that_is_stopped_is_no_error_of_its_tasks(broker: LocalKafka, to
 
 
 # TASKS AND EXECUTORS THAT DIE: those of a single write are in test_sink_faults.py
-
-
-def committed_rows(seen: Seen, name: str) -> Counter[int]:
-    return count_rows(seen.records(name, name))
 
 
 SHUFFLED = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from tests.integration.programs import (
     TASKS,
     Program,
     batch_writes,
+    committed_rows,
     count_rows,
     options_of,
 )
@@ -40,15 +41,6 @@ from tests.integration.writing import FORMAT, error_of
 CERTAIN = 6_000  # rows before the faulty one that must have been acknowledged: 1 MiB waits, 8 MiB come at a time
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    """As in SETTINGS."""
-    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    spark.conf.set(key, SETTINGS[key])
-    yield
-    spark.conf.unset(key)
 
 
 def rows_twice(counts: Counter[int]) -> set[int]:
@@ -88,7 +80,7 @@ def test_a_killed_python_worker_doubles_rows_of_its_task_or_with_exactly_once_no
     assert max(counts.values()) == 2
     (report,) = reports(tmp_path)
     assert (report["tasks"], report["rows"]) == (TASKS, len(ALL))  # attempts that failed are not counted
-    assert count_rows(seen.records(names[1], names[1])) == dict.fromkeys(ALL, 1)
+    assert committed_rows(seen, names[1]) == dict.fromkeys(ALL, 1)
 
 
 def test_a_lost_executor_doubles_rows_of_its_tasks_or_with_exactly_once_none(
@@ -103,15 +95,20 @@ def test_a_lost_executor_doubles_rows_of_its_tasks_or_with_exactly_once_none(
     assert twice <= set(last)
     assert len(twice) >= CERTAIN
     assert [(report["tasks"], report["rows"]) for report in reports(tmp_path)] == [(TASKS, len(ALL))]
-    assert count_rows(seen.records(names[1], names[1])) == dict.fromkeys(ALL, 1)
+    assert committed_rows(seen, names[1]) == dict.fromkeys(ALL, 1)
 
 
-@pytest.mark.usefixtures("small_batches")
 def test_a_write_that_fails_for_good_leaves_rows_behind_which_a_repetition_doubles(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+    spark: SparkSession,
+    session_settings: Callable[..., None],
+    broker: LocalKafka,
+    topic: Topic,
+    read_topic: ReadTopic,
+    tmp_path: Path,
 ) -> None:
     """abort() comes while another task still writes; it has nothing to undo."""
     name = topic(3)
+    session_settings(spark__sql__execution__arrow__maxRecordsPerBatch=SETTINGS["spark.sql.execution.arrow.maxRecordsPerBatch"])
 
     def write(df: DataFrame) -> None:
         df.write.format(FORMAT).options(**options_of(broker, name, tmp_path, None)).mode("append").save()

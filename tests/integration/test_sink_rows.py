@@ -228,25 +228,6 @@ def test_the_fields_of_a_header_may_be_named_in_any_case(
     assert [record.headers for record in read_topic(name)] == [[("a", b"b")]]
 
 
-@pytest.fixture
-def session_settings(spark: SparkSession) -> Iterator[Callable[..., None]]:
-    """session_settings(key=value) for one test; double underscores for dots."""
-    before: dict[str, str | None] = {}
-
-    def change(**settings: str) -> None:
-        for name, value in settings.items():
-            key = name.replace("__", ".")
-            before.setdefault(key, spark.conf.get(key, None))
-            spark.conf.set(key, value)
-
-    yield change
-    for key, value in before.items():
-        if value is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, value)
-
-
 @pytest.mark.parametrize("zone", ["America/St_Johns", "Asia/Kathmandu", "GMT+5", "-18:00"])
 def test_a_timestamp_is_its_instant_whatever_the_sessions_time_zone(
     spark: SparkSession,
