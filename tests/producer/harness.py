@@ -283,7 +283,8 @@ class OpenAppend:
         self._slice = SortedSlice(
             columns(values), np.full(len(values), partition, np.int32), np.arange(len(values), dtype=np.int32)
         )
-        self._reservations: list[Reservation] = SliceLayout(stage.accumulator, TOPIC, self._slice, self.delivery).reserve()
+        self._reservations: list[Reservation] = []
+        SliceLayout(stage.accumulator, TOPIC, self._slice, self.delivery).reserve(self._reservations)
 
     def fill(self) -> None:
         self._stage.accumulator._writer.write(self._slice, self._reservations)

@@ -32,7 +32,7 @@ from spark_kafka_sink.producer.accumulator.drainer import Drainer, DrainSequence
 from spark_kafka_sink.producer.accumulator.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.accumulator.slice_layout import SliceLayout
+from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver
@@ -108,17 +108,19 @@ class RecordAccumulator:
             KafkaError: rows are refused; see `refuse_rows`.
         """
         layout: SliceLayout | None = None
+        reservations: list[Reservation] = []
         try:
             sorted_slice = SortedSlice(rows.columns, self.built_in_partitioner.choose(rows, cluster), rows.rows)
             layout = SliceLayout(self, rows.topic, sorted_slice, owner, created_ms, prepaid)
             while not layout.done:
+                reservations = []
                 try:
-                    layout.reserve()
+                    layout.reserve(reservations)
                 finally:  # rows that have room are encoded even if reserving room for the others has failed
-                    if layout.reservations:
+                    if reservations:
                         hand_over.has_queued_rows = True
-                        self._writer.write(sorted_slice, layout.reservations)
-                if not layout.reservations:
+                        self._writer.write(sorted_slice, reservations)
+                if not reservations:
                     hand_over.wait_begins()
                     self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
         except ORDINARY_ERRORS as error:
@@ -126,7 +128,7 @@ class RecordAccumulator:
             if layout is not None:
                 left = layout.rows_without_place()
                 layout.give_back_stock()
-                self._writer.give_up(layout.reservations)
+                self._writer.give_up(reservations)
             self.abandon(rows.topic, left, owner, error)
             raise
 

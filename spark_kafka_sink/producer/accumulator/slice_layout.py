@@ -114,7 +114,6 @@ class SliceLayout:
         self._row = 0  # the first row that has no room yet
         self._wanted = MemoryWanted(0, 0)  # what the pool could not give at once
         self._stock = PoolMemory()  # memory for the next places; empty between two calls, unless the caller has waited for some
-        self.reservations: list[Reservation] = []  # of the latest reserve(), also if it raised
         self._guesses: dict[int, _Place] | None = None  # by run; each is used at most once, and only if its tail is unchanged
 
     @property
@@ -134,12 +133,12 @@ class SliceLayout:
         """Give back memory that no place has used. The caller needs this only after an error."""
         self._pool.deallocate(self._stock)
 
-    def reserve(self) -> list[Reservation]:
-        """Reserve room for as many of the remaining rows as there is memory for now; an empty list when there is none at all.
+    def reserve(self, into: list[Reservation]) -> None:
+        """Reserve room for as many of the remaining rows as there is memory for now; adds nothing when there is none at all.
 
-        If this raises, `reservations` lists the room that was reserved before.
+        If this raises, `into` has the room that was reserved before. The caller gives a new list each time: an interrupt may come
+        before the first line here, and must not leave the reservations of an earlier call, which are over.
         """
-        self.reservations = []
         if self._guesses is None:
             self._guesses = self._guess_all_runs()
         guesses = self._guesses
@@ -154,11 +153,10 @@ class SliceLayout:
                 place = guesses.pop(self._run, None) or self._next_place(queue, end)
                 if not self._fill_stock(place.memory) and not self._use_prepaid(place):
                     break
-                self._take_place(queue, place)
+                self._take_place(queue, place, into)
         finally:
             if self._stock:
                 self.give_back_stock()
-        return self.reservations
 
     # PLACES
 
@@ -227,7 +225,7 @@ class SliceLayout:
 
     # RESERVATIONS
 
-    def _take_place(self, queue: PartitionQueue, place: _Place) -> None:
+    def _take_place(self, queue: PartitionQueue, place: _Place, into: list[Reservation]) -> None:
         """Reserve a place, with memory from the stock; does nothing if the queue's tail has changed meanwhile."""
         rows, lo, tail = self.rows, self._row, place.tail
         hi, size_bytes, max_timestamp, fill_batch = place.rows
@@ -257,7 +255,7 @@ class SliceLayout:
             )
             if fill_batch:
                 queue.close_locked(batch)
-            self.reservations.append(reservation)
+            into.append(reservation)
             self._row = hi
             if is_new:
                 self.accumulator.enqueue(queue, batch)

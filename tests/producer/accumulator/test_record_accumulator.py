@@ -16,6 +16,7 @@ from spark_kafka_sink.producer.accumulator import batch_records, sorted_slice
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
+from spark_kafka_sink.producer.accumulator.slice_layout import SliceLayout
 from tests.producer.harness import TOPIC, Accumulation, OpenAppend, cluster, payload, tp
 from tests.records.reference import decode_batch
 
@@ -337,6 +338,29 @@ def test_nobody_waits_for_memory_while_holding_a_reservation() -> None:
     stage.clock.wait = nothing_is_reserved
     with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         stage.append(*[bytes(300)] * 30, partition=[number % 3 for number in range(30)])
+
+
+def test_an_interrupt_between_two_rounds_of_an_append_ends_no_reservation_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of the first round were written once more, and a batch that another caller was writing into was sent."""
+    stage = Accumulation(batch_size=BATCH, buffer_memory=BATCH)
+    reserve, others = SliceLayout.reserve, list[OpenAppend]()
+
+    def first_round(*args: Any) -> Any:
+        monkeypatch.setattr(SliceLayout, "reserve", interrupted)
+        return reserve(*args)
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.undo()
+        others.append(OpenAppend(stage, b"of another caller"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SliceLayout, "reserve", first_round)
+    with pytest.raises(KeyboardInterrupt):
+        stage.append(b"has room", b"has none", partition=[0, 1])
+    stage.accumulator.close()
+    assert stage.drain(ONE_NODE, 0) == {0: []}
+    others[0].fill()
+    assert payload(stage.drain_one(ONE_NODE)) == [b"has room", b"of another caller"]
 
 
 def test_memory_of_a_batch_in_flight_cannot_be_given_back() -> None:

@@ -25,9 +25,15 @@ def layout_of(stage: Accumulation, rows: SortedSlice) -> SliceLayout:
     return SliceLayout(stage.accumulator, TOPIC, rows, Delivery(rows.rows, stage.clock))
 
 
+def reserve(layout: SliceLayout) -> list[Reservation]:
+    reservations: list[Reservation] = []
+    layout.reserve(reservations)
+    return reservations
+
+
 def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int]) -> list[Reservation]:
     layout = layout_of(stage, sorted_slice(values, partitions))
-    reservations = layout.reserve()
+    reservations = reserve(layout)
     assert layout.done
     return reservations
 
@@ -126,11 +132,11 @@ def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> 
     stage = Accumulation(batch_size=1024 * 1024, buffer_memory=6 * MAX_BLOCK_SIZE)
     held = stage.pool.allocate(2, 0)
     layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))  # 40,360 bytes
-    assert layout.reserve() == []
+    assert reserve(layout) == []
     stage.pool.deallocate(held)
     wait_for_memory(stage, layout)
     assert memory_in_use(stage) == 5 * MAX_BLOCK_SIZE
-    (reservation,) = layout.reserve()
+    (reservation,) = reserve(layout)
     assert reservation.batch.memory == PoolMemory([], 5)
     assert memory_in_use(stage) == 5 * MAX_BLOCK_SIZE
 
@@ -145,7 +151,7 @@ def prepaid_layout(
 def test_rows_that_are_paid_for_use_the_pool_while_it_has_memory() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=8 * BATCH)
     layout, prepaid = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
-    assert [(each.is_segment, each.charge) for each in layout.reserve()] == [(False, 0)] * 3
+    assert [(each.is_segment, each.charge) for each in reserve(layout)] == [(False, 0)] * 3
     assert prepaid == PoolMemory([], 1)
     assert memory_in_use(stage) == 4 * BATCH
 
@@ -155,7 +161,7 @@ def test_rows_that_are_paid_for_find_room_when_the_pool_is_empty() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=4 * BATCH)
     layout, prepaid = prepaid_layout(stage, [ROW] * 18, [0] * 18, charge=2)
     held = stage.pool.allocate(2, 0)
-    first, second = layout.reserve()
+    first, second = reserve(layout)
     assert [(each.is_segment, each.charge) for each in (first, second)] == [(True, 1), (True, 1)]
     assert prepaid == PoolMemory()
     assert stage.pool.available_memory == 0
@@ -171,7 +177,7 @@ def test_a_batch_is_charged_for_its_segments_together() -> None:
         layout = SliceLayout(stage.accumulator, TOPIC, sorted_slice([ROW], [0]), Delivery(1, stage.clock), prepaid=held)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stage.pool, "try_allocate", lambda *_, **__: None)
-            (reservation,) = layout.reserve()
+            (reservation,) = reserve(layout)
         assert reservation.charge == expected
     assert reservation.batch.memory == PoolMemory([], 1)
 
@@ -181,7 +187,7 @@ def test_only_the_rounding_is_overdrawn() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
     layout, _ = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
     held = stage.pool.allocate(1, 0)
-    reservations = layout.reserve()
+    reservations = reserve(layout)
     assert [each.charge for each in reservations] == [1, 1, 1]
     stage.pool.deallocate(held)
     assert stage.pool.available_memory == 0
@@ -205,7 +211,7 @@ def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(pa
     rows = sorted_slice([ROW] * 300, partitions)
     measure = Mock(wraps=rows.measure)
     rows.measure = measure
-    reservations = layout_of(stage, rows).reserve()
+    reservations = reserve(layout_of(stage, rows))
     measure.assert_called_once_with(0, 300)
     assert [each.hi for each in reservations][-1] == 300
     for each in reservations:
@@ -216,8 +222,8 @@ def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(pa
 def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH)
     layout = layout_of(stage, sorted_slice([ROW] * 5, range(5)))
-    assert shape(layout.reserve()) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
-    assert layout.reserve() == []
+    assert shape(reserve(layout)) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
+    assert reserve(layout) == []
 
 
 def test_deltas_of_two_and_three_bytes_are_counted() -> None:
@@ -239,9 +245,10 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     guesses = layout._guess_all_runs()
     assert guesses[0].tail.record_count == 1
     stage.append(ROW)  # now the batch holds two
-    layout._take_place(layout._queues[0], guesses[0])
-    assert layout.reservations == []
-    (reservation,) = layout.reserve()
+    taken: list[Reservation] = []
+    layout._take_place(layout._queues[0], guesses[0], taken)
+    assert taken == []
+    (reservation,) = reserve(layout)
     assert reservation.batch.owned_rows[-1].first_delta == 2
 
 
@@ -251,9 +258,10 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     guess = layout._guess_all_runs()[0]
     stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.popleft().closed = True
-    layout._take_place(layout._queues[0], guess)
-    assert layout.reservations == []
-    (reservation,) = layout.reserve()
+    taken: list[Reservation] = []
+    layout._take_place(layout._queues[0], guess, taken)
+    assert taken == []
+    (reservation,) = reserve(layout)
     assert reservation.begins_batch
 
 
@@ -268,7 +276,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
         return try_allocate(block_count, **more)
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
-    (reservation,) = layout.reserve()
+    (reservation,) = reserve(layout)
     assert reservation.position > 0
     assert memory_in_use(stage) == BATCH
 
@@ -279,9 +287,9 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
 def test_what_found_memory_is_reserved_and_the_rest_waits() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
     layout = layout_of(stage, sorted_slice([ROW] * 40, [0] * 40))
-    assert shape(layout.reserve()) == [(0, 0, 9), (0, 9, 18)]
+    assert shape(reserve(layout)) == [(0, 0, 9), (0, 9, 18)]
     assert not layout.done
-    assert layout.reserve() == []
+    assert reserve(layout) == []
     assert stage.is_whole is False
 
 
@@ -289,11 +297,11 @@ def test_memory_that_was_waited_for_is_used_for_the_row_that_waited() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=BATCH)
     held = stage.pool.allocate(1, 0)
     layout = layout_of(stage, sorted_slice([ROW], [0]))
-    assert layout.reserve() == []
+    assert reserve(layout) == []
     stage.pool.deallocate(held)
     wait_for_memory(stage, layout)
     assert stage.pool.available_memory == 0
-    assert len(layout.reserve()) == 1
+    assert len(reserve(layout)) == 1
     assert layout.done
 
 
@@ -302,18 +310,18 @@ def test_memory_that_was_waited_for_and_is_no_longer_needed_is_given_back() -> N
     stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH)
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     held = stage.pool.allocate(3, 0)
-    assert layout.reserve() == []
+    assert reserve(layout) == []
     stage.pool.deallocate(held)
     wait_for_memory(stage, layout)
     stage.append(b"somebody else's batch has room")
-    assert len(layout.reserve()) == 1
+    assert len(reserve(layout)) == 1
     assert memory_in_use(stage) == BATCH
 
 
 def test_a_row_that_no_memory_could_hold_is_refused() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
     layout = layout_of(stage, sorted_slice([bytes(3 * BATCH)], [0]))
-    assert layout.reserve() == []
+    assert reserve(layout) == []
     with pytest.raises(RecordTooLargeError):
         wait_for_memory(stage, layout)
 
@@ -330,9 +338,10 @@ def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatc
             raise error
 
     monkeypatch.setattr(stage.accumulator, "check_open", check_open)
+    reservations: list[Reservation] = []
     with pytest.raises(ProducerClosedError):
-        layout.reserve()
-    assert shape(layout.reservations) == [(0, 0, 1), (1, 1, 2)]
+        layout.reserve(reservations)
+    assert shape(reservations) == [(0, 0, 1), (1, 1, 2)]
     assert layout.rows_without_place().tolist() == [102]
     assert memory_in_use(stage) == 2 * BATCH
 
@@ -342,5 +351,5 @@ def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     stage.accumulator.closed = True
     with pytest.raises(ProducerClosedError):
-        layout.reserve()
+        reserve(layout)
     assert stage.is_whole
