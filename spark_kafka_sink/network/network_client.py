@@ -268,7 +268,8 @@ class NetworkClient:
         """Send, receive, and handle time-outs; wait at most `timeout_ms` when there is nothing to do. Runs the callbacks.
 
         An exception does not lose responses: those that were taken before it are called back first, and the next poll handles
-        the events that this one has not reached.
+        the events that this one has not reached. The answer at which it came may be lost: its connection ends, at the next answer
+        or when the request times out.
 
         Returns:
             The responses that were called back.
@@ -321,7 +322,7 @@ class NetworkClient:
     def _handle_written(self, connection: BrokerConnection, now_ms: int) -> None:
         sent = connection.in_flight[-1]
         if not sent.request.expect_response:
-            self._responses.append(sent.response(now_ms))
+            self._responses += [sent.response(now_ms)]
             connection.in_flight.pop()
             logger.debug("< %s is written, which completes it (acks=0)", sent)
 
@@ -331,15 +332,21 @@ class NetworkClient:
             connection = self._connections[node_id]
             if not connection.in_flight:
                 continue  # an earlier answer ended the connection
+            if connection.in_flight[0].correlation_id != response.correlation_id:
+                reason = "an answer before this one was lost in an exception: nobody knows any more what it said"
+                self._close_connection(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
+                continue
             if not connection.in_flight[0].is_written:  # its callback would give back buffers that are still being written
                 reason = "the broker answered a request that it had not been sent completely"
                 self._close_connection(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
                 continue
-            self._handle_answer(connection, connection.in_flight.popleft(), response, now_ms)
+            self._handle_answer(connection, response, now_ms)
 
-    def _handle_answer(self, connection: BrokerConnection, answered: InFlightRequest, response: Response, now_ms: int) -> None:
+    def _handle_answer(self, connection: BrokerConnection, response: Response, now_ms: int) -> None:
+        answered = connection.in_flight[0]
         if not answered.is_internal:
-            self._responses.append(answered.response(now_ms, response.message))
+            self._responses += [answered.response(now_ms, response.message)]
+        connection.in_flight.popleft()
         _note_accepted(connection)
         logger.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
         self._maybe_throttle(connection, response, now_ms)
@@ -430,15 +437,15 @@ class NetworkClient:
     def _cancel_in_flight(
         self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, too_large: ResponseTooLargeError | None
     ) -> None:
-        cancelled = list(connection.in_flight)
-        connection.in_flight.clear()
-        for number, lost in enumerate(cancelled):
+        while connection.in_flight:
+            lost = connection.in_flight[0]
             logger.debug("! %s is cancelled after %d ms", lost, now_ms - lost.sent_ms)
-            error = None if number else too_large  # of the oldest
             if not lost.is_internal:
-                response = lost.response(now_ms, disconnected=True, timed_out=disconnect.timed_out, error=error)
-                self._responses.append(response)
-            elif isinstance(lost.request.message, MetadataRequest):
+                response = lost.response(now_ms, disconnected=True, timed_out=disconnect.timed_out, error=too_large)
+                self._responses += [response]
+            connection.in_flight.popleft()
+            too_large = None  # of the oldest
+            if lost.is_internal and isinstance(lost.request.message, MetadataRequest):
                 self._updater.handle_failed_request(now_ms)
 
     # CLOSING

@@ -6,6 +6,8 @@ With the other files of this folder: the scenarios of Kafka's NetworkClientTest.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, SupportsIndex
 
 import pytest
 
@@ -15,8 +17,9 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network import connection_setup, dns, network_client
 from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.connection import Response
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
-from spark_kafka_sink.network.kafka_client import ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientResponse, InFlightRequest
 from spark_kafka_sink.network.selector import ChannelState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey
@@ -279,6 +282,84 @@ def test_a_handshake_that_fails_by_a_bug_ends_its_connection(net: Net, monkeypat
     assert net.client.connection_failed(1)
     assert "the handshake failed with ValueError" in (net.metadata.last_connection_error() or "")
     net.connect(1)
+
+
+def out_of_memory(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Raises MemoryError at its first call."""
+    errors = [MemoryError()]
+
+    def first_fails(*args: Any, **more: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return method(*args, **more)
+
+    return first_fails
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(InitProducerIdResponse, "read"), (InFlightRequest, "response")], ids=["decoding", "before its callback"]
+)
+def test_an_answer_that_is_lost_in_an_error_is_not_replaced_by_the_next(
+    net: Net, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """Each later answer of the connection went to the request before its own: rows that were refused counted as written."""
+    net.connect(0)
+    sent = [net.send() for _ in range(3)]
+    monkeypatch.setattr(owner, name, out_of_memory(getattr(owner, name)))
+    net.selector.respond(sent[0], INIT_RESPONSE)
+    with pytest.raises(MemoryError):
+        net.poll()
+    assert net.responses == []
+    net.selector.respond(sent[1], INIT_RESPONSE)
+    net.poll()
+    assert [(response.correlation_id, response.disconnected) for response in net.responses] == [
+        (request.header.correlation_id, True) for request in sent
+    ]
+    assert net.client.in_flight_request_count() == 0
+    net.connect(0)
+
+
+class Interrupted(list[tuple[int, Response]]):
+    """Ctrl-C comes when an item has been taken out."""
+
+    def pop(self, index: SupportsIndex = -1) -> tuple[int, Response]:
+        super().pop(index)
+        raise KeyboardInterrupt
+
+
+def test_an_answer_that_is_lost_in_an_interrupt_is_not_replaced_by_the_next(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An admin client that went on after Ctrl-C said of one transaction what was true of another."""
+    poll = net.selector.poll
+
+    def poll_before_an_interrupt(timeout_ms: int) -> None:
+        monkeypatch.undo()
+        poll(timeout_ms)
+        net.selector.completed_receives = Interrupted(net.selector.completed_receives)
+
+    net.connect(0)
+    first, second = net.send(), net.send()
+    monkeypatch.setattr(net.selector, "poll", poll_before_an_interrupt)
+    net.selector.respond(first, INIT_RESPONSE)
+    with pytest.raises(KeyboardInterrupt):
+        net.poll()
+    net.selector.respond(second, INIT_RESPONSE)
+    net.poll()
+    assert [response.disconnected for response in net.responses] == [True, True]
+
+
+def test_requests_of_a_lost_connection_are_called_back_after_an_error_too(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They had left the requests in flight before their responses were made: no callback ever ran."""
+    net.connect(0)
+    net.send()
+    net.send()
+    monkeypatch.setattr(InFlightRequest, "response", out_of_memory(InFlightRequest.response))
+    net.selector.lose(0)
+    with pytest.raises(MemoryError):
+        net.poll()
+    net.clock.advance(1_001)  # the time-out of the requests
+    net.poll()
+    assert [response.disconnected for response in net.responses] == [True, True]
+    net.connect(0)
 
 
 def test_a_request_may_have_no_callback(net: Net) -> None:
