@@ -32,7 +32,7 @@ from spark_kafka_sink.network.connection_failures import ConnectionFailures
 from spark_kafka_sink.network.connection_setup import ConnectionSetup
 from spark_kafka_sink.network.dns import Resolver, canonical_bootstrap_servers, resolve
 from spark_kafka_sink.network.handshake import CONNECTIONS_NEEDED, NodeApiVersions
-from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, InFlightRequest
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.network.network_metrics import NetworkMetrics

@@ -212,6 +212,7 @@ class Accumulation:
         self.accumulator = RecordAccumulator(self.config, self.clock, self.wake, sequencer or Sequencer(), Random(seed))
         self.pool = self.accumulator.pool
         self.hand_overs = HandOvers(self.clock, self.wake)
+        self._cluster = Cluster()  # rows name their partitions
 
     @property
     def now_ms(self) -> int:
@@ -229,12 +230,15 @@ class Accumulation:
         delivery = Delivery(len(values), self.clock)
         partitions = np.broadcast_to(np.asarray(partition, np.int32), len(values)).copy()
         given = TopicRows(topic, columns(values, **more), partitions, np.arange(len(values), dtype=np.int32))
-        self.hand_overs.run(self._append, given, owner or delivery)
+        self.append_rows(given, owner or delivery)
         return delivery
+
+    def append_rows(self, rows: TopicRows, owner: RecordsOwner) -> None:
+        self.hand_overs.run(self._append, rows, owner)
 
     def _append(self, hand_over: HandOver, rows: TopicRows, owner: RecordsOwner, **more: Any) -> None:
         hand_over.begin()
-        self.accumulator.append(rows, Cluster(), owner, hand_over, **more)
+        self.accumulator.append(rows, self._cluster, owner, hand_over, **more)
 
     def make_gatherer(self) -> RecordGatherer:
         """For single records, which go into this accumulator."""

@@ -72,6 +72,8 @@ class Interrupted:
 class Interrupts:
     """Raises KeyboardInterrupt at each of these points, counted from 0, while it is the context."""
 
+    raises: type[BaseException] = KeyboardInterrupt
+
     def __init__(self, *at: int) -> None:
         self._at = sorted(at, reverse=True)
         self.points = 0
@@ -93,7 +95,7 @@ class Interrupts:
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         """For loops."""
-        jumps = _jumps_back(frame.f_code) if _is_ours(frame) else frozenset[int]()
+        jumps = _jumps_back(frame.f_code) if _is_ours(frame.f_code.co_filename) else frozenset[int]()
         if not jumps:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -102,7 +104,7 @@ class Interrupts:
         return self._trace
 
     def _point(self, frame: FrameType, event: str) -> None:
-        if not _is_ours(frame):
+        if not _is_ours(frame.f_code.co_filename):
             return
         point, self.points = self.points, self.points + 1
         place = f"{frame.f_code.co_filename.rpartition('spark_kafka_sink/')[2]}:{frame.f_lineno} {event}"
@@ -113,7 +115,22 @@ class Interrupts:
             # Python stops tracing when a tracer raises.
             sys.setprofile(self._profile if self._at else None)
             sys.settrace(self._trace if self._at else None)
-            raise KeyboardInterrupt
+            raise self.raises
+
+
+class MemoryErrors(Interrupts):
+    """Raises MemoryError instead, where functions begin: there is no memory for their frames."""
+
+    raises = MemoryError
+
+    def _point(self, frame: FrameType, event: str) -> None:
+        if event == "call":
+            super()._point(frame, event)
+
+
+def places_of(interrupts: Interrupts) -> list[int]:
+    """Points: the first and the last time that each place in the sources was passed."""
+    return sorted({point for points in interrupts.places.values() for point in (points[0], points[-1])})
 
 
 @cache
@@ -124,8 +141,9 @@ def _jumps_back(code: CodeType) -> frozenset[int]:
     )
 
 
-def _is_ours(frame: FrameType) -> bool:
-    return any(each in frame.f_code.co_filename for each in WHERE)
+@cache
+def _is_ours(file: str) -> bool:
+    return any(each in file for each in WHERE)
 
 
 class Row:

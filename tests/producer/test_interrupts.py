@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.fake_broker import FakeBroker
-from tests.producer.interrupting import Application, Interrupts
+from tests.producer.interrupting import Application, Interrupts, places_of
 from tests.producer.stories import STORIES, look_at, producer_for
 from tests.producer.transactions.transactional_brokers import cluster_of
 
@@ -50,9 +50,9 @@ def play(broker: FakeBroker, story: str, *at: int) -> Interrupts:
 
 def points_of(broker: FakeBroker, story: str) -> list[int]:
     """Where an interrupt may come: the first and the last time that the story passes each place in the sources."""
-    places = play(broker, story).places.values()
-    assert len(places) > 300
-    return sorted({point for points in places for point in (points[0], points[-1])})
+    interrupts = play(broker, story)
+    assert len(interrupts.places) > 300
+    return places_of(interrupts)
 
 
 @pytest.mark.parametrize("story", STORIES)

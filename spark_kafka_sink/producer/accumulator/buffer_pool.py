@@ -214,6 +214,14 @@ class BufferPool:
             memory.blocks, memory.charged = [], 0
             self._wake_next_locked()
 
+    def reduce_charge(self, memory: PoolMemory, charge: int) -> None:
+        """Give back a part of a charge."""
+        with self._lock:
+            if not self._is_over:
+                self._unmade += charge
+            memory.charged -= charge
+            self._wake_next_locked()
+
     def release_free(self, keep_bytes: int) -> None:
         """Drop free blocks beyond `keep_bytes`. New ones are made when they are needed."""
         with self._lock:

@@ -149,6 +149,7 @@ class ProducerBatch:
 
     def _add(self, owned: OwnedRows, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
         rows, size = len(owned.rows), owned.size_bytes
+        self.reservations += 1  # first: an interrupt may come at each call below, and must not leave a batch that looks whole
         self.memory.add(memory)
         if extends_last:
             self.segments[-1] = segment
@@ -159,7 +160,6 @@ class ProducerBatch:
         self.record_bytes += size
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
-        self.reservations += 1
 
     def write(self, start: int, data: memoryview) -> None:
         """Copy encoded records into reserved room. Several callers may write at the same time, each into its own room."""

@@ -116,10 +116,10 @@ class RecordAccumulator:
                 reservations = []
                 try:
                     layout.reserve(reservations)
-                finally:  # rows that have room are encoded even if reserving room for the others has failed
-                    if reservations:
-                        hand_over.has_queued_rows = True
-                        self._writer.write(sorted_slice, reservations)
+                except ORDINARY_ERRORS:  # rows that have room are encoded even if reserving room for the others has failed
+                    self._write(sorted_slice, reservations, hand_over)
+                    raise
+                self._write(sorted_slice, reservations, hand_over)
                 if not reservations:
                     hand_over.wait_begins()
                     self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
@@ -131,6 +131,11 @@ class RecordAccumulator:
                 self._writer.give_up(reservations)
             self.abandon(rows.topic, left, owner, error)
             raise
+
+    def _write(self, sorted_slice: SortedSlice, reservations: list[Reservation], hand_over: HandOver) -> None:
+        if reservations:
+            hand_over.has_queued_rows = True
+            self._writer.write(sorted_slice, reservations)
 
     def abandon(self, topic: str, rows: npt.NDArray[np.int32], owner: RecordsOwner, error: BaseException) -> None:
         """Fail rows that got into no batch."""

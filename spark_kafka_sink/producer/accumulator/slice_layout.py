@@ -18,6 +18,7 @@ from spark_kafka_sink.producer.accumulator.delivery import OwnedRows, RecordsOwn
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.sorted_slice import FittingRows, SortedSlice
+from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS
 
 SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copied into pool blocks
 
@@ -136,8 +137,9 @@ class SliceLayout:
     def reserve(self, into: list[Reservation]) -> None:
         """Reserve room for as many of the remaining rows as there is memory for now; adds nothing when there is none at all.
 
-        If this raises, `into` has the room that was reserved before. The caller gives a new list each time: an interrupt may come
-        before the first line here, and must not leave the reservations of an earlier call, which are over.
+        If this raises an ordinary error (hand_overs.py), `into` has the room that was reserved before, and the caller gives the
+        stock back. Give a new list each time: an interrupt may come before the first line here, and must not find the
+        reservations of an earlier call, which are over.
         """
         if self._guesses is None:
             self._guesses = self._guess_all_runs()
@@ -145,18 +147,16 @@ class SliceLayout:
         wanted = [place.memory for place in guesses.values()]
         # For all runs at once, if the pool has enough.
         self._fill_stock(MemoryWanted(sum(each.blocks for each in wanted), sum(each.charge for each in wanted)))
-        try:
-            while not self.done:
-                if self._row == self._ends[self._run]:
-                    self._run += 1
-                queue, end = self._queues[self._run], self._ends[self._run]
-                place = guesses.pop(self._run, None) or self._next_place(queue, end)
-                if not self._fill_stock(place.memory) and not self._use_prepaid(place):
-                    break
-                self._take_place(queue, place, into)
-        finally:
-            if self._stock:
-                self.give_back_stock()
+        while not self.done:
+            if self._row == self._ends[self._run]:
+                self._run += 1
+            queue, end = self._queues[self._run], self._ends[self._run]
+            place = guesses.pop(self._run, None) or self._next_place(queue, end)
+            if not self._fill_stock(place.memory) and not self._use_prepaid(place):
+                break
+            self._take_place(queue, place, into)
+        if self._stock:
+            self.give_back_stock()
 
     # PLACES
 
@@ -227,35 +227,47 @@ class SliceLayout:
 
     def _take_place(self, queue: PartitionQueue, place: _Place, into: list[Reservation]) -> None:
         """Reserve a place, with memory from the stock; does nothing if the queue's tail has changed meanwhile."""
-        rows, lo, tail = self.rows, self._row, place.tail
-        hi, size_bytes, max_timestamp, fill_batch = place.rows
+        tail = place.tail
         with queue.lock:
             self.accumulator.check_open()
             batch = queue.open_batch()
             if not tail.is_still(batch):
                 return
-            is_new = batch is None
             if batch is None:
-                batch = self.accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self.created_ms)
-            first_delta = tail.record_count
-            # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
-            positions, sizes = rows.original_rows[lo:hi].copy(), rows.sizes[lo:hi].copy()
-            owned = OwnedRows(self.owner, queue.topic_partition, first_delta, positions, sizes, size_bytes)
-            reserve = batch.reserve_segment if place.is_segment else batch.reserve
-            reservation = Reservation(
+                batch = self.accumulator.new_batch(queue, self.rows.timestamp_at(self._row), self._raw_limit, self.created_ms)
+            owned = self._owned_rows(queue, tail.record_count, place.rows)
+            try:
+                self._reserve_locked(queue, batch, place, owned, into)
+            except ORDINARY_ERRORS as error:  # of memory: what is done is not known, as after an interrupt
+                raise RuntimeError(f"rows for {queue.topic_partition} may have half a place: {error!r}") from error
+
+    def _owned_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> OwnedRows:
+        lo, hi = self._row, fitting.end
+        # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
+        positions, sizes = self.rows.original_rows[lo:hi].copy(), self.rows.sizes[lo:hi].copy()
+        return OwnedRows(self.owner, queue.topic_partition, first_delta, positions, sizes, fitting.size_bytes)
+
+    def _reserve_locked(
+        self, queue: PartitionQueue, batch: ProducerBatch, place: _Place, owned: OwnedRows, into: list[Reservation]
+    ) -> None:
+        rows = place.rows
+        reserve = batch.reserve_segment if place.is_segment else batch.reserve
+        memory = self._stock.take(place.memory.blocks, place.memory.charge)
+        into.append(
+            Reservation(
                 queue=queue,
                 batch=batch,
-                begins_batch=first_delta == 0,
+                begins_batch=owned.first_delta == 0,
                 is_segment=place.is_segment,
-                position=reserve(owned, self._stock.take(place.memory.blocks, place.memory.charge), max_timestamp),
-                lo=lo,
-                hi=hi,
-                size_bytes=size_bytes,
+                position=reserve(owned, memory, rows.max_timestamp),
+                lo=self._row,
+                hi=rows.end,
+                size_bytes=rows.size_bytes,
                 charge=place.memory.charge,
             )
-            if fill_batch:
-                queue.close_locked(batch)
-            into.append(reservation)
-            self._row = hi
-            if is_new:
-                self.accumulator.enqueue(queue, batch)
+        )
+        self._row = rows.end
+        if rows.fill_batch:
+            queue.close_locked(batch)
+        if place.tail.batch is None:
+            self.accumulator.enqueue(queue, batch)

@@ -72,7 +72,7 @@ class SliceWriter:
         surplus = reservation.charge - self.pool.blocks_for(packed.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
-                self.pool.deallocate(reservation.batch.memory.take(0, surplus))
+                self.pool.reduce_charge(reservation.batch.memory, surplus)
 
     def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
         """Encode and compress in steps that stay in the CPU's cache; None if the first step does not get smaller."""

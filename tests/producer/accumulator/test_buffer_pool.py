@@ -529,7 +529,7 @@ def test_memory_moves_to_where_it_is_added() -> None:
 def test_a_part_of_a_charge_is_given_back_without_any_block() -> None:
     pool = pool_of(4)
     memory = pool.allocate(1, 10, charge=3)
-    pool.deallocate(memory.take(0, 2))
+    pool.reduce_charge(memory, 2)
     assert (len(memory.blocks), memory.charged, pool.available_memory) == (1, 1, 2 * BLOCK)
 
 

@@ -341,6 +341,7 @@ def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatc
     reservations: list[Reservation] = []
     with pytest.raises(ProducerClosedError):
         layout.reserve(reservations)
+    layout.give_back_stock()
     assert shape(reservations) == [(0, 0, 1), (1, 1, 2)]
     assert layout.rows_without_place().tolist() == [102]
     assert memory_in_use(stage) == 2 * BATCH
@@ -352,4 +353,5 @@ def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
     stage.accumulator.closed = True
     with pytest.raises(ProducerClosedError):
         reserve(layout)
+    layout.give_back_stock()
     assert stage.is_whole
