@@ -57,7 +57,7 @@ class HandOver:
 
     @property
     def was_interrupted(self) -> bool:
-        return self in self._begun and not self.call.locked()
+        return not self.call.locked() and self in self._begun  # in this order: a call that ends leaves the set first
 
 
 class HandOvers:

@@ -42,8 +42,12 @@ class InFlightBatches:
         return bool(self._batches)
 
     def add(self, batch: ProducerBatch) -> None:
-        batch.in_flight = True
-        self._batches.setdefault(batch.topic_partition, []).append(batch)
+        batches = self._batches.get(batch.topic_partition)
+        if batches is None:
+            self._batches[batch.topic_partition] = [batch]
+        else:
+            batches.append(batch)
+        batch.in_flight = True  # last: if memory ends above, nothing has happened
         if batch.created_ms < self.oldest_created_ms:
             self.oldest_created_ms = batch.created_ms
 

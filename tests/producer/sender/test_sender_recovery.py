@@ -483,6 +483,35 @@ def test_a_round_that_fails_is_followed_by_one_that_works(
     assert logged.exc_info[1] is error
 
 
+class FullOnce(dict[Any, Any]):
+    """Takes its first item at the second attempt."""
+
+    is_full = True
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if self.is_full:
+            self.is_full = False
+            raise MemoryError
+        super().__setitem__(key, value)
+
+    def setdefault(self, key: object, value: object = None) -> Any:
+        if key not in self:
+            self[key] = value
+        return self[key]
+
+
+def test_batches_are_queued_again_when_memory_ends_before_they_count_as_in_flight() -> None:
+    """One that was marked as in flight and was not there could not be taken back: those after it were lost."""
+    stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)})
+    brokers = behaving(stage)
+    stage.sender._outcomes.in_flight._batches = FullOnce()
+    deliveries = [stage.append(b"%d" % partition, partition=partition) for partition in (0, 1)]
+    run_to_the_end(stage)
+    assert [delivery.error for delivery in deliveries] == [None, None]
+    assert [brokers.logs[tp(partition)].values for partition in (0, 1)] == [[b"0"], [b"1"]]
+    assert stage.is_whole
+
+
 def test_a_request_for_the_producer_id_that_fails_is_made_again() -> None:
     stage = Stage(enable_idempotence=True, has_producer_id=False)
     trouble = let_fail(stage.client, "send", BUG)
