@@ -83,7 +83,7 @@ class Sender:
             self._run_round()
 
     def _abort_open_transaction(self) -> None:
-        """Abort when every row is settled. A prepared transaction stays open, for another process to end it."""
+        """Abort when every row is settled. A prepared transaction of which its caller knows stays open, for others to end."""
         while self._may_go_on() and self._fatal_error() is None and self._sequencer.abort_for_close():
             self._run_round()
 

@@ -102,6 +102,8 @@ class CallerSide:
         call = self._end(Method.PREPARE)
         prepared = self.manager.prepared
         call.is_reported = True
+        if call.error is not None:  # it was withdrawn meanwhile, by close() in another thread
+            raise fresh_copy(call.error)
         return prepared
 
     def abort(self) -> None:
@@ -146,21 +148,23 @@ class CallerSide:
         The caller's last step is to set `is_reported`: until then, an interrupt may strike and the same call finds it again.
         """
         started_ns = self.clock.now_ns()
-        call = self._posted(new)
-        self.wake_sender()
-        try:
-            call.is_given_up = not call.wait(max(0, deadline_ms - self.clock.now_ms()))
-            if call.is_given_up:
-                raise self._timed_out(call.method, self.manager.waiting_for())
-        finally:
-            self.took(call.method, self.clock.now_ns() - started_ns)
+        waits = threading.Lock()
+        with waits:
+            call = self._posted(new, waits)
+            self.wake_sender()
+            try:
+                if not call.wait(max(0, deadline_ms - self.clock.now_ms())):
+                    raise self._timed_out(call.method, self.manager.waiting_for())
+            finally:
+                self.took(call.method, self.clock.now_ns() - started_ns)
         if call.error is not None:
             error = fresh_copy(call.error)
             call.is_reported = True
             raise error
         return call
 
-    def _posted(self, new: TransactionalCall) -> TransactionalCall:
+    def _posted(self, new: TransactionalCall, waits: threading.Lock | None = None) -> TransactionalCall:
+        """`waits` is held by the caller as long as it waits."""
         with self._lock:
             call = self._unfinished_locked(new.method, new.possible_as)
             if call is None:
@@ -172,7 +176,8 @@ class CallerSide:
                     f"{new.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
                     " progress; call it with that one again to wait for its end"
                 )
-            call.is_given_up = False
+            if waits is not None:
+                call.callers.add(waits)
             self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 

@@ -101,6 +101,7 @@ class TransactionManager(IdempotentSequencer):
         self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
         self._begin_error: KafkaError | None = None  # the epoch for the next transaction was denied: init_transactions() is due
         self._open = OpenTransaction()
+        self._prepare_call: TransactionalCall | None = None  # the last one
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
         self._carry_out: dict[Method, Callable[[TransactionalCall], None]] = {
             Method.USE_ID: self._use_id,
@@ -223,7 +224,7 @@ class TransactionManager(IdempotentSequencer):
         self.requests.enqueue(TxnOffsetCommitHandler(**self._common_fields, call=call, max_version=LAST_OFFSET_COMMIT_BEFORE_V2))
 
     def _prepare(self, call: TransactionalCall) -> None:
-        self.calls.preparing = call
+        self.calls.preparing = self._prepare_call = call
 
     def _commit(self, call: TransactionalCall) -> None:
         self.transition_to(TxnState.COMMITTING)
@@ -240,15 +241,21 @@ class TransactionManager(IdempotentSequencer):
         self.requests.enqueue(EndTxnHandler(**self._common_fields, call=call, commits=commits, ended=ended, max_version=newest))
 
     def abort_for_close(self) -> bool:
-        if not self.has_open_transaction:
-            return False
-        self.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
-        preparing = self.calls.preparing  # what nobody has heard to be prepared, nobody can commit
-        if self.state not in (TxnState.COMMITTING, TxnState.ABORTING) and (preparing is None or preparing.is_given_up):
+        if self.has_open_transaction:
+            self.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
+        if self._is_left_to_abort():
             logger.info("! closing within a transaction, which is aborted")
-            self.calls.fail_preparing(TransactionAbortedError("The producer was closed before the transaction was prepared"))
+            self.calls.fail_preparing(_closed_before())
             self._abort(None)
-        return True
+        return self.has_open_transaction
+
+    def _is_left_to_abort(self) -> bool:
+        """Whether nobody else ends the transaction: what nobody has heard to be prepared, nobody can commit."""
+        if self.state is TxnState.PREPARED:
+            return self._prepare_call is not None and self._prepare_call.withdraw(_closed_before())
+        if self.calls.preparing is not None and self.calls.preparing.callers:
+            return False
+        return self.state in (TxnState.IN_TRANSACTION, TxnState.ABORTABLE_ERROR)
 
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
@@ -489,6 +496,10 @@ class TransactionManager(IdempotentSequencer):
     def fail_all_calls(self, error: KafkaError) -> None:
         super().fail_all_calls(error)
         self.calls.fail_all(error)
+
+
+def _closed_before() -> TransactionAbortedError:
+    return TransactionAbortedError("The producer was closed before its caller heard that the transaction was prepared")
 
 
 def _effect_in(state: TxnState, request: TxnRequestHandler, problem: Problem) -> Effect:

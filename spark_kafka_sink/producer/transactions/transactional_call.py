@@ -1,7 +1,8 @@
 """What a caller of a transactional method asks of the Sender, and how it waits for the outcome.
 
 The caller posts a TransactionalCall and waits; the Sender carries it out and settles it. Only the Sender changes the producer's
-state. Law: every posted call is settled exactly once, also when the Sender ends.
+state. Law: every posted call is settled exactly once, also when the Sender ends. A success of which nobody has heard may be
+withdrawn.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, for_keeping
-from spark_kafka_sink.interrupts import Waiters
+from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import NO_GROUP, ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -41,13 +42,13 @@ class TransactionalCall:
     transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
     is_taken: bool = False  # by the Sender: posted once more, it is not taken again
     is_reported: bool = False  # its caller has received the outcome
-    is_given_up: bool = False  # its caller waits no longer, and may call again
     is_done: bool = False
     error: KafkaError | None = None
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards is_done and error
         self._waiters = Waiters(self._lock)  # woken when the call is settled
+        self.callers = Inside()  # who wait for it; the others have the outcome, or may call again
 
     @property
     def possible_as(self) -> Method:
@@ -60,6 +61,17 @@ class TransactionalCall:
             if not self.is_done:
                 self.is_done, self.error = True, error
                 self._waiters.wake_all_locked()
+
+    def withdraw(self, error: KafkaError) -> bool:
+        """Make a success an error, unless a caller has received it or still waits: false then.
+
+        Callers look at `error` once more after they have set `is_reported`.
+        """
+        if self.is_reported or self.callers:
+            return False
+        with self._lock:
+            self.error = error
+        return not self.is_reported  # looked at after the error was set: one of the two threads sees the other
 
     def wait(self, timeout_ms: int) -> bool:
         """Block until the call is settled, at most `timeout_ms`; false when time ran out."""

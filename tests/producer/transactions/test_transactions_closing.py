@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from threading import Thread
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Lock, Thread
 
 import pytest
 
-from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, TransactionAbortedError
+from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, TransactionAbortedError, TransactionTimeoutError
+from spark_kafka_sink.producer.transactions.caller_side import CallerSide
 from spark_kafka_sink.producer.transactions.sequencer import TxnState
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.producer.harness import TOPIC, all_good, partition_answer, produce_response
+from tests.producer.interrupting import Interrupted
 from tests.producer.transactions.transaction_stage import ID, TransactionStage
 
 
@@ -127,23 +134,95 @@ def test_close_ends_no_transaction_whose_end_was_asked_for_before(
     stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: Method
 ) -> None:
     """commit_transaction() in one thread, close() in another: before the Sender had heard of the commit, it aborted."""
-    operation = TransactionalCall(kind, stage.clock)
-    stage.manager.calls.post(operation)  # the Sender has not taken it
-    stage.sender.initiate_close()
-    play_brokers(stage, monkeypatch)
-    Closing(stage).ends()
+    operation, waits = TransactionalCall(kind, stage.clock), Lock()
+    with waits:
+        operation.callers.add(waits)
+        stage.manager.calls.post(operation)  # the Sender has not taken it
+        stage.sender.initiate_close()
+        play_brokers(stage, monkeypatch)
+        Closing(stage).ends()
     assert (operation.is_done, operation.error) == (True, None)
     assert stage.ended == (["committed"] if kind is Method.COMMIT else [])
 
 
-def test_close_aborts_a_transaction_whose_prepare_has_timed_out(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody had heard that it was prepared, so nobody could commit it: it stayed open until it timed out on the broker."""
-    prepare = TransactionalCall(Method.PREPARE, stage.clock, is_given_up=True)
-    stage.manager.calls.post(prepare)
+def caller_side_of(stage: TransactionStage, sender_works: Callable[[], object]) -> CallerSide:
+    """Each call that it posts has `sender_works` called, where no interrupt strikes."""
+
+    def wake_sender() -> None:
+        profiler = sys.getprofile()
+        sys.setprofile(None)
+        sender_works()
+        sys.setprofile(profiler)
+
+    return CallerSide(stage.manager, lambda _: True, wake_sender, stage.clock, 1_000, lambda *_: None)
+
+
+def end_by_close(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.sender.initiate_close()
     play_brokers(stage, monkeypatch)
     Closing(stage).ends()
-    assert isinstance(prepare.error, TransactionAbortedError)
+
+
+def test_close_aborts_a_transaction_whose_prepare_has_timed_out(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody had heard that it was prepared, so nobody could commit it: it stayed open until it timed out on the broker."""
+    with pytest.raises(TransactionTimeoutError):
+        caller_side_of(stage, lambda: None).prepare()
+    end_by_close(stage, monkeypatch)
+    assert stage.ended == ["aborted"]
+
+
+def test_close_aborts_a_transaction_that_was_prepared_when_its_caller_had_gone(
+    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above: it was left open where the Sender came to prepare it between the time-out and close()."""
+    with pytest.raises(TransactionTimeoutError):
+        caller_side_of(stage, lambda: None).prepare()
+    stage.run()
+    assert stage.manager.state is TxnState.PREPARED
+    end_by_close(stage, monkeypatch)
+    assert stage.ended == ["aborted"]
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_close_aborts_a_transaction_wherever_its_prepare_was_interrupted(
+    version: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupted caller passed for one who still waited: the transaction was prepared for nobody, and stayed open."""
+    at, happened = 0, True
+    while happened:
+        stage = TransactionStage(version, leaders={TOPIC: (0, 0)})
+        stage.begin()
+        stage.write(b"a")
+        caller_side, interrupted = caller_side_of(stage, partial(stage.run, rounds)), Interrupted(at)
+        with suppress(TransactionTimeoutError):  # the last one, where the Sender has not heard of it
+            interrupted.run(caller_side.prepare)
+        at, happened = at + 1, interrupted.happened
+        end_by_close(stage, monkeypatch)
+        assert stage.ended == (["aborted"] if happened or rounds == 0 else []), interrupted.where
+    assert at > 30
+
+
+def test_close_leaves_a_transaction_open_that_its_caller_knows_to_be_prepared(
+    stage: TransactionStage, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert caller_side_of(stage, stage.run).prepare() == (ID, *stage.manager.producer, version)
+    end_by_close(stage, monkeypatch)
+    assert stage.ended == []
+
+
+def test_a_close_that_comes_while_prepare_returns_never_aborts_what_it_returns(
+    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """close() of another thread, when the caller waits no longer and has not returned: it hears of the abort."""
+    prepared = TransactionManager.prepared.fget
+
+    def close_first(manager: TransactionManager) -> object:
+        end_by_close(stage, monkeypatch)
+        return prepared(manager)
+
+    monkeypatch.setattr(TransactionManager, "prepared", property(close_first))
+    with pytest.raises(TransactionAbortedError, match="closed before"):
+        caller_side_of(stage, stage.run).prepare()
     assert stage.ended == ["aborted"]
 
 
