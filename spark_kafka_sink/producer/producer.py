@@ -85,12 +85,15 @@ class KafkaProducer(TransactionalMethods):
         self._avro = self._avro_serializers(with_avro, of_registry) if with_avro else None
         self._generation = forks.generation()
         self._clock = clock or Clock()
-        with ExitStack() as if_this_fails:
+        if_this_fails = ExitStack()
+        try:
             parts = ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record, self._avro)
             self._keep_at_hand(parts)
-            if_this_fails.callback(self._sender.force_close)
-            self._thread.start()
-            if_this_fails.pop_all()
+            if_this_fails.callback(self._call_off, if_this_fails)
+            self._thread.start()  # interrupted, it may have started the thread or not
+        except BaseException:
+            if_this_fails.close()
+            raise
 
     def _avro_serializers(self, parts: Sequence[str], options: Mapping[str, object]) -> AvroSerializers:
         from spark_kafka_sink.config.serializer_config import read_serializer_options
@@ -121,12 +124,28 @@ class KafkaProducer(TransactionalMethods):
         self._record_partitioner = self._parts.plugins.record_partitioner
         self._largest_record = self._parts.size_limits.largest_record
         forks.watch(self._gatherer)
+        self._closer_lock = threading.Lock()  # guards the next one
+        self._closer: threading.Thread | None = None  # see _is_to_close
         # A daemon: an interpreter that ends without close() must not wait for a broker.
         self._thread = threading.Thread(
             target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
         )
 
+    def _call_off(self, closing: ExitStack) -> None:
+        """The constructor has failed: end the Sender, and leave the closing to it where it runs."""
+        self._sender.force_close()
+        if not self._is_to_close():
+            closing.pop_all()
+
+    def _is_to_close(self) -> bool:
+        """Whether it is for the calling thread to close the parts: for the Sender's, unless a failed constructor came first."""
+        with self._closer_lock:
+            self._closer = self._closer or threading.current_thread()
+            return self._closer is threading.current_thread()
+
     def _run_sender(self) -> None:
+        if not self._is_to_close():
+            return
         try:
             self._sender.run()
         finally:

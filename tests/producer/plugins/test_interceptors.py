@@ -6,6 +6,7 @@ First the chain by itself, then KafkaProducer with a chain over sockets against 
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import threading
 from collections import Counter
@@ -33,6 +34,7 @@ from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -409,6 +411,42 @@ def test_a_constructor_that_fails_for_an_interceptor_leaves_nothing_behind(broke
         producer_of(broker, first, "no_such_module.Mine")
     assert threading.active_count() == before
     assert (first.configured, first.closed) == (1, 1)
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_an_interrupt_while_the_thread_starts_closes_everything_once(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_begun: bool
+) -> None:
+    """The constructor closed interceptors and sockets under the Sender, which ran already and then closed them again."""
+    start, run, runs, goes_on = threading.Thread.start, Sender.run, threading.Event(), threading.Event()
+    started: list[threading.Thread] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        started.append(thread)
+        if has_begun:
+            start(thread)
+            assert runs.wait(WAIT_S)
+        raise KeyboardInterrupt
+
+    def run_slowly(sender: Sender) -> None:
+        runs.set()
+        assert goes_on.wait(WAIT_S)
+        run(sender)
+
+    interceptor = Appends()
+    monkeypatch.setattr(Sender, "run", run_slowly)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer_of(broker, interceptor)
+    assert interceptor.closed == (0 if has_begun else 1)
+    goes_on.set()
+    (thread,) = started
+    if not has_begun:
+        start(thread)  # its first line comes after the interrupt
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert interceptor.closed == 1
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_interceptors_see_the_generated_client_id(broker: FakeBroker) -> None:
