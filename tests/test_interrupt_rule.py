@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "spark_kafka_sink"
 ELSEWHERE = {
     "interrupts.py": "has the tools",
     "clock.py": "sleeps on a condition that nobody else knows",
-    "exactly_once/heartbeat.py": "its thread is not interrupted; a caller only notifies it",
+    "exactly_once/heartbeat.py": "its thread waits there, for a lock that the task holds",
     "network/sasl/tokens.py": "the Sender waits there, and threads of background.py",
     "sink/prometheus/text_file.py": "a thread of its own waits there",
 }

@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.clock import Clock
@@ -33,7 +32,12 @@ EVERY_MS = 4_000  # twice within `transactions abort --watch-seconds`, whose def
 
 @dataclass(eq=False, repr=False)
 class Heartbeat:
-    """Sends heartbeats for the length of a `with` block. Neither its begin nor its end blocks."""
+    """Sends heartbeats from `start` until the task releases its lock. Neither of the two blocks.
+
+    with heartbeat.task:
+        heartbeat.start()
+        …
+    """
 
     lend: Callable[[], AbstractContextManager[TransactionClient]]  # a client of its own. Called on its thread, at most once
     group: str  # see Names.heartbeat_group
@@ -41,22 +45,14 @@ class Heartbeat:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        # Guards the next one. A Condition is safe here: no interrupt strikes the thread that waits, and callers only notify it.
-        self._changed = threading.Condition()  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
-        self._is_over = False
+        self.task = threading.Lock()  # held as long as the task is at work: it ends with its block, also by an interrupt
         self._has_failed = False  # only its thread, once it has started
 
-    def __enter__(self) -> Heartbeat:
+    def start(self) -> None:
         try:
             threading.Thread(target=self._run, name="kafka-exactly-once-heartbeat", daemon=True).start()
         except RuntimeError as error:  # too many threads
             self._failed(error)
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        with self._changed:
-            self._is_over = True
-            self._changed.notify()
 
     def _run(self) -> None:
         try:
@@ -71,10 +67,14 @@ class Heartbeat:
     def _is_due(self) -> bool:
         """Blocks for EVERY_MS, or until the task is over: false."""
         until_ms = self.clock.now_ms() + EVERY_MS
-        with self._changed:
-            while not self._is_over and (left_ms := until_ms - self.clock.now_ms()) > 0:
-                self.clock.wait(self._changed, left_ms)
-            return not self._is_over
+        while (left_ms := until_ms - self.clock.now_ms()) > 0:
+            if self.clock.wait(self, left_ms):
+                return False
+        return True
+
+    def wait(self, timeout: float) -> bool:
+        """Block until the task is over, at most `timeout` seconds. False when the time ran out. Its thread, through the clock."""
+        return self.task.acquire(timeout=timeout)  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
 
     def _beat(self, client: TransactionClient) -> None:
         try:

@@ -57,7 +57,7 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
     producer_options = with_shipped_files(options.producer.to_mapping())
     lend_client = partial(CLIENTS.lend, producer_options, options.producer_cache_timeout_ms)
     heartbeat = Heartbeat(lend_client, plan.names.heartbeat_group(write.owner), TopicPartition(plan.marker_topic, 0))
-    with lend_client() as client:
+    with lend_client() as client, heartbeat.task:
         if options.marker_topic not in (None, options.topic):
             _require_marker_topic(client, plan.marker_topic)
         own = dict(producer_options)
@@ -65,8 +65,9 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
             # A transaction is open from a task's first row until the driver commits.
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
         producers = TRANSACTIONAL_FOR_LARGE_ROWS if options.on_record_too_large == DEAD_LETTER else TRANSACTIONAL
+        heartbeat.start()
         # In the end, the producer leaves the transaction open.
-        with heartbeat, producers.lend(own, options.producer_cache_timeout_ms) as producer:
+        with producers.lend(own, options.producer_cache_timeout_ms) as producer:
             try:
                 yield _begin(plan, write, task, client, producer)
             except BaseException as error:

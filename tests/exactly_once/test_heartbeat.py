@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.clock import Clock, Waitable
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.exactly_once.heartbeat import EVERY_MS, Heartbeat
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
+from tests.producer.interrupting import Interrupted
 
 GROUP, PLACE = "P-q-heartbeat", TopicPartition("t", 0)
 LIMIT_S = 30
@@ -59,17 +61,25 @@ class FakeClient:
 
 
 class StandingClock(ManualClock):
-    """Time passes only with a notify, which `wait` waits for."""
+    """No time passes: `wait` waits for the end of the task."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked_ms: list[int] = []
         self.is_waiting = threading.Event()
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+    def wait(self, condition: Waitable, timeout_ms: int) -> bool:
         self.asked_ms.append(timeout_ms)
         self.is_waiting.set()
         return condition.wait(LIMIT_S)
+
+
+@contextmanager
+def task_at_work(lend: Callable[[], Any], clock: Clock | None = None) -> Iterator[None]:
+    heartbeat = Heartbeat(lend, GROUP, PLACE, clock or Clock())
+    with heartbeat.task:
+        heartbeat.start()
+        yield
 
 
 def heartbeat_threads() -> list[threading.Thread]:
@@ -84,7 +94,7 @@ def test_a_task_at_work_commits_the_time_every_few_seconds_through_one_client() 
     clock = ManualClock()
     client = FakeClient(clock)
     began_ms = clock.wall_ms()
-    with Heartbeat(client.lend, GROUP, PLACE, clock):
+    with task_at_work(client.lend, clock):
         client.wait_for(3)
     client.wait_for_the_end()
     assert [(group, timeout_ms) for group, _, timeout_ms in client.commits[:3]] == [(GROUP, EVERY_MS)] * 3
@@ -97,7 +107,7 @@ def test_a_task_at_work_commits_the_time_every_few_seconds_through_one_client() 
 def test_a_task_that_ends_before_the_first_heartbeat_takes_no_client() -> None:
     clock = StandingClock()
     client = FakeClient(clock)
-    with Heartbeat(client.lend, GROUP, PLACE, clock):
+    with task_at_work(client.lend, clock):
         assert clock.is_waiting.wait(LIMIT_S)
         (thread,) = heartbeat_threads()
     thread.join(LIMIT_S)
@@ -113,7 +123,7 @@ def test_a_heartbeat_that_fails_is_logged_once_and_tried_again(caplog: pytest.Lo
 
     clock = ManualClock()
     client = FakeClient(clock, refuse)
-    with Heartbeat(client.lend, GROUP, PLACE, clock):
+    with task_at_work(client.lend, clock):
         client.wait_for(3)
     client.wait_for_the_end()
     (warning,) = warnings(caplog)
@@ -129,7 +139,7 @@ def test_whatever_befalls_the_heartbeat_is_a_line_in_the_log(caplog: pytest.LogC
         has_failed.set()
         raise error
 
-    with Heartbeat(lend, GROUP, PLACE, ManualClock()):
+    with task_at_work(lend, ManualClock()):
         assert has_failed.wait(LIMIT_S)
         for thread in heartbeat_threads():
             thread.join(LIMIT_S)
@@ -144,7 +154,7 @@ def test_a_thread_that_cannot_start_fails_no_task(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     client = FakeClient(ManualClock())
-    with Heartbeat(client.lend, GROUP, PLACE):
+    with task_at_work(client.lend):
         pass
     assert "can't start new thread" in warnings(caplog)[0]
 
@@ -154,7 +164,7 @@ def test_the_end_of_the_task_does_not_wait_for_an_answer() -> None:
     clock = ManualClock()
     client = FakeClient(clock, lambda: answered.wait(LIMIT_S))
     try:
-        with Heartbeat(client.lend, GROUP, PLACE, clock):
+        with task_at_work(client.lend, clock):
             client.wait_for(1)
         assert client.threads[0].is_alive()
         assert client.threads[0].daemon
@@ -168,10 +178,30 @@ def test_the_end_of_the_task_does_not_wait_for_an_answer() -> None:
 def test_a_task_that_fails_shows_no_heartbeat_any_more() -> None:
     clock = ManualClock()
     client = FakeClient(clock)
-    with pytest.raises(KeyError), Heartbeat(client.lend, GROUP, PLACE, clock):  # noqa: PT012
+    with pytest.raises(KeyError), task_at_work(client.lend, clock):  # noqa: PT012
         client.wait_for(1)
         raise KeyError
     client.wait_for_the_end()
+
+
+def test_wherever_a_task_is_interrupted_its_heartbeat_ends() -> None:
+    """Where its `__exit__` began, or in its `__enter__`, an interrupt left the thread at work for ever."""
+
+    def work() -> None:
+        clock = ManualClock()
+        client = FakeClient(clock)
+        with task_at_work(client.lend, clock):
+            client.wait_for(1)
+
+    at, happened = 0, True
+    while happened:
+        interrupted = Interrupted(at)
+        interrupted.run(work)
+        for thread in heartbeat_threads():
+            thread.join(LIMIT_S)
+            assert not thread.is_alive(), interrupted.where
+        at, happened = at + 1, interrupted.happened
+    assert at > 3
 
 
 def test_the_group_of_the_heartbeat_is_the_owners_and_of_no_other_kind() -> None:
