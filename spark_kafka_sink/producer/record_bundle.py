@@ -238,8 +238,12 @@ class RecordBundle:
             self._fail_rows(rows, dict.fromkeys(rows.tolist(), error))
 
     def abandon_all(self, error: KafkaError) -> None:
-        """Fail the rows that are not settled."""
-        self.abandon(np.arange(len(self), dtype=np.int32), error)
+        """Fail the rows that are not settled, and call the callbacks that an interrupted call has left."""
+        rows = np.arange(len(self), dtype=np.int32)
+        try:
+            self.abandon(rows, error)
+        finally:
+            self._call_back_failed(rows)
 
     def _fail_rows(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> None:
         """Rows that are settled already keep their outcome: another thread may have failed them at the producer's end."""
@@ -248,18 +252,26 @@ class RecordBundle:
             assert outcomes is not None
             rows = rows[outcomes[rows] == _PENDING]
             self._errors.update((row, errors[row]) for row in rows.tolist())
-            outcomes[rows] = _FAILED
             self._waiters.wake_all_locked()
+            outcomes[rows] = _FAILED
+        self._call_back_failed(rows)
+
+    def _call_back_failed(self, rows: npt.NDArray[np.int32]) -> None:
+        """Call the callbacks of those of these rows that have failed, unless that was done."""
         if self.callbacks:
-            self._call_back(rows, repeat(None), map(errors.get, rows.tolist()))
+            assert self._outcomes is not None
+            failed = rows[self._outcomes[rows] == _FAILED]
+            self._call_back(failed, repeat(None), map(self._errors.get, failed.tolist()))
 
     def _call_back(
         self, rows: npt.NDArray[np.int32], outcomes: Iterable[RecordMetadata | None], errors: Iterable[KafkaError | None]
     ) -> None:
         """Call every record's callback, whatever one of them raises. Raises at the end what is no Exception, like SystemExit."""
         ended_by: BaseException | None = None
-        callbacks = map(self.callbacks.__getitem__, rows.tolist())
-        for callback, metadata, error in zip(callbacks, outcomes, errors, strict=False):
+        callbacks = self.callbacks
+        for row, metadata, error in zip(rows.tolist(), outcomes, errors, strict=False):
+            # Taken out as it is called: up to the call, CPython neither looks for signals nor lets another thread run.
+            callback, callbacks[row] = callbacks[row], None
             if callback is None:
                 continue
             try:

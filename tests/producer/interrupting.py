@@ -29,6 +29,7 @@ from tests.producer.transactions.transactional_brokers import GROUP
 
 WHERE = ("spark_kafka_sink", "contextlib.py", "threading.py")
 LIMIT_MS = 20_000  # nothing takes as long, unless it hangs
+SPOILED = b" spoiled"  # how values of records end that cannot be sent
 
 
 def may_be_interrupted(event: str, called: object) -> bool:
@@ -183,6 +184,12 @@ class Application:
         row.future = self.producer.send("single", row.value, callback=row.hear, **details)
         self._in_transaction.append(row.value)
 
+    def send_spoiled(self) -> None:
+        """An interceptor has it fail, on the thread that hands it over."""
+        row = Row(self._value() + SPOILED)
+        self._rows.append(row)
+        row.future = self.producer.send("single", row.value, callback=row.hear)
+
     def send_full(self) -> None:
         """As much as makes a bundle full: the caller encodes it."""
         row = Row(self._value() + bytes(600_000))
@@ -322,6 +329,8 @@ class Application:
             assert written.count(value) == 1
         elif error.condition == "KAFKA_TRANSACTION_ABORTED":
             assert value in self.aborted
+        elif error.condition == "KAFKA_UNKNOWN_PARTITION":
+            assert value.endswith(SPOILED)
         else:
             assert self.has_ended
             assert error.condition == "KAFKA_INTERRUPTED", error

@@ -23,6 +23,8 @@ from tests.producer.transactions.transactional_brokers import cluster_of
 
 MEAN_S = 0.004  # from one signal to the next
 HANGS_AFTER_S = 120
+# In the others callbacks run on the thread of the caller: a signal may come before the first line of one.
+SIGNALLED = [story for story, calls in STORIES.items() if Application.send_spoiled not in calls]
 
 
 class Signals:
@@ -62,7 +64,7 @@ def main(wanted: int, seed: int) -> None:
     signals = Signals(wanted, Random(seed))
     outcomes: Counter[str] = Counter()
     with cluster_of(2) as broker:
-        for story, number in zip(cycle(STORIES), count()):
+        for story, number in zip(cycle(SIGNALLED), count()):
             if not signals:
                 break
             outcomes[play(broker, story, f"{story}-{number}", signals)] += 1

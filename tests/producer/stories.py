@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_record import ProducerColumns
 from tests.fakes.fake_broker import FakeBroker
-from tests.producer.interrupting import LIMIT_MS, Application
+from tests.producer.interrupting import LIMIT_MS, SPOILED, Application
 from tests.producer.transactions.transactional_brokers import producer_of
 
 Story = Sequence[Callable[[Application], None]]
@@ -26,6 +31,7 @@ def send_later(application: Application) -> None:
 
 STORIES: dict[str, Story] = {
     "single records": (A.send, A.send, send_later, A.flush, A.send_full, A.send, A.flush, A.results, A.send, A.close),
+    "spoiled records": (A.send, A.send_spoiled, A.send_spoiled, A.flush, A.send_spoiled, A.send_full, A.send_spoiled, A.close),
     "columns": (A.send, A.send_columns, A.flush, A.send_columns, A.flush, A.results, A.send_columns, A.close),
     "tables": (A.send, A.send_table, A.flush, A.send_table, A.send_large_table, A.flush, A.results, A.send_table, A.close),
     "memory": (A.send, A.send_large_columns, A.flush, A.results, A.close),
@@ -36,8 +42,18 @@ STORIES: dict[str, Story] = {
 }
 
 
+class Spoils:
+    """An interceptor that sends some records to a partition which does not exist."""
+
+    def on_send_columns(self, columns: ProducerColumns) -> ProducerColumns:
+        spoiled = pc.ends_with(columns.value, SPOILED)
+        return replace(columns, partition=pc.if_else(spoiled, pa.scalar(9, pa.int32()), None))
+
+
 def producer_for(broker: FakeBroker, story: str, name: str) -> KafkaProducer:
-    return producer_of(broker, transactional_id=name if A.init in STORIES[story] else None, **OPTIONS)
+    calls = STORIES[story]
+    more: dict[str, object] = {"interceptor_classes": [Spoils()]} if A.send_spoiled in calls else {}
+    return producer_of(broker, transactional_id=name if A.init in calls else None, **OPTIONS, **more)
 
 
 def look_at(broker: FakeBroker, application: Application) -> None:

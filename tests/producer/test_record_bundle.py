@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
 from tests.producer.gathering import Gathering
 from tests.producer.harness import TOPIC, tp
+from tests.producer.interrupting import Interrupts
 
 
 class Sent(NamedTuple):
@@ -157,6 +160,45 @@ def test_a_record_that_could_not_be_gathered_has_a_future_and_a_callback_too() -
     future = failed_record(TOPIC, lambda _, found: heard.append(found), None, error, ManualClock())
     assert future.exception(0) is error
     assert heard == [error]
+
+
+def abandon_and_end(*at: int) -> Interrupts:
+    """Records are abandoned, with an interrupt at these points, and then the producer ends."""
+    heard: list[list[KafkaError]] = [[], [], []]
+    bundle, futures = bundle_of(Sent(), *[Sent(callback=lambda _, error, own=own: own.append(error)) for own in heard])
+    with suppress(KeyboardInterrupt), Interrupts(*at) as interrupts:
+        bundle.abandon(np.arange(4, dtype=np.int32), KafkaError("refused"))
+    bundle.abandon_all(KafkaError("ended"))
+    assert all(future.done() for future in futures)
+    assert heard == [[future.exception(0)] for future in futures[1:]], interrupts.where
+    return interrupts
+
+
+def test_callbacks_that_an_interrupt_has_left_are_called_when_the_producer_ends() -> None:
+    """Ctrl-C between the failure of records and their callbacks: their futures were done, and no callback ever ran."""
+    points = abandon_and_end().points
+    assert points >= 10
+    for at in range(points):
+        abandon_and_end(at)
+        abandon_and_end(at, at + 1)
+
+
+def test_a_producer_that_ends_while_a_caller_calls_back_calls_nothing_twice() -> None:
+    heard: list[tuple[int, str]] = []
+
+    def callback(number: int) -> Any:
+        def hear(_: object, error: KafkaError) -> None:
+            heard.append((number, error.message))
+            if number == 1:
+                sender = threading.Thread(target=bundle.abandon_all, args=[KafkaError("ended")], daemon=True)
+                sender.start()
+                sender.join(30)
+
+        return hear
+
+    bundle, _ = bundle_of(*[Sent(callback=callback(number)) for number in range(5)])
+    bundle.abandon(np.arange(4, dtype=np.int32), KafkaError("refused"))
+    assert sorted(heard) == [(0, "refused"), (1, "refused"), (2, "refused"), (3, "refused"), (4, "ended")]
 
 
 # COLUMNS
