@@ -32,8 +32,9 @@ logger = logging.getLogger(__name__)
 
 _NO_LIMIT = 2**62
 _SEALED = -1
-_PENDING = -1  # in `_outcomes`: neither acknowledged nor failed
-_FAILED = -2
+_FAILED = -1  # in `_outcomes`; what is less is not settled
+_FAILING = -2  # has an error, of which interceptors hear first; an interrupt may keep it from them
+_PENDING = -3
 
 
 class RecordFuture:
@@ -227,41 +228,46 @@ class RecordBundle:
                 f"{owned.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
                 condition="KAFKA_BATCH_HAS_INVALID_RECORDS",
             )
-        self._fail_rows(owned.rows, dict.fromkeys(owned.rows.tolist(), others) | own)
+        self._begin_to_fail(owned.rows, dict.fromkeys(owned.rows.tolist(), others) | own)
+        self._settle_failing(owned.rows)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         error = for_keeping(error)
+        rows = self._begin_to_fail(rows, dict.fromkeys(rows.tolist(), error))
         try:
             if self._interceptors is not None:
                 self._interceptors.report_abandoned(self.topic, self._named_partitions()[rows], error)
         finally:
-            self._fail_rows(rows, dict.fromkeys(rows.tolist(), error))
+            self._settle_failing(rows)
 
     def abandon_all(self, error: KafkaError) -> None:
-        """Fail the rows that are not settled, and call the callbacks that an interrupted call has left."""
+        """Fail the rows that are not settled, and finish what an interrupted call has begun to fail."""
         rows = np.arange(len(self), dtype=np.int32)
         try:
             self.abandon(rows, error)
         finally:
-            self._call_back_failed(rows)
+            self._settle_failing(rows)
 
-    def _fail_rows(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> None:
-        """Rows that are settled already keep their outcome: another thread may have failed them at the producer's end."""
+    def _begin_to_fail(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> npt.NDArray[np.int32]:
+        """Returns the rows that this call fails: at the producer's end, another thread may have failed some of them."""
         with self._outcome_lock:
             outcomes = self._looked_up_outcomes_locked()
             assert outcomes is not None
             rows = rows[outcomes[rows] == _PENDING]
             self._errors.update((row, errors[row]) for row in rows.tolist())
-            self._waiters.wake_all_locked()
-            outcomes[rows] = _FAILED
-        self._call_back_failed(rows)
+            outcomes[rows] = _FAILING
+            return rows
 
-    def _call_back_failed(self, rows: npt.NDArray[np.int32]) -> None:
-        """Call the callbacks of those of these rows that have failed, unless that was done."""
-        if self.callbacks:
+    def _settle_failing(self, rows: npt.NDArray[np.int32]) -> None:
+        """Futures of these rows get their errors, then callbacks that have not heard. Leaves rows that have no error."""
+        with self._outcome_lock:
             assert self._outcomes is not None
-            failed = rows[self._outcomes[rows] == _FAILED]
-            self._call_back(failed, repeat(None), map(self._errors.get, failed.tolist()))
+            found = self._outcomes[rows]
+            rows = rows[(found == _FAILING) | (found == _FAILED)]
+            self._waiters.wake_all_locked()
+            self._outcomes[rows] = _FAILED
+        if self.callbacks:
+            self._call_back(rows, repeat(None), map(self._errors.get, rows.tolist()))
 
     def _call_back(
         self, rows: npt.NDArray[np.int32], outcomes: Iterable[RecordMetadata | None], errors: Iterable[KafkaError | None]
@@ -286,7 +292,7 @@ class RecordBundle:
     # FOR FUTURES: any thread
 
     def is_settled(self, row: int) -> bool:
-        return self._outcome_of(row) != _PENDING
+        return self._outcome_of(row) >= _FAILED
 
     def _outcome_of(self, row: int) -> int:
         if forks.is_forked(self._generation):

@@ -321,6 +321,8 @@ class Application:
             assert committed.count(value) == 1, value
         for value in self.aborted:
             assert committed.count(value) == 0, value
+        for interceptor in self.producer._config.interceptor_classes:
+            assert interceptor.heard <= self._sent
         self._check_parts()
 
     def _check_row(self, value: bytes, error: KafkaError | None, written: Sequence[bytes | None]) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.interrupting import LIMIT_MS, SPOILED, Application
 from tests.producer.transactions.transactional_brokers import producer_of
@@ -45,9 +45,15 @@ STORIES: dict[str, Story] = {
 class Spoils:
     """An interceptor that sends some records to a partition which does not exist."""
 
+    def __init__(self) -> None:
+        self.heard = 0  # rows
+
     def on_send_columns(self, columns: ProducerColumns) -> ProducerColumns:
         spoiled = pc.ends_with(columns.value, SPOILED)
         return replace(columns, partition=pc.if_else(spoiled, pa.scalar(9, pa.int32()), None))
+
+    def on_batch_acknowledgement(self, metadata: BatchMetadata, _: object) -> None:
+        self.heard += metadata.rows
 
 
 def producer_for(broker: FakeBroker, story: str, name: str) -> KafkaProducer:

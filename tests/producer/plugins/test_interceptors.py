@@ -11,8 +11,10 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -33,14 +35,25 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.producer_record import (
+    BatchMetadata,
+    Callback,
+    ProducerColumns,
+    ProducerRecord,
+    RecordDetails,
+    RecordMetadata,
+)
+from spark_kafka_sink.producer.record_bundle import RecordBundle
+from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.records.columns import RecordColumns
+from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import config
+from tests.producer.interrupting import Interrupts
 from tests.sink.columns import not_utf8
 
 HERE = __name__
@@ -342,6 +355,64 @@ def test_one_that_hears_batches_hears_no_records() -> None:
     assert len(instance.heard) == 1
 
 
+def gathered(callback: Callback, *interceptors: object) -> RecordBundle:
+    """Three records, of two partitions."""
+    bundle = RecordBundle("t", Cluster(), ManualClock(), chain(*interceptors))
+    for partition in (0, 1, 1):
+        bundle.add(None, b"v", callback, 10, RecordDetails(partition=partition))
+    bundle.seal()
+    return bundle
+
+
+EVERY_ROW = np.arange(3, dtype=np.int32)
+
+
+def test_interceptors_hear_once_of_records_abandoned_while_the_producer_ends() -> None:
+    """Forced close in one thread, a refused bundle in another: both told the interceptors of the same records."""
+
+    class Ending(Appends):
+        def on_batch_acknowledgement(self, metadata: BatchMetadata, error: Exception | None) -> None:
+            super().on_batch_acknowledgement(metadata, error)
+            if len(self.heard) == 1:
+                sender = threading.Thread(target=bundle.abandon_all, args=[KafkaError("ended")], daemon=True)
+                sender.start()
+                sender.join(WAIT_S)
+
+    instance, called_back = Ending(), Mock()
+    bundle = gathered(called_back, instance)
+    bundle.abandon(EVERY_ROW[:2], KafkaError("refused"))
+    assert Counter((str(error), metadata.partition, metadata.rows) for metadata, error in instance.heard) == {
+        ("[KAFKA_ERROR] refused", 0, 1): 1,
+        ("[KAFKA_ERROR] refused", 1, 1): 1,
+        ("[KAFKA_ERROR] ended", 1, 1): 1,
+    }
+    assert sorted(str(call.args[1]) for call in called_back.call_args_list) == [
+        "[KAFKA_ERROR] ended",
+        "[KAFKA_ERROR] refused",
+        "[KAFKA_ERROR] refused",
+    ]
+
+
+def rows_heard_of(*at: int) -> tuple[Interrupts, int]:
+    """A call abandons three records, interrupted at these points; then the producer ends. Of how many do interceptors hear?"""
+    instance, called_back = Appends(), Mock()
+    bundle = gathered(called_back, instance)
+    with suppress(KeyboardInterrupt), Interrupts(*at) as interrupts:
+        bundle.abandon(EVERY_ROW, KafkaError("refused"))
+    bundle.abandon_all(KafkaError("ended"))
+    assert called_back.call_count == 3
+    return interrupts, sum(metadata.rows for metadata, _ in instance.heard)
+
+
+def test_interceptors_hear_nothing_twice_wherever_an_interrupt_comes() -> None:
+    """After an interrupt the producer's end told them of all records of the bundle once more."""
+    interrupts, heard = rows_heard_of()
+    assert heard == rows_heard_of(0)[1] == rows_heard_of(interrupts.points - 1)[1] == 3
+    for at in range(interrupts.points):
+        interrupted, heard = rows_heard_of(at)
+        assert heard <= 3, interrupted.where
+
+
 # THE CHAIN: LIFE
 
 
@@ -633,6 +704,26 @@ def test_one_for_columns_sees_records_gathered_and_hears_of_them_by_batch(broker
     assert broker.values("orders", 2) == [b"%d!" % number for number in range(5)]
     assert broker.records("orders", 2)[0].headers == (("h", None),)
     assert instance.heard == [(BatchMetadata("orders", 2, 0, 5, -1), None)]
+
+
+def test_interceptors_hear_of_no_failure_after_a_success(broker: FakeBroker) -> None:
+    """Ctrl-C when all records of a bundle were in batches: its call was not over, and at the end all of them failed again."""
+    columns, records = Appends(), AppendsToRecords()
+    producer = producer_of(broker, columns, records, linger_ms=600_000, delivery_timeout_ms=700_000)
+    futures = [producer.send(ProducerRecord("orders", b"a", partition=partition)) for partition in (0, 1, 1)]
+
+    def finish(*_: object) -> None:
+        producer._accumulator.flush(WAIT_MS)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordGatherer, "_finish", finish)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush(WAIT_MS)
+    producer.close(WAIT_MS)
+    assert [future.result(0).partition for future in futures] == [0, 1, 1]
+    assert {metadata.partition: (metadata.rows, error) for metadata, error in columns.heard} == {0: (1, None), 1: (2, None)}
+    assert [error for _, error in records.heard] == [None] * 3
 
 
 def test_one_with_methods_for_both_sees_a_record_once(broker: FakeBroker) -> None:
