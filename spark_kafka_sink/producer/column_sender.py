@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, for_keeping
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
@@ -151,26 +151,30 @@ class ColumnSender:
         bundle.become(columns)
         explicit = explicit_partitions(given.partition, columns.rows)
         rows = TopicRows(bundle.topic, columns, explicit, np.arange(len(bundle), dtype=np.int32))
-        rows = self._without_failed(bundle, rows, errors) if errors else rows
-        return rows if interceptors is None else self._without_spoiled(bundle, rows)
+        if interceptors is not None:
+            errors = self._errors_of_spoiled(rows, bundle.cluster) | errors
+        return self._without_failed(bundle, rows, errors) if errors else rows
+
+    def _errors_of_spoiled(self, rows: TopicRows, cluster: Cluster) -> dict[int, KafkaError]:
+        """Of records that interceptors made too large, or that name a partition which does not exist. The others go on."""
+        errors: dict[int, KafkaError] = {}
+        bounds = size_upper_bounds(rows.columns)
+        count = cluster.partition_count(rows.topic) or 0
+        spoiled = (bounds > self.size_limits.largest_record) | (rows.explicit >= count)
+        for row in np.flatnonzero(spoiled).tolist():
+            try:
+                self.size_limits.check(int(bounds[row]), f"a record for topic {rows.topic}, as interceptors left it")
+                errors[row] = self.metadata_wait.absent(rows.topic, int(rows.explicit[row]), count, 0)
+            except KafkaError as error:
+                errors[row] = for_keeping(error)
+        return errors
 
     def _without_failed(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
-        for row, error in errors.items():
+        """The rows without an error. The others fail when nothing is left to raise, which would fail the whole bundle again."""
+        others = rows.take(np.setdiff1d(np.arange(len(rows.rows)), list(errors)))
+        for row, error in sorted(errors.items()):
             self.accumulator.abandon(bundle.topic, rows.rows[row : row + 1], bundle, error)
-        return rows.take(np.setdiff1d(np.arange(len(rows.rows)), list(errors)))
-
-    def _without_spoiled(self, bundle: RecordBundle, rows: TopicRows) -> TopicRows:
-        """A record that interceptors made too large fails, or that names a partition that does not exist. The others go on."""
-        bounds = size_upper_bounds(rows.columns)
-        count = bundle.cluster.partition_count(bundle.topic) or 0
-        spoiled = (bounds > self.size_limits.largest_record) | (rows.explicit >= count)
-        for row in np.flatnonzero(spoiled):
-            try:
-                self.size_limits.check(int(bounds[row]), f"a record for topic {bundle.topic}, as interceptors left it")
-                raise self.metadata_wait.absent(bundle.topic, int(rows.explicit[row]), count, 0)
-            except KafkaError as error:
-                self.accumulator.abandon(bundle.topic, rows.rows[row : row + 1], bundle, error)
-        return rows.take(np.flatnonzero(~spoiled)) if spoiled.any() else rows
+        return others
 
 
 def _encoded(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, topic: str, values: Sequence[Any]) -> pa.Array:

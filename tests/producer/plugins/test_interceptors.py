@@ -47,6 +47,7 @@ from spark_kafka_sink.producer.record_bundle import RecordBundle
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.records.columns import RecordColumns
@@ -773,6 +774,27 @@ def test_each_callback_fires_once_when_plug_ins_spoil_gathered_records(broker: F
             producer.send(ProducerRecord("other", b"x"), lambda _, error: heard.append(error.condition))
         producer.flush(WAIT_MS)
     assert heard == ["KAFKA_UNKNOWN_PARTITION", "KAFKA_PARTITIONER_FAILED"]
+
+
+def fail_for_want_of_memory(broker: FakeBroker, patched: type, name: str, failure: Any) -> list[str]:
+    """What callbacks hear of three gathered records, the second of which an interceptor spoils. Nothing is counted twice."""
+    heard: list[str] = []
+    listener = Appends()
+    spoil = Changing(lambda columns: replace(columns, partition=pa.array([None, 9, None], pa.int32())))
+    with producer_of(broker, spoil, listener, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
+        futures = [producer.send(ProducerRecord("other", b"x"), lambda _, error: heard.append(error.condition)) for _ in range(3)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(patched, name, failure)
+            producer.flush(WAIT_MS)
+        assert all(future.done() for future in futures)
+        assert producer.metrics()["record-error-total"] == 3
+    assert sum(metadata.rows for metadata, _ in listener.heard) == 3
+    return heard
+
+
+def test_a_spoiled_record_is_counted_once_when_memory_ends_after_it(broker: FakeBroker) -> None:
+    """It had failed alone, and then failed, was counted and was reported once more with all others of its bundle."""
+    assert fail_for_want_of_memory(broker, TopicRows, "take", Mock(side_effect=MemoryError)) == ["KAFKA_INVALID_RECORD"] * 3
 
 
 def test_gathered_records_that_an_interceptor_makes_unwritable_fail_together(broker: FakeBroker) -> None:
