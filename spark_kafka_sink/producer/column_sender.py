@@ -127,14 +127,13 @@ class ColumnSender:
                 return
             if self.plugins.bundle_partitioner is not None:
                 rows = replace(rows, explicit=self.plugins.bundle_partitioner.decide(rows, bundle.cluster))
+            owner = bundle.owner
         except ORDINARY_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
             self.accumulator.abandon(bundle.topic, left, bundle, reason)
             return
         try:
-            self.accumulator.append(
-                rows, bundle.cluster, bundle.owner, hand_over, created_ms=bundle.created_ms, prepaid=bundle.memory
-            )
+            self.accumulator.append(rows, bundle.cluster, owner, hand_over, created_ms=bundle.created_ms, prepaid=bundle.memory)
         except ORDINARY_ERRORS as error:
             logger.debug("! records for %s: %s", bundle.topic, error)  # append has failed the records concerned
             if not isinstance(error, KafkaError | MemoryError):

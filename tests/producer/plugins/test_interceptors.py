@@ -797,6 +797,13 @@ def test_a_spoiled_record_is_counted_once_when_memory_ends_after_it(broker: Fake
     assert fail_for_want_of_memory(broker, TopicRows, "take", Mock(side_effect=MemoryError)) == ["KAFKA_INVALID_RECORD"] * 3
 
 
+def test_gathered_records_fail_when_memory_ends_as_their_owner_is_made(broker: FakeBroker) -> None:
+    """Nobody heard of them again: they were in no batch, and the producer took them for failed."""
+    expected = ["KAFKA_UNKNOWN_PARTITION", *["KAFKA_INVALID_RECORD"] * 2]
+    no_owner = property(Mock(side_effect=MemoryError))
+    assert fail_for_want_of_memory(broker, RecordBundle, "owner", no_owner) == expected
+
+
 def test_gathered_records_that_an_interceptor_makes_unwritable_fail_together(broker: FakeBroker) -> None:
     wrong = Changing(lambda columns: replace(columns, value=pa.array([1.5] * columns.rows)))
     with producer_of(broker, wrong) as producer:
