@@ -126,7 +126,16 @@ class ConnectionSetup:
     def send_requests(self, now_ms: int) -> None:
         """The next request of every handshake whose connection can take it now."""
         for connection in self.connections.values():
-            connection.send_next_request(now_ms)
+            try:
+                connection.send_next_request(now_ms)
+            except BaseException as error:
+                self._give_up_handshake(connection, now_ms, error)
+                raise
+
+    def _give_up_handshake(self, connection: BrokerConnection, now_ms: int, error: BaseException) -> None:
+        """After a bug, an interrupt, or for lack of memory: with nothing in flight, no time-out would end this connection."""
+        reason = f"the handshake failed with {type(error).__name__}"
+        self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
 
     def advance_handshake(self, connection: BrokerConnection, outcome: Outcome, now_ms: int) -> None:
         """The broker has answered a request of the handshake, or the worker has finished its work."""
@@ -136,9 +145,8 @@ class ConnectionSetup:
             self.close(connection, now_ms, Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error))
         except KafkaError as error:
             self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
-        except Exception as error:  # a bug: with nothing in flight, no time-out would end this connection
-            reason = f"the handshake failed with {type(error).__name__}"
-            self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
+        except BaseException as error:
+            self._give_up_handshake(connection, now_ms, error)
             raise
         else:
             if isinstance(step, Session):

@@ -96,7 +96,9 @@ class NetworkClient:
             request_timeout_ms=config.request_timeout_ms,
         )
         self._failures = ConnectionFailures(self._connections, metadata, config.security_protocol)
-        self._responses: list[ClientResponse] = []  # called back at the end of the present poll, or by the next one
+        # Called back at the end of the present poll, or by the next one. Added to by `+=`, not `append`: Python looks for signals
+        # after a call, and an interrupt would leave a request both here and in flight.
+        self._responses: list[ClientResponse] = []
         self._updater = MetadataUpdater(metadata, self, config)
         self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker reported: epoch, levels
         self._is_closed = False
@@ -346,7 +348,7 @@ class NetworkClient:
         answered = connection.in_flight[0]
         if not answered.is_internal:
             self._responses += [answered.response(now_ms, response.message)]
-        connection.in_flight.popleft()
+            connection.in_flight.popleft()
         _note_accepted(connection)
         logger.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
         self._maybe_throttle(connection, response, now_ms)
@@ -356,6 +358,8 @@ class NetworkClient:
             self._updater.handle_response(response.message, response.version, now_ms)
         else:
             self._setup.advance_handshake(connection, Outcome(response.message, None), now_ms)
+        if connection.in_flight and connection.in_flight[0] is answered:  # else the answer has ended the connection
+            connection.in_flight.popleft()
 
     def _maybe_throttle(self, connection: BrokerConnection, response: Response, now_ms: int) -> None:
         """The broker has answered, and does not read from the connection for a while (KIP-219)."""
@@ -443,10 +447,10 @@ class NetworkClient:
             if not lost.is_internal:
                 response = lost.response(now_ms, disconnected=True, timed_out=disconnect.timed_out, error=too_large)
                 self._responses += [response]
+            elif isinstance(lost.request.message, MetadataRequest):
+                self._updater.handle_failed_request(now_ms)
             connection.in_flight.popleft()
             too_large = None  # of the oldest
-            if lost.is_internal and isinstance(lost.request.message, MetadataRequest):
-                self._updater.handle_failed_request(now_ms)
 
     # CLOSING
 

@@ -5,6 +5,7 @@ With the other files of this folder: the scenarios of Kafka's NetworkClientTest.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any, SupportsIndex
@@ -30,6 +31,7 @@ from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.fake_selector import Sent
 from tests.fakes.network_config import api_versions, metadata, topic
 from tests.network.network_client.harness import INIT_RESPONSE, PRODUCE, Net
+from tests.producer.interrupting import MemoryErrors, places_of
 
 # REQUESTS AND RESPONSES
 
@@ -360,6 +362,57 @@ def test_requests_of_a_lost_connection_are_called_back_after_an_error_too(net: N
     net.poll()
     assert [response.disconnected for response in net.responses] == [True, True]
     net.connect(0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator that is being closed
+def test_wherever_memory_ends_in_an_answer_with_metadata_it_is_asked_for_again() -> None:
+    """Where it ended between the request and what was in its answer, no further request was ever sent."""
+
+    def asked_again(memory_errors: MemoryErrors) -> int:
+        net = Net()
+        net.connect(0)
+        net.metadata.request_update("test", at_once=True)
+        poll_while(net, memory_errors)
+        before = len(net.selector.sent_of(ApiKey.METADATA))
+        for _ in range(20):
+            net.clock.advance(3_000)
+            net.metadata.request_update("again", at_once=True)
+            net.poll()
+        return len(net.selector.sent_of(ApiKey.METADATA)) - before
+
+    passed = MemoryErrors()
+    assert asked_again(passed) > 15
+    for point in places_of(passed):
+        assert asked_again(memory_errors := MemoryErrors(point)) > 5, memory_errors.where
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_wherever_memory_ends_in_a_handshake_the_node_becomes_ready() -> None:
+    """A connection in its handshake, with nothing in flight, was not ended by any time-out."""
+
+    def becomes_ready(memory_errors: MemoryErrors) -> bool:
+        net = Net()
+        net.connect()
+        net.ready(0)
+        poll_while(net, memory_errors)
+        for _ in range(60):
+            net.clock.advance(1_000)
+            net.poll()
+            if net.ready(0):
+                return True
+        return False
+
+    passed = MemoryErrors()
+    assert becomes_ready(passed)
+    for point in places_of(passed):
+        assert becomes_ready(memory_errors := MemoryErrors(point)), memory_errors.where
+
+
+def poll_while(net: Net, memory_errors: MemoryErrors) -> None:
+    for _ in range(6):
+        net.clock.advance(50)
+        with contextlib.suppress(MemoryError), memory_errors:
+            net.poll()
 
 
 def test_a_request_may_have_no_callback(net: Net) -> None:
