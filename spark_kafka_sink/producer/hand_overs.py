@@ -27,8 +27,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # What the code raises by itself while rows are handed over. Everything is whole then: rows that are in no batch have failed, and
-# a batch that could not be filled fails. Any other exception comes from outside, or is a bug.
+# a batch that could not be filled fails. Any other exception comes from outside, is a bug, or is a RuntimeError with HALF_DONE.
 ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
+
+
+HALF_DONE = "memory ended while rows were handed over, and how far the call came is not known"
 
 
 class HandOver:

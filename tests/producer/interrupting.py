@@ -77,25 +77,38 @@ class Interrupts:
 
     def __init__(self, *at: int) -> None:
         self._at = sorted(at, reverse=True)
+        self._is_on = False
         self.points = 0
         self.places: dict[str, list[int]] = {}  # each place in the sources -> its points
         self.where: list[str] = []  # they came
 
     def __enter__(self) -> Interrupts:
+        self._is_on = True
         sys.setprofile(self._profile)
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_on = False
         sys.settrace(None)
         sys.setprofile(None)
 
     def _profile(self, frame: FrameType, event: str, called: object) -> None:
+        self._go_on()
         if may_be_interrupted(event, called):
             self._point(frame, event)
 
+    def _go_on(self) -> None:
+        """Python removes a profiler that has raised, or a tracer: the other one sets it again, for the points that are left."""
+        if self._at and self._is_on:
+            if sys.getprofile() is None:
+                sys.setprofile(self._profile)
+            if sys.gettrace() is None:
+                sys.settrace(self._trace)
+
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         """For loops."""
+        self._go_on()
         jumps = _jumps_back(frame.f_code) if _is_ours(frame.f_code.co_filename) else frozenset[int]()
         if not jumps:
             return None
@@ -113,9 +126,9 @@ class Interrupts:
         if self._at and point >= self._at[-1]:
             self._at.pop()
             self.where.append(place)
-            # Python stops tracing when a tracer raises.
-            sys.setprofile(self._profile if self._at else None)
-            sys.settrace(self._trace if self._at else None)
+            if not self._at:
+                sys.setprofile(None)
+                sys.settrace(None)
             raise self.raises
 
 

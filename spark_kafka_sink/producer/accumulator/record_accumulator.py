@@ -35,7 +35,7 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
-from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver
+from spark_kafka_sink.producer.hand_overs import HALF_DONE, ORDINARY_ERRORS, HandOver
 from spark_kafka_sink.producer.topic_rows import TopicRows
 
 
@@ -106,6 +106,7 @@ class RecordAccumulator:
             KafkaTimeoutError: no memory within max.block.ms. Rows that are in a batch stay there and are sent.
             ProducerClosedError: the producer was closed meanwhile.
             KafkaError: rows are refused; see `refuse_rows`.
+            RuntimeError: HALF_DONE of hand_overs.py. The producer ends.
         """
         layout: SliceLayout | None = None
         reservations: list[Reservation] = []
@@ -124,12 +125,15 @@ class RecordAccumulator:
                     hand_over.wait_begins()
                     self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
         except ORDINARY_ERRORS as error:
-            left = rows.rows
-            if layout is not None:
-                left = layout.rows_without_place()
-                layout.give_back_stock()
-                self._writer.give_up(reservations)
-            self.abandon(rows.topic, left, owner, error)
+            try:
+                left = rows.rows
+                if layout is not None:
+                    left = layout.rows_without_place()
+                    layout.give_back_stock()
+                    self._writer.give_up(reservations)
+                self.abandon(rows.topic, left, owner, error)
+            except ORDINARY_ERRORS as another:
+                raise RuntimeError(HALF_DONE) from another
             raise
 
     def _write(self, sorted_slice: SortedSlice, reservations: list[Reservation], hand_over: HandOver) -> None:

@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.accumulator.delivery import OwnedRows, RecordsOwn
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.sorted_slice import FittingRows, SortedSlice
-from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS
+from spark_kafka_sink.producer.hand_overs import HALF_DONE, ORDINARY_ERRORS
 
 SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copied into pool blocks
 
@@ -238,8 +238,8 @@ class SliceLayout:
             owned = self._owned_rows(queue, tail.record_count, place.rows)
             try:
                 self._reserve_locked(queue, batch, place, owned, into)
-            except ORDINARY_ERRORS as error:  # of memory: what is done is not known, as after an interrupt
-                raise RuntimeError(f"rows for {queue.topic_partition} may have half a place: {error!r}") from error
+            except ORDINARY_ERRORS as error:
+                raise RuntimeError(HALF_DONE) from error
 
     def _owned_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> OwnedRows:
         lo, hi = self._row, fitting.end

@@ -2,7 +2,7 @@
 
 Small pieces are encoded together and copied into pool blocks. A large piece stays in the memory it was encoded into, and is
 compressed while it is in the CPU's cache if the codec allows that. A batch that is full then is compressed here too.
-Law: every reservation ends, whatever raises. A batch with a reservation is neither drained nor expires.
+Laws: every reservation ends, whatever ordinary error (hand_overs.py) comes. A batch with a reservation is not drained or expired.
 """
 
 from __future__ import annotations
