@@ -102,8 +102,8 @@ class CallerSide:
         call = self._end(Method.PREPARE)
         prepared = self.manager.prepared
         call.is_reported = True
-        if call.error is not None:  # it was withdrawn meanwhile, by close() in another thread
-            raise fresh_copy(call.error)
+        if call.error is not None and (error := call.outcome()) is not None:  # withdrawn, by close() in another thread
+            raise fresh_copy(error)
         return prepared
 
     def abort(self) -> None:
@@ -157,8 +157,8 @@ class CallerSide:
                     raise self._timed_out(call.method, self.manager.waiting_for())
             finally:
                 self.took(call.method, self.clock.now_ns() - started_ns)
-        if call.error is not None:
-            error = fresh_copy(call.error)
+        if call.error is not None and (error := call.outcome()) is not None:
+            error = fresh_copy(error)
             call.is_reported = True
             raise error
         return call

@@ -241,7 +241,7 @@ class TransactionManager(IdempotentSequencer):
         self.requests.enqueue(EndTxnHandler(**self._common_fields, call=call, commits=commits, ended=ended, max_version=newest))
 
     def abort_for_close(self) -> bool:
-        if self.has_open_transaction:
+        if self.has_open_transaction or self.state is TxnState.PREPARED:
             self.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
         if self._is_left_to_abort():
             logger.info("! closing within a transaction, which is aborted")

@@ -65,13 +65,20 @@ class TransactionalCall:
     def withdraw(self, error: KafkaError) -> bool:
         """Make a success an error, unless a caller has received it or still waits: false then.
 
-        Callers look at `error` once more after they have set `is_reported`.
+        A caller that sees an error looks at `outcome`. It looks once more after it has set `is_reported`.
         """
         if self.is_reported or self.callers:
             return False
         with self._lock:
             self.error = error
-        return not self.is_reported  # looked at after the error was set: one of the two threads sees the other
+            if self.is_reported:  # looked at after the error was set: one of the two threads sees the other
+                self.error = None
+            return self.error is not None
+
+    def outcome(self) -> KafkaError | None:
+        """`error`, when no `withdraw` is amid its work."""
+        with self._lock:
+            return self.error
 
     def wait(self, timeout_ms: int) -> bool:
         """Block until the call is settled, at most `timeout_ms`; false when time ran out."""

@@ -127,7 +127,8 @@ class TransactionalMethods:
         """Send everything and wait until every row is acknowledged, but leave the transaction open.
 
         Returns what another process needs to end the transaction. This producer can still commit or abort it, accepts no more
-        rows, and leaves the transaction open when it is closed. Brokers abort the transaction after transaction.timeout.ms.
+        rows, and leaves the transaction open when it is closed; but close() aborts it after a call that timed out or was
+        interrupted. Brokers abort the transaction after transaction.timeout.ms.
         """
         return self._checked_caller_side().prepare()
 

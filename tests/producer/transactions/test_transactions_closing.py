@@ -145,6 +145,19 @@ def test_close_ends_no_transaction_whose_end_was_asked_for_before(
     assert stage.ended == (["committed"] if kind is Method.COMMIT else [])
 
 
+@pytest.mark.parametrize(("kind", "ended"), [(Method.COMMIT, "committed"), (Method.ABORT, "aborted")])
+def test_close_carries_out_the_end_of_a_prepared_transaction_asked_for_before(
+    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: Method, ended: str
+) -> None:
+    """The call failed, and the transaction stayed open."""
+    caller_side_of(stage, stage.run).prepare()
+    operation = TransactionalCall(kind, stage.clock)
+    stage.manager.calls.post(operation)  # the Sender has not taken it
+    end_by_close(stage, monkeypatch)
+    assert (operation.is_done, operation.error) == (True, None)
+    assert stage.ended == [ended]
+
+
 def caller_side_of(stage: TransactionStage, sender_works: Callable[[], object]) -> CallerSide:
     """Each call that it posts has `sender_works` called, where no interrupt strikes."""
 
@@ -224,6 +237,25 @@ def test_a_close_that_comes_while_prepare_returns_never_aborts_what_it_returns(
     with pytest.raises(TransactionAbortedError, match="closed before"):
         caller_side_of(stage, stage.run).prepare()
     assert stage.ended == ["aborted"]
+
+
+def test_a_call_whose_caller_receives_it_while_it_is_withdrawn_stays_a_success(stage: TransactionStage) -> None:
+    """Each saw the other: the caller heard that close() had aborted the transaction, and close() left it open."""
+    call = TransactionalCall(Method.PREPARE, stage.clock)
+    call.settle()
+
+    class LockThatIsTaken:
+        """Another thread receives the outcome meanwhile."""
+
+        def __enter__(self) -> None:
+            call.is_reported = True
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    call._lock = LockThatIsTaken()  # type: ignore[assignment]
+    assert not call.withdraw(KafkaError("closed"))
+    assert call.outcome() is None
 
 
 def test_a_forced_close_aborts_nothing_and_tells_who_waits(stage: TransactionStage) -> None:
