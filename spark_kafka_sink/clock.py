@@ -25,7 +25,7 @@ def milliseconds(seconds: float) -> int:
 
 
 class Waitable(Protocol):
-    """A Waiter of interrupts.py, or a threading.Condition."""
+    """A Waiter of interrupts.py, a threading.Condition, or what waits for a lock."""
 
     def wait(self, timeout: float) -> bool: ...
 

@@ -32,7 +32,7 @@ EVERY_MS = 4_000  # twice within `transactions abort --watch-seconds`, whose def
 
 @dataclass(eq=False, repr=False)
 class Heartbeat:
-    """Sends heartbeats from `start` until the task releases its lock. Neither of the two blocks.
+    """Sends heartbeats of one task, from `start` until the task releases its lock. Neither of the two blocks.
 
     with heartbeat.task:
         heartbeat.start()
@@ -73,7 +73,7 @@ class Heartbeat:
         return True
 
     def wait(self, timeout: float) -> bool:
-        """Block until the task is over, at most `timeout` seconds. False when the time ran out. Its thread, through the clock."""
+        """Block until the task is over, at most `timeout` seconds. False when the time ran out. For Clock.wait, on its thread."""
         return self.task.acquire(timeout=timeout)  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
 
     def _beat(self, client: TransactionClient) -> None:

@@ -125,7 +125,7 @@ class KafkaProducer(TransactionalMethods):
         self._largest_record = self._parts.size_limits.largest_record
         forks.watch(self._gatherer)
         self._closer_lock = threading.Lock()  # guards the next one
-        self._closer: threading.Thread | None = None  # see _is_to_close
+        self._closer: threading.Thread | None = None  # see _claims_closing
         # A daemon: an interpreter that ends without close() must not wait for a broker.
         self._thread = threading.Thread(
             target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
@@ -134,17 +134,17 @@ class KafkaProducer(TransactionalMethods):
     def _call_off(self, closing: ExitStack) -> None:
         """The constructor has failed: end the Sender, and leave the closing to it where it runs."""
         self._sender.force_close()
-        if not self._is_to_close():
+        if not self._claims_closing():
             closing.pop_all()
 
-    def _is_to_close(self) -> bool:
-        """Whether it is for the calling thread to close the parts: for the Sender's, unless a failed constructor came first."""
+    def _claims_closing(self) -> bool:
+        """Whether the calling thread closes the parts. The first one does: the Sender's, if the constructor did not fail."""
         with self._closer_lock:
             self._closer = self._closer or threading.current_thread()
             return self._closer is threading.current_thread()
 
     def _run_sender(self) -> None:
-        if not self._is_to_close():
+        if not self._claims_closing():
             return
         try:
             self._sender.run()

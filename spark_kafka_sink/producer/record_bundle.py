@@ -276,7 +276,7 @@ class RecordBundle:
         ended_by: BaseException | None = None
         callbacks = self.callbacks
         for row, metadata, error in zip(rows.tolist(), outcomes, errors, strict=False):
-            # Taken out as it is called: up to the call, CPython neither looks for signals nor lets another thread run.
+            # Taken out as it is called: up to the call, CPython with its GIL lets neither a signal nor another thread in.
             callback, callbacks[row] = callbacks[row], None
             if callback is None:
                 continue

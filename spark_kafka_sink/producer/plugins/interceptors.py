@@ -123,7 +123,7 @@ class Interceptors:
                 plugins.append(make_plugin(_OPTION, wanted))
                 self._chain.append(_Interceptor.of(plugins[-1]))
                 plugins[-1].configure(_OPTION, config.for_plugins())
-        except ConfigError:
+        except BaseException:  # an interrupt too
             for plugin in plugins:
                 plugin.close()
             raise

@@ -84,7 +84,7 @@ class UserPartitioner:
                     " partition(topic, key, key_bytes, value, value_bytes, cluster)"
                 )
             self._plugin.configure(_OPTION, config.for_plugins())
-        except ConfigError:
+        except BaseException:  # an interrupt too
             self._plugin.close()
             raise
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -427,14 +427,25 @@ def test_interceptors_are_configured_once_with_the_configuration_and_closed_once
     assert (instance.configured, instance.closed) == (1, 1)
 
 
-def test_a_failing_configure_closes_all_that_were_made() -> None:
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (
+            ZeroDivisionError("as planned"),
+            pytest.raises(ConfigError, match=r"Failing.configure failed: ZeroDivisionError: as"),
+        ),
+        (KeyboardInterrupt(), pytest.raises(KeyboardInterrupt)),
+    ],
+    ids=["an error", "Ctrl-C"],
+)
+def test_a_failing_configure_closes_all_that_were_made(error: BaseException, raised: AbstractContextManager[object]) -> None:
     class Failing(Appends):
         def configure(self, given: Mapping[str, object]) -> None:
             super().configure(given)
-            raise ZeroDivisionError("as planned")
+            raise error
 
     plugins = [Appends(), AppendsToRecords(), Failing(), Appends()]
-    with pytest.raises(ConfigError, match=r"Failing.configure failed: ZeroDivisionError: as planned"):
+    with raised:
         chain(*plugins)
     assert [(plugin.configured, plugin.closed) for plugin in plugins] == [(1, 1), (1, 1), (1, 1), (0, 0)]
 
