@@ -201,7 +201,7 @@ def test_wherever_a_task_is_interrupted_its_heartbeat_ends() -> None:
             thread.join(LIMIT_S)
             assert not thread.is_alive(), interrupted.where
         at, happened = at + 1, interrupted.happened
-    assert at > 3
+    assert at > 1  # Python 3.13 looks for signals at fewer places
 
 
 def test_the_group_of_the_heartbeat_is_the_owners_and_of_no_other_kind() -> None:

@@ -21,8 +21,11 @@ from tests.producer.transactions.transactional_brokers import cluster_of
 SOAK_LIMIT_S = 1_800  # hundreds of plays of a story
 LIMIT_S = 240  # a story that takes two minutes ends the program, with its stacks
 
-# An interrupt may strike a generator that is being closed. Python prints it then and goes on.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+@pytest.fixture(autouse=True)
+def _ignore_interrupts_of_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may strike a generator that is being closed. Python prints it and goes on; a second one may strike the printing."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
 
 @pytest.fixture
