@@ -321,7 +321,7 @@ def test_an_answer_that_is_lost_in_an_error_is_not_replaced_by_the_next(
     net.connect(0)
 
 
-class Interrupted(list[tuple[int, Response]]):
+class ListWithInterrupt(list[tuple[int, Response]]):
     """Ctrl-C comes when an item has been taken out."""
 
     def pop(self, index: SupportsIndex = -1) -> tuple[int, Response]:
@@ -336,7 +336,7 @@ def test_an_answer_that_is_lost_in_an_interrupt_is_not_replaced_by_the_next(net:
     def poll_before_an_interrupt(timeout_ms: int) -> None:
         monkeypatch.undo()
         poll(timeout_ms)
-        net.selector.completed_receives = Interrupted(net.selector.completed_receives)
+        net.selector.completed_receives = ListWithInterrupt(net.selector.completed_receives)
 
     net.connect(0)
     first, second = net.send(), net.send()
