@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from spark_kafka_sink.admin.transaction_client import TransactionClient as TransactionClient
     from spark_kafka_sink.admin.transaction_operations import EndOutcome as EndOutcome
     from spark_kafka_sink.admin.transaction_operations import ListedTransaction as ListedTransaction
-    from spark_kafka_sink.admin.transaction_operations import ProducerIdentity as ProducerIdentity
     from spark_kafka_sink.admin.transaction_operations import TransactionDescription as TransactionDescription
     from spark_kafka_sink.admin.transaction_operations import TransactionEnd as TransactionEnd
     from spark_kafka_sink.admin.transaction_operations import TransactionState as TransactionState
@@ -67,7 +66,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.table_batches import ArrowTable as ArrowTable
     from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
     from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata as OffsetAndMetadata
-    from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction as PreparedTransaction
+    from spark_kafka_sink.protocol.producer_identity import PreparedTransaction as PreparedTransaction
+    from spark_kafka_sink.protocol.producer_identity import ProducerIdentity as ProducerIdentity
     from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
     from spark_kafka_sink.records.murmur2 import partition_for_keys as partition_for_keys
     from spark_kafka_sink.sink.commit_message import WrittenRange as WrittenRange
@@ -161,9 +161,9 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "OffsetRange": "spark_kafka_sink.producer.accumulator.delivery",
     "PartitionInfo": "spark_kafka_sink.network.cluster",
     "Partitioner": "spark_kafka_sink.producer.plugins.partitioner",
-    "PreparedTransaction": "spark_kafka_sink.protocol.prepared_transaction",
+    "PreparedTransaction": "spark_kafka_sink.protocol.producer_identity",
     "ProducerColumns": "spark_kafka_sink.producer.producer_record",
-    "ProducerIdentity": "spark_kafka_sink.admin.transaction_operations",
+    "ProducerIdentity": "spark_kafka_sink.protocol.producer_identity",
     "ProducerInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
     "QueueFullError": "spark_kafka_sink.legacy.errors",

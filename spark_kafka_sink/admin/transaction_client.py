@@ -40,7 +40,6 @@ from spark_kafka_sink.admin.transaction_operations import (
     FenceProducer,
     ListedTransaction,
     ListTransactions,
-    ProducerIdentity,
     TransactionDescription,
     TransactionEnd,
 )
@@ -50,7 +49,7 @@ from spark_kafka_sink.errors import AuthorizationError, BrokerError, KafkaError,
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FIRST_VERSION_WITH_KEYS, KeyType
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; see FenceProducer

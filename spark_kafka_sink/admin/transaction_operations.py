@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTra
 from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 LATEST_START_MS = 253_402_300_799_999  # the last millisecond of the year 9999, which dates can show
@@ -87,13 +87,6 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
     def describe(self, item: PreparedTransaction) -> str:
         what = "commit" if self.commit else "abort"
         return f"EndTxn ({what}) of transactional id {printable(item.transactional_id)}"
-
-
-class ProducerIdentity(NamedTuple):
-    """The producer id and epoch under which a coordinator knows a producer."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 @dataclass(frozen=True)

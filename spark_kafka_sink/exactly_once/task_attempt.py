@@ -44,7 +44,7 @@ from spark_kafka_sink.exactly_once.writes import (
     total,
 )
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.names import AttemptId, Names
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 
 _HOST_CHARACTERS = 200
 _FINGERPRINTS = 1 << 64

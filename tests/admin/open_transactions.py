@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.schema import Request
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.fake_broker import FakeBroker

@@ -26,7 +26,7 @@ from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.error_responses import error_response
 

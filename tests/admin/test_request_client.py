@@ -31,7 +31,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import (
     KeyType,
 )
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse, ListTransactionsResponseState
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.schema import Message
 from tests.admin.scripted_network import ENDING, ScriptedNetwork, answers, asks
 from tests.fakes.network_config import metadata

@@ -15,7 +15,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from tests.fakes.zookeeper_kafka import ZooKeeperKafka
 from tests.integration.reading import READERS, ReadTopic, Topic, kafka_tool
 from tests.integration.test_transactions import (  # noqa: F401 - run here too, with this module's broker

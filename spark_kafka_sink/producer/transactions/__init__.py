@@ -3,12 +3,10 @@
 transactional_methods   callers: the public methods
 caller_side             callers: admits rows, posts each call and waits for its outcome
 transaction_manager     the Sender: the state of a transactional producer; carries calls out
-sequencer               the Sender: producer id, epochs and the numbering of batches; and a producer without them
+sequencer               the Sender: producer id, epochs and sequence numbers; and a producer without them
 txn_request_queue       the queue of requests to coordinators
-txn_request_handlers    each of these requests, and what its answer means
+txn_request_handlers    each of these requests, what its answer means, and what brokers know of the open transaction
 transaction_errors      what each error means, and the errors that callers get
-open_transaction        what brokers know of the open transaction, and which version of transactions they speak
 transactional_call      what a caller waits for, and the queue in which the Sender finds it
 group_offsets           the arguments of send_offsets_to_transaction
-sequence_numbers        producer id and epoch, and the sequence numbers of each partition
 """

@@ -18,7 +18,7 @@ from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 
 P = ParamSpec("P")
 T = TypeVar("T")

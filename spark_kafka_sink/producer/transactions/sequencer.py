@@ -1,7 +1,7 @@
 """Who a producer is to brokers: its id and epoch, and how batches get their sequence numbers.
 
     Sequencer             numbers nothing, for a producer without idempotence. The base of the others: all that is asked of them
-    IdempotentSequencer   decides and keeps state; the Sender sends, sequence_numbers.py counts
+    IdempotentSequencer   decides and keeps state; PartitionSequences counts
     TransactionManager    adds transactions (transaction_manager.py)
 
 Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence. One that
@@ -16,32 +16,30 @@ from __future__ import annotations
 
 import enum
 import logging
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable
 from random import Random
+from typing import NamedTuple
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.drainer import DrainSequencer
-from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequence_numbers import (
-    NO_LAST_ACKED_SEQUENCE,
-    NO_PRODUCER,
-    PartitionSequences,
-    ProducerIdAndEpoch,
-    SequenceFacts,
-)
+from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch, increment_sequence
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
 from spark_kafka_sink.producer.transactions.txn_request_handlers import InitProducerIdHandler, Problem, TxnRequestHandler
 from spark_kafka_sink.producer.transactions.txn_request_queue import TxnRequestQueue
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 MAX_EPOCH = 32767
+NO_LAST_ACKED_SEQUENCE = -1  # 0 follows
+HALF_RANGE = 2**30  # two sequences are less than this apart, so the order is known across the wrap-around too
 
 
 class TxnState(enum.Enum):
@@ -75,6 +73,65 @@ NEXT_TXN_STATES = {  # an absent entry is the error; FATAL_ERROR is reachable fr
     TxnState.ABORTABLE_ERROR: {TxnState.ABORTING},
     TxnState.FATAL_ERROR: set(),
 }
+
+
+class SequenceFacts(NamedTuple):
+    """The sequence of one batch among the others, and what follows for a retry. The defaults: without idempotence."""
+
+    idempotent: bool = False
+    transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
+    was_reset: bool = False
+    is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
+    is_next: bool = True  # its sequence directly follows the last acknowledged one
+    unresolved: bool = False  # a batch of the partition has failed: its sequences may be missing in the log
+
+
+class PartitionSequences:
+    """The sequence numbers of one partition: which were assigned, are in flight, were acknowledged (Kafka's TxnPartitionMap).
+
+    Law: a batch gets its sequence at its first drain and keeps it through every retry, because an earlier attempt may have been
+    written. Only a new epoch starts a partition again at 0.
+    """
+
+    def __init__(self) -> None:
+        self.producer = NO_PRODUCER  # the id and epoch of the sequences below
+        self.next_sequence = 0
+        self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
+        self.in_flight: list[ProducerBatch] = []  # batches that have a sequence and are not done, in sequence order
+
+    def add_in_flight(self, batch: ProducerBatch) -> None:
+        """Batches come in sequence order, except the smaller ones of a split. Sequences that wrapped to 0 follow the highest."""
+        if not self.in_flight:
+            self.in_flight.append(batch)
+            return
+        first = self.in_flight[0].base_sequence
+        insort(self.in_flight, batch, key=lambda each: (each.base_sequence - first + HALF_RANGE) & MAX_SEQUENCE)
+
+    def remove_in_flight(self, batch: ProducerBatch) -> None:
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+
+    def take_sequence(self, record_count: int) -> int:
+        sequence = self.next_sequence
+        self.next_sequence = increment_sequence(sequence, record_count)
+        return sequence
+
+    def acknowledge(self, last_sequence: int) -> None:
+        ahead = (last_sequence - self.last_acked_sequence) & MAX_SEQUENCE
+        if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE or 0 < ahead < HALF_RANGE:
+            self.last_acked_sequence = last_sequence
+
+    def is_next(self, sequence: int) -> bool:
+        """Whether `sequence` directly follows the last acknowledged one. Before the first, that is 0."""
+        return sequence == increment_sequence(self.last_acked_sequence, 1)
+
+    def start_at_beginning(self, producer: ProducerIdentity) -> None:
+        """Renumber everything in flight from 0 under a new epoch, in the same order."""
+        self.producer = producer
+        self.next_sequence = 0
+        self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
+        for batch in self.in_flight:
+            batch.reset_producer_state(*producer, self.take_sequence(batch.record_count))
 
 
 class Sequencer(DrainSequencer):
@@ -227,7 +284,7 @@ class IdempotentSequencer(Sequencer):
             self.requests.enqueue(InitProducerIdHandler(received=self.identity_received))
         return self.requests.step(now_ms, all_settled, is_all_sent)
 
-    def identity_received(self, identity: ProducerIdAndEpoch) -> None:
+    def identity_received(self, identity: ProducerIdentity) -> None:
         self._was_denied = False
         self.transition_to(TxnState.READY)
         self.producer = identity
@@ -277,11 +334,11 @@ class IdempotentSequencer(Sequencer):
                 self._start_at_beginning(each)
 
     def _begin_epoch(self) -> None:
-        if self.producer.epoch == MAX_EPOCH:
+        if self.producer.producer_epoch == MAX_EPOCH:
             self.producer = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
             self.transition_to(TxnState.UNINITIALIZED)
         else:
-            self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
+            self.producer = ProducerIdentity(self.producer.producer_id, self.producer.producer_epoch + 1)
             logger.debug("= producer id %d: epoch is now %d", *self.producer)
 
     def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
@@ -319,7 +376,7 @@ class IdempotentSequencer(Sequencer):
         entry = self.sequences[batch.topic_partition]
         if entry.producer != self.producer and not entry.in_flight:
             entry.start_at_beginning(self.producer)
-        batch.set_producer_state(self.producer.producer_id, self.producer.epoch, entry.take_sequence(batch.record_count))
+        batch.set_producer_state(*self.producer, entry.take_sequence(batch.record_count))
         entry.add_in_flight(batch)
 
     # OUTCOMES

@@ -22,9 +22,9 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     TransactionAbortedError,
 )
-from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 
 KafkaErrorT = TypeVar("KafkaErrorT", bound=KafkaError)
 
@@ -112,12 +112,12 @@ def maybe_committed(error: KafkaError) -> KafkaError:
     return _caused(KafkaError(text, condition=error.condition), error)
 
 
-def fenced(where: str, transactional_id: str, identity: ProducerIdAndEpoch, timeout_ms: int) -> ProducerFencedError:
+def fenced(where: str, transactional_id: str, identity: ProducerIdentity, timeout_ms: int) -> ProducerFencedError:
     return ProducerFencedError(
         f"{where}: another producer with transactional id {transactional_id!r} has been started since and has taken over;"
-        f" this one (producer id {identity.producer_id}, epoch {identity.epoch}) can write nothing more. If both should live,"
-        " give each its own transactional.id. Brokers say the same of a producer whose transaction they ended because it was open"
-        f" for longer than transaction.timeout.ms={timeout_ms}."
+        f" this one (producer id {identity.producer_id}, epoch {identity.producer_epoch}) can write nothing more. If both should"
+        " live, give each its own transactional.id. Brokers say the same of a producer whose transaction they ended because it"
+        f" was open for longer than transaction.timeout.ms={timeout_ms}."
     )
 
 

@@ -32,11 +32,10 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
     fresh_copy,
 )
+from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction, TransactionVersion
-from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentSequencer, Sequencer, TxnState
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, abortable, aborted, fatal, fenced, maybe_committed
 from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
@@ -48,19 +47,23 @@ from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     EndTxnHandler,
     FindCoordinatorHandler,
     InitProducerIdHandler,
+    OpenTransaction,
     Problem,
     TxnOffsetCommitHandler,
     TxnRequestHandler,
 )
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_PRODUCE_BEFORE_V2
 from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_OFFSET_COMMIT_BEFORE_V2
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
 
 ALLOWED_IN = {
     Method.USE_ID: {TxnState.UNINITIALIZED, TxnState.READY, TxnState.PREPARED},
@@ -84,6 +87,29 @@ _WHERE = {
     TxnState.ABORTABLE_ERROR: "after an error in the transaction: call abort_transaction() first",
     TxnState.FATAL_ERROR: "after a fatal error: close the producer",
 }
+
+
+class TransactionVersion:
+    """It is looked at between transactions: one that has begun in a version ends in it. Any thread reads `is_v2`."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self.is_v2 = False
+        self._client = client
+        self._epoch = -1  # of the features that were looked at
+
+    def look(self) -> bool:
+        """Returns whether brokers speak version 2 now and did not before."""
+        was_v2 = self.is_v2
+        epoch, levels = self._client.finalized_features()
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self.is_v2 = levels.get("transaction.version", 0) >= 2  # the finalized feature of KIP-890
+        return self.is_v2 and not was_v2
+
+    def can_raise_epoch(self, coordinator: Node | None) -> bool:
+        """Whether this node takes InitProducerId with an identity (KIP-360). One that is not connected is taken to."""
+        versions = None if coordinator is None else self._client.api_versions(coordinator.id)
+        return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_WITH_IDENTITY
 
 
 class TransactionManager(IdempotentSequencer):
@@ -189,7 +215,7 @@ class TransactionManager(IdempotentSequencer):
         self._ask_for_identity(call)
 
     def _ask_for_identity(
-        self, call: TransactionalCall | None, identity: ProducerIdAndEpoch = NO_PRODUCER, priority: int = 1
+        self, call: TransactionalCall | None, identity: ProducerIdentity = NO_PRODUCER, priority: int = 1
     ) -> None:
         request = InitProducerIdHandler(
             self.transactional_id, self._timeout_ms, identity, received=self.identity_received, call=call, priority=priority
@@ -281,22 +307,22 @@ class TransactionManager(IdempotentSequencer):
             return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
         return None
 
-    def identity_received(self, identity: ProducerIdAndEpoch) -> None:
+    def identity_received(self, identity: ProducerIdentity) -> None:
         self._adopt(identity)
         self._version.look()
         self.last_error = None
         self.transition_to(TxnState.READY)
         logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
 
-    def _adopt(self, identity: ProducerIdAndEpoch) -> None:
+    def _adopt(self, identity: ProducerIdentity) -> None:
         if identity.producer_id != self.producer.producer_id:
             self._known_by.clear()
         self.producer = identity
         self.sequences.clear()
         self.unresolved.clear()
-        self._must_raise_epoch = identity.epoch >= MAX_EPOCH  # no transaction can end after that one
+        self._must_raise_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
 
-    def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None:
+    def transaction_ended(self, identity: ProducerIdentity | None) -> None:
         """`identity` is the one to go on with, where the broker raised the epoch (version 2)."""
         if identity is not None:
             self._adopt(identity)

@@ -18,8 +18,6 @@ from spark_kafka_sink.errors import KafkaError, ProtocolError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorDirectory, CoordinatorKey, read_coordinator
 from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction
-from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, effect_of
 from spark_kafka_sink.producer.transactions.transactional_call import TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -35,6 +33,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from spark_kafka_sink.protocol.permissions import READ, to_grant
+from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.schema import Request
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -58,6 +57,51 @@ class Problem(NamedTuple):
         found = self.error.error(self.where, self.broker_message)
         found.message += self.to_grant
         return found
+
+
+class OpenTransaction:
+    """What brokers know of the transaction: whether it has begun, and its partitions. TransactionManager makes one for each.
+
+    In version 1 a partition is added by a request before its first batch is sent; in version 2 the batch itself adds it.
+    """
+
+    def __init__(self) -> None:
+        self.has_begun = False  # its coordinator knows of it, or may learn of it from a leader
+        self.may_have_begun = False  # a request that begins it was sent, and whether it was carried out is not known
+        self.may_be_committed = False  # the same of a request that commits it; or it is another process's to end
+        self.is_written = False  # a batch of it was acknowledged
+        self._partitions: set[TopicPartition] = set()  # that it has
+        self.wanted: set[TopicPartition] = set()  # to be added, and in no request
+        self._being_added: set[TopicPartition] = set()  # in a request
+
+    @property
+    def must_be_ended(self) -> bool:
+        """Whether its coordinator may know of it; otherwise there is nothing to end."""
+        return self.has_begun or self.may_have_begun
+
+    def __contains__(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._partitions
+
+    def want(self, topic_partition: TopicPartition) -> None:
+        """A batch waits until this partition is added."""
+        if topic_partition not in self._being_added:
+            self.wanted.add(topic_partition)
+
+    def take_wanted(self) -> tuple[set[TopicPartition], bool]:
+        """The partitions for the next request, and whether it is the one that begins the transaction."""
+        begins = not self.has_begun and not self._being_added
+        wanted, self.wanted = self.wanted, set()
+        self._being_added |= wanted
+        return wanted, begins
+
+    def added(self, partitions: Iterable[TopicPartition]) -> None:
+        self._being_added.difference_update(partitions)
+        self._partitions.update(partitions)
+        self.has_begun = True
+
+    def not_added(self, partitions: Iterable[TopicPartition]) -> None:
+        """The coordinator rejects them: batches of those that were added before may go on."""
+        self._being_added.difference_update(partitions)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -172,8 +216,8 @@ class InitProducerIdHandler(TxnRequestHandler):
 
     transactional_id: str | None = None
     timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS
-    identity: ProducerIdAndEpoch = NO_PRODUCER
-    received: Callable[[ProducerIdAndEpoch], None] = field(kw_only=True)
+    identity: ProducerIdentity = NO_PRODUCER
+    received: Callable[[ProducerIdentity], None] = field(kw_only=True)
     priority: int = field(default=1, kw_only=True)
 
     @property
@@ -185,7 +229,7 @@ class InitProducerIdHandler(TxnRequestHandler):
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.timeout_ms,
             producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
+            producer_epoch=self.identity.producer_epoch,
         )
 
     def errors(self, answer: Any) -> Iterator[Problem]:
@@ -200,7 +244,7 @@ class InitProducerIdHandler(TxnRequestHandler):
             yield from self._problem(invalid.number, what)
 
     def succeed(self, answer: Any) -> None:
-        self.received(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
+        self.received(ProducerIdentity(answer.producer_id, answer.producer_epoch))
 
 
 @dataclass(eq=False, repr=False)
@@ -208,7 +252,7 @@ class _OfTransaction(TxnRequestHandler):
     """A request about a transaction, to the transactional id's own coordinator."""
 
     transactional_id: str
-    identity: ProducerIdAndEpoch
+    identity: ProducerIdentity
     transaction: OpenTransaction  # learns what its coordinator knows
 
     @property
@@ -224,7 +268,7 @@ class _OfTransaction(TxnRequestHandler):
         return {
             "transactional_id": self.transactional_id,
             "producer_id": self.identity.producer_id,
-            "producer_epoch": self.identity.epoch,
+            "producer_epoch": self.identity.producer_epoch,
         }
 
 
@@ -346,7 +390,7 @@ class EndTxnHandler(_OfTransaction):
     NAME = "EndTxn"
 
     commits: bool
-    ended: Callable[[ProducerIdAndEpoch | None], None]  # with the next epoch, where the broker raised it (version 2)
+    ended: Callable[[ProducerIdentity | None], None]  # with the next epoch, where the broker raised it (version 2)
     priority: int = 3
 
     def message(self) -> EndTxnRequest:
@@ -357,7 +401,7 @@ class EndTxnHandler(_OfTransaction):
         yield from self._problem(answer.error_code, where, transactional_id=self.transactional_id)
 
     def succeed(self, answer: Any) -> None:
-        raised = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        raised = ProducerIdentity(answer.producer_id, answer.producer_epoch)
         self.ended(raised if self.version > LAST_END_TXN_BEFORE_V2 and raised.is_valid else None)
 
     def outcome_unknown(self) -> None:

@@ -18,10 +18,10 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, OwnedRows
 from spark_kafka_sink.producer.producer_record import RecordDetails
 from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture
-from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from tests.producer.harness import TOPIC, Stage, partition_answer, produce_response, tp
 from tests.producer.simulated_brokers import Fate, SimulatedBrokers
 
@@ -243,7 +243,7 @@ def test_a_new_epoch_waits_for_the_answers_of_batches_in_flight() -> None:
     scene.brokers.answer(0, Fate.REJECT_FOR_GOOD)
     assert first.failed == 1
     scene.stage.run(2)
-    assert scene.stage.idempotent_sequencer.producer.epoch == 0
+    assert scene.stage.idempotent_sequencer.producer.producer_epoch == 0
     assert scene.stage.in_flight == [of_second]
     scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL)
     scene.settle()
@@ -530,7 +530,7 @@ def test_a_producer_id_that_has_come_is_not_asked_for_again_after_a_fault(monkey
     stage = Stage(enable_idempotence=True, has_producer_id=False)
     received = stage.idempotent_sequencer.identity_received
 
-    def fails_behind(identity: ProducerIdAndEpoch) -> None:
+    def fails_behind(identity: ProducerIdentity) -> None:
         received(identity)
         raise MemoryError
 

@@ -7,17 +7,14 @@ from collections import defaultdict
 import pytest
 
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
-from spark_kafka_sink.producer.transactions.sequence_numbers import (
-    NO_PRODUCER,
-    PartitionSequences,
-    ProducerIdAndEpoch,
-)
+from spark_kafka_sink.producer.transactions.sequencer import PartitionSequences
+from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from tests.producer.harness import tp
 
 
 def entry_at(next_sequence: int = 0) -> PartitionSequences:
     entry = PartitionSequences()
-    entry.producer = ProducerIdAndEpoch(1, 0)
+    entry.producer = ProducerIdentity(1, 0)
     entry.next_sequence = next_sequence
     return entry
 
@@ -130,7 +127,7 @@ def test_a_new_epoch_numbers_everything_in_flight_from_0_in_its_order() -> None:
     entry = entry_at(MAX_SEQUENCE - 2)
     batches = [sent(entry, count) for count in (2, 3, 4)]
     entry.acknowledge(MAX_SEQUENCE - 3)
-    entry.start_at_beginning(ProducerIdAndEpoch(1, 1))
+    entry.start_at_beginning(ProducerIdentity(1, 1))
     assert [(batch.producer_epoch, batch.base_sequence) for batch in batches] == [(1, 0), (1, 2), (1, 5)]
     assert all(batch.sequence_has_been_reset for batch in batches)
     assert (entry.next_sequence, entry.last_acked_sequence) == (9, -1)
@@ -159,6 +156,6 @@ def test_smaller_batches_come_before_what_was_sent_after_the_split_one() -> None
 def test_a_new_epoch_renumbers_what_is_in_flight_in_its_order() -> None:
     entry = entry_at(7)
     batches = [sent(entry, 3), sent(entry, 2)]
-    entry.start_at_beginning(ProducerIdAndEpoch(5, 6))
+    entry.start_at_beginning(ProducerIdentity(5, 6))
     assert entry.producer == (5, 6)
     assert [(each.producer_id, each.producer_epoch, each.base_sequence) for each in batches] == [(5, 6, 0), (5, 6, 3)]

@@ -11,8 +11,8 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, NEXT_TXN_STATES, IdempotentSequencer, TxnState
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.mock_client import MockClient
@@ -30,7 +30,7 @@ def sequencer(epoch: int = 0) -> IdempotentSequencer:
     """One that has its id, 7."""
     found = without_id()
     found.transition_to(TxnState.INITIALIZING)
-    found.identity_received(ProducerIdAndEpoch(7, epoch))
+    found.identity_received(ProducerIdentity(7, epoch))
     return found
 
 
@@ -99,7 +99,7 @@ def test_it_has_an_id_when_one_was_received() -> None:
     txn = without_id()
     txn.transition_to(TxnState.INITIALIZING)
     assert not txn.has_producer_id
-    txn.identity_received(ProducerIdAndEpoch(7, 2))
+    txn.identity_received(ProducerIdentity(7, 2))
     assert txn.has_producer_id
     assert txn.producer == (7, 2)
 
@@ -107,7 +107,7 @@ def test_it_has_an_id_when_one_was_received() -> None:
 def test_producer_id_0_is_an_id() -> None:
     txn = without_id()
     txn.transition_to(TxnState.INITIALIZING)
-    txn.identity_received(ProducerIdAndEpoch(0, 0))
+    txn.identity_received(ProducerIdentity(0, 0))
     assert txn.has_producer_id
 
 
@@ -198,7 +198,7 @@ def test_a_batch_that_was_given_up_starts_an_epoch_for_those_not_in_the_log() ->
     settled(txn)
     failed, behind = drained(txn), drained(txn, records=2)
     txn.batch_failed(failed, LOST)
-    assert txn.producer.epoch == 0  # at the Sender's next round, not in the middle of an answer
+    assert txn.producer.producer_epoch == 0  # at the Sender's next round, not in the middle of an answer
     next_round(txn)
     assert txn.producer == (7, 1)
     assert identity(behind) == (7, 1, 0)
@@ -301,7 +301,7 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
     assert not txn.has_producer_id
     assert txn.must_stop_draining(batch)
     txn.transition_to(TxnState.INITIALIZING)
-    txn.identity_received(ProducerIdAndEpoch(8, 0))
+    txn.identity_received(ProducerIdentity(8, 0))
     assert identity(batch) == (8, 0, 0)
     assert not txn.must_stop_draining(batch)
 

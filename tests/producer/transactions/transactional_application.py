@@ -30,7 +30,7 @@ from spark_kafka_sink.producer.transactions.sequencer import TxnState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.harness import tp
 from tests.producer.simulated_cluster import Fate, SimulatedCluster

@@ -1,8 +1,23 @@
-"""A transaction that its producer has left open for another process to end."""
+"""Who a producer is to brokers, and a transaction that it has left open for another process to end."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+
+class ProducerIdentity(NamedTuple):
+    """The producer id and epoch under which brokers know a producer."""
+
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether a broker has assigned it."""
+        return self.producer_id >= 0
+
+
+NO_PRODUCER = ProducerIdentity(-1, -1)
 
 
 class PreparedTransaction(NamedTuple):
