@@ -67,7 +67,6 @@ class LocalKafka:
             NAME:PROTOCOL gives a listener another name, for several listeners of one protocol (their properties begin with
             listener.name.<name in lower case>).
         format_options: for Kafka's storage tool (--add-scram …).
-        start_timeout_s: limit of start(), which fetching the jars precedes.
 
     A start uses the data of an earlier start in the same directory. The environment's KAFKA_JVM_PERFORMANCE_OPTS are the
     JVM flags of brokers and storage tool, as with Kafka's own scripts. Every failure is a ToolError with one sentence.
@@ -84,8 +83,6 @@ class LocalKafka:
         properties: Mapping[str, str] | None = None,
         extra_listeners: Sequence[str] = (),
         format_options: Sequence[str] = (),
-        start_timeout_s: float = START_TIMEOUT_S,
-        progress: Progress = be_quiet,
     ) -> None:
         self.work_dir = work_dir.resolve()
         self.version = version or kafka_version()
@@ -100,8 +97,6 @@ class LocalKafka:
             name: protocol or name for name, _, protocol in (each.partition(":") for each in extra_listeners)
         }
         self._format_options = tuple(format_options)
-        self._start_timeout_s = start_timeout_s
-        self._progress = progress
         self._children: dict[int, subprocess.Popen[bytes]] = {}  # node id -> process; empty after load()
 
     @classmethod
@@ -155,24 +150,30 @@ class LocalKafka:
     def __exit__(self, *_error: object) -> None:
         self.stop()
 
-    def start(self) -> LocalKafka:
-        """Start every node and wait until each answers. After a failure or Ctrl-C, stops the nodes that it has started."""
+    def start(self, timeout_s: float = START_TIMEOUT_S, progress: Progress = be_quiet) -> LocalKafka:
+        """Start every node and wait until each answers. After a failure or Ctrl-C, stops the nodes that it has started.
+
+        Args:
+            timeout_s: limit of each step: another start in the directory (twice as long), formatting, answering. Fetching the
+                jars is not counted.
+            progress: is told, in words, what happens.
+        """
         find_java()
         make_dir(self.work_dir)
         require_free_space(self.work_dir)
-        with file_lock(self.work_dir / "lock", self._start_timeout_s * 2, "another start is under way"):
+        with file_lock(self.work_dir / "lock", timeout_s * 2, "another start is under way"):
             earlier = LocalKafka.load(self.work_dir)
             if earlier is not None and earlier.running():
                 where = f"{self.work_dir} at {earlier.bootstrap_servers}"
                 raise ToolError(f"A broker already runs in {where}: stop it, or choose another directory.")
             self._assign_ports()
-            self.jars = fetch_kafka(self.version, self._progress)
-            self._progress(f"starting Apache Kafka {self.version} in {self.work_dir}")
+            self.jars = fetch_kafka(self.version, progress)
+            progress(f"starting Apache Kafka {self.version} in {self.work_dir}")
             try:
-                self._format()
+                self._format(timeout_s)
                 for node in self.nodes.values():
                     self._launch(node)
-                self._await_answers(list(self.nodes.values()))
+                self._await_answers(list(self.nodes.values()), timeout_s)
             except BaseException:
                 self.stop(STOP_TIMEOUT_S / 4)
                 raise
@@ -198,7 +199,7 @@ class LocalKafka:
         self._end([node_id], signal.SIGTERM)
         self._save()
 
-    def restart(self, node_id: int) -> None:
+    def restart(self, node_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start one node again with its ports and data, and wait until it answers.
 
         After kill(), that takes until its old session has expired (broker.session.timeout.ms).
@@ -207,7 +208,7 @@ class LocalKafka:
         if self._is_alive(node):
             raise ToolError(f"Node {node_id} in {self.work_dir} is up: kill or terminate it before restarting it.")
         self._launch(node)
-        self._await_answers([node])
+        self._await_answers([node], timeout_s)
 
     def delete(self) -> None:
         """Delete a stopped cluster's files, and its directory if nothing else is in it."""
@@ -243,7 +244,7 @@ class LocalKafka:
     def _config_file(self, node: LocalNode) -> Path:
         return self.work_dir / f"node-{node.node_id}.properties"
 
-    def _format(self) -> None:
+    def _format(self, timeout_s: float) -> None:
         """Write the nodes' properties, and format the directories of nodes without data, all at the same time."""
         cluster_id = self._cluster_id()
         tools: list[tuple[LocalNode, subprocess.Popen[str]]] = []
@@ -255,9 +256,9 @@ class LocalKafka:
                     stack.callback(tools[-1][1].kill)
             for node, tool in tools:
                 try:
-                    output, _ = tool.communicate(timeout=self._start_timeout_s)
+                    output, _ = tool.communicate(timeout=timeout_s)
                 except subprocess.TimeoutExpired:
-                    took = f"more than {self._start_timeout_s:.0f} s"
+                    took = f"more than {timeout_s:.0f} s"
                     raise ToolError(f"Formatting {self._data_dir(node)} took {took}: try again, or raise --timeout.") from None
                 if tool.returncode != 0:
                     raise ToolError(f"Kafka could not format {self._data_dir(node)}: {_last_lines(output)}.")
@@ -296,8 +297,8 @@ class LocalKafka:
         node.pid, node.started = child.pid, process_start(child.pid)
         self._save()
 
-    def _await_answers(self, nodes: list[LocalNode]) -> None:
-        deadline = time.monotonic() + self._start_timeout_s
+    def _await_answers(self, nodes: list[LocalNode], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         waiting = list(nodes)
         while waiting:
             for node in waiting:
@@ -305,7 +306,7 @@ class LocalKafka:
                     raise ToolError(f"Broker {node.node_id} ended during its start; {self._log_tail(node)}")
             if time.monotonic() > deadline:
                 late = waiting[0]
-                within = f"at {HOST}:{late.port} within {self._start_timeout_s:.0f} s"
+                within = f"at {HOST}:{late.port} within {timeout_s:.0f} s"
                 raise ToolError(f"Broker {late.node_id} did not answer {within}; {self._log_tail(late)}")
             waiting = [node for node in waiting if not answers((HOST, node.port), timeout_s=5)]
             time.sleep(POLL_S)
@@ -421,9 +422,7 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
             version=arguments.kafka_version,
             heap=arguments.heap or DEFAULT_HEAP,
             properties=dict(arguments.set),
-            start_timeout_s=arguments.timeout,
-            progress=lambda line: print(line, file=sys.stderr, flush=True),
-        ).start()
+        ).start(arguments.timeout, progress=lambda line: print(line, file=sys.stderr, flush=True))
         print(f"Apache Kafka {cluster.version} runs at {cluster.bootstrap_servers}")
     for topic in arguments.topic:
         if cluster.create_topic(topic.name, topic.partitions, topic.config):

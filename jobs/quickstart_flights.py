@@ -148,7 +148,7 @@ def _own_broker(work_dir: Path, port: int, *, keep: bool) -> Iterator[LocalKafka
             if cluster is not None:
                 cluster.delete()
             started = time.monotonic()
-            cluster = LocalKafka(work_dir, port=port, progress=spark_job.say).start()
+            cluster = LocalKafka(work_dir, port=port).start(progress=spark_job.say)
             took = f"{time.monotonic() - started:.1f} s"
             say("broker", f"Apache Kafka {cluster.version} at {cluster.bootstrap_servers}, started in {took}")
         yield cluster

@@ -96,7 +96,7 @@ def test_a_broker_that_dies_at_start_is_quoted(tmp_path: Path) -> None:
 
 def test_a_broker_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"did not answer at 127.0.0.1:\d+ within|took more than"):
-        LocalKafka(tmp_path, start_timeout_s=0.01).start()
+        LocalKafka(tmp_path).start(timeout_s=0.01)
     cluster = LocalKafka.load(tmp_path)
     assert cluster is None or cluster.running() == []
 
