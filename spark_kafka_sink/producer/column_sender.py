@@ -54,11 +54,10 @@ class ColumnSender:
     plugins: ProducerPlugins
     metrics: ProducerMetrics  # counts the rows of calls that are refused
     encode_topic: Callable[[str], None]  # queues what is gathered of a topic, before rows of a call follow
-    avro: AvroSerializers | None = None  # encodes keys, values or both first
 
     def encodes(self, part: str) -> bool:
         """Whether a key or value may have any type, since it is encoded here."""
-        return self.avro is not None and self.avro.encodes(part)
+        return self.plugins.avro is not None and self.plugins.avro.encodes(part)
 
     # THE ROWS OF ONE CALL: the caller's thread
 
@@ -72,8 +71,8 @@ class ColumnSender:
         """Queue rows of a Delivery, which may have rows already. What begins the hand-over is the first append."""
         check_topic_type(given.topic)
         count = row_count(given)
-        if self.avro is not None:
-            given = self.avro.encode_columns(given)
+        if self.plugins.avro is not None:
+            given = self.plugins.avro.encode_columns(given)
         columns = record_rows(given, count, self.clock.wall_ms())
         topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.rows))
         try:
@@ -142,8 +141,8 @@ class ColumnSender:
     def _rows_of(self, bundle: RecordBundle) -> TopicRows:
         """The records as columns; what interceptors made of them, where there are any."""
         errors: dict[int, KafkaError] = {}
-        given = bundle.as_columns() if self.avro is None else bundle.as_columns(partial(_encoded, errors, self.avro))
-        interceptors = self.plugins.interceptors_of_gathered
+        avro, interceptors = self.plugins.avro, self.plugins.interceptors_of_gathered
+        given = bundle.as_columns() if avro is None else bundle.as_columns(partial(_encoded, errors, avro))
         if interceptors is not None:
             given = interceptors.on_send_gathered(given)
         columns = record_rows(given, len(bundle), self.clock.wall_ms())

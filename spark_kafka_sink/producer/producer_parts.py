@@ -63,10 +63,10 @@ class ProducerParts:
         hand_overs = HandOvers(clock, self._interrupted)
         metadata_wait = self.metadata_wait = MetadataWait(metadata, client.wakeup, metrics, clock, config.max_block_ms)
         metrics.watch(accumulator.pool, metadata, client.in_flight_request_count)
-        plugins = self.plugins = ProducerPlugins(config)  # users' code runs last, when nothing else can fail
+        plugins = self.plugins = ProducerPlugins(config, avro)  # users' code runs last, when nothing else can fail
         if_this_fails.callback(plugins.close)
         columns = self.columns = ColumnSender(
-            size_limits, clock, metadata_wait, accumulator, hand_overs, plugins, metrics, self._encode_topic, avro
+            size_limits, clock, metadata_wait, accumulator, hand_overs, plugins, metrics, self._encode_topic
         )
         self.tables = TableSender(columns, plugins.interceptors, hand_overs, clock, sequencer.row_failed)
         gatherer = self.gatherer = RecordGatherer(

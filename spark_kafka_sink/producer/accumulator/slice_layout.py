@@ -7,7 +7,7 @@ and never waits for memory: it stops, and `allocation_wanted` is what it lacks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -36,7 +36,7 @@ class Reservation:
     hi: int
     size_bytes: int
     charge: int  # that was added to the batch's memory for these rows
-    is_open: bool = True  # counted in batch.reservations; the queue's lock guards both
+    is_open: bool = field(default=True, init=False)  # counted in batch.reservations; the queue's lock guards both
 
 
 class MemoryWanted(NamedTuple):

@@ -1,17 +1,23 @@
-"""A user's own partitioner and interceptors, as one producer uses them."""
+"""What is plugged into one producer: a user's own partitioner and interceptors, and Avro serializers."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+
 
 class ProducerPlugins:
     """Each is None where the configuration names none. Raises ConfigError when one cannot be made; none is left open then."""
 
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(self, config: ProducerConfig, avro: AvroSerializers | None = None) -> None:
+        self.avro = avro  # encodes keys, values or both first
         self.interceptors: Interceptors | None = None
         self.partitioner = None if config.partitioner_class in (None, *KAFKAS_PARTITIONERS) else UserPartitioner(config)
         try:

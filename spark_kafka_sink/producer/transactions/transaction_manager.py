@@ -217,9 +217,9 @@ class TransactionManager(IdempotentSequencer):
     def _ask_for_identity(
         self, call: TransactionalCall | None, identity: ProducerIdentity = NO_PRODUCER, priority: int = 1
     ) -> None:
-        request = InitProducerIdHandler(
-            self.transactional_id, self._timeout_ms, identity, received=self.identity_received, call=call, priority=priority
-        )
+        received = self.identity_received
+        request = InitProducerIdHandler(self.transactional_id, self._timeout_ms, identity, received=received, call=call)
+        request.priority = priority
         self.requests.enqueue(request)
 
     def _begin(self, call: TransactionalCall) -> None:

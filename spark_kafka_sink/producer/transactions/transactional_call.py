@@ -40,10 +40,10 @@ class TransactionalCall:
     group: ConsumerGroupMetadata = NO_GROUP  # of the same
     is_behind_rows: bool = False  # of the same: nobody waits for it, and rows that were handed over before it go first
     transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
-    is_taken: bool = False  # by the Sender: posted once more, it is not taken again
-    is_reported: bool = False  # its caller has received the outcome
-    is_done: bool = False
-    error: KafkaError | None = None
+    is_taken: bool = field(default=False, init=False)  # by the Sender: posted once more, it is not taken again
+    is_reported: bool = field(default=False, init=False)  # its caller has received the outcome
+    is_done: bool = field(default=False, init=False)
+    error: KafkaError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards is_done and error

@@ -113,15 +113,15 @@ class TxnRequestHandler(ABC):
     completes_call: ClassVar[bool] = True  # whether nothing follows this request
 
     call: TransactionalCall | None = None  # who waits for this request; gets its outcome
-    priority: int = 2  # a smaller one goes first (Kafka's TxnRequestHandler.priority)
     begins_transaction: bool = False  # the coordinator learns of the transaction by this request
-    is_behind_rows: bool = False  # sent behind all batches that wait now: on their connection, or when they are settled
     max_version: int | None = None  # the newest version to use; None: the newest that the node knows
-    number: int = -1  # its place among those of its priority, which the queue gives it once
-    attempts: int = 0
-    not_before_ms: int = 0
-    node_id: int = -1  # that is asked
-    version: int = -1  # of its answer
+    priority: int = field(default=2, init=False)  # a smaller one goes first (Kafka's TxnRequestHandler.priority)
+    is_behind_rows: bool = field(default=False, init=False)  # sent behind all batches that wait now (TxnRequestQueue.step)
+    number: int = field(default=-1, init=False)  # its place among those of its priority, which the queue gives it once
+    attempts: int = field(default=0, init=False)
+    not_before_ms: int = field(default=0, init=False)
+    node_id: int = field(default=-1, init=False)  # that is asked
+    version: int = field(default=-1, init=False)  # of its answer
 
     @property
     @abstractmethod
@@ -173,7 +173,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
     key: CoordinatorKey
     directory: CoordinatorDirectory
-    priority: int = 0
+    priority: int = field(default=0, init=False)
 
     @property
     def coordinator(self) -> None:
@@ -218,7 +218,7 @@ class InitProducerIdHandler(TxnRequestHandler):
     timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS
     identity: ProducerIdentity = NO_PRODUCER
     received: Callable[[ProducerIdentity], None] = field(kw_only=True)
-    priority: int = field(default=1, kw_only=True)
+    priority: int = field(default=1, init=False)
 
     @property
     def coordinator(self) -> CoordinatorKey | None:
@@ -391,7 +391,7 @@ class EndTxnHandler(_OfTransaction):
 
     commits: bool
     ended: Callable[[ProducerIdentity | None], None]  # with the next epoch, where the broker raised it (version 2)
-    priority: int = 3
+    priority: int = field(default=3, init=False)
 
     def message(self) -> EndTxnRequest:
         return EndTxnRequest(**self._common_fields, committed=self.commits)

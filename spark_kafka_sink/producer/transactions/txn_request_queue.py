@@ -153,7 +153,9 @@ class TxnRequestQueue:
     def _look_for(self, key: CoordinatorKey, not_before_ms: int) -> None:
         """Queue a FindCoordinator. It has a higher priority than all others, so it is sent first."""
         self.coordinators.lost(key)
-        self.enqueue(FindCoordinatorHandler(key=key, directory=self.coordinators, not_before_ms=not_before_ms))
+        request = FindCoordinatorHandler(key=key, directory=self.coordinators)
+        request.not_before_ms = not_before_ms
+        self.enqueue(request)
 
     def _send(self, request: TxnRequestHandler, node: int, now_ms: int) -> None:
         logger.debug("> node %d: %r, attempt %d", node, request, request.attempts + 1)
