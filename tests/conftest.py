@@ -168,12 +168,3 @@ def _end_jvm() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()  # the end of its input ends the JVM
     gateway.proc.wait(timeout=30)
-
-
-@pytest.fixture
-def verbose_tracebacks(spark: SparkSession) -> Iterator[None]:
-    """Spark prints the locals of each frame."""
-    key = "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled"
-    spark.conf.set(key, "true")
-    yield
-    spark.conf.unset(key)

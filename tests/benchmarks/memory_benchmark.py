@@ -92,10 +92,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
     parser.add_argument("--cases", default="", help="those whose names begin so (default: all)")
     arguments = parser.parse_args(argv)
+    cases = [case for case in CASES if case.name.startswith(arguments.cases)]
+    if not cases:
+        parser.error(f"no case begins with {arguments.cases!r}: {', '.join(case.name for case in CASES)}")
     with TemporaryDirectory(prefix="memory-benchmark-") as directory, LocalKafka(Path(directory)) as broker:
         broker.create_topic("dead", 1, {"max.message.bytes": "100000000"})
         spark = session()
-        for number, case in enumerate(case for case in CASES if case.name.startswith(arguments.cases)):
+        for number, case in enumerate(cases):
             topic = f"memory-{number}"
             broker.create_topic(topic, 6, None)
             measured = measure(spark, broker.bootstrap_servers, replace(case, rows=int(case.rows * arguments.scale)), topic)

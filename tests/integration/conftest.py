@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ from tests.integration.exactly_once_writes import Seen
 from tests.integration.reading import ReadTopic
 from tests.integration.writing import FileStream
 from tests.schemas.fake_registry import FakeRegistry
+
+SessionSettings = Callable[[Mapping[str, str]], None]
 
 _planner_memory_mib = itertools.count(16 * 1024)
 
@@ -34,13 +36,12 @@ def world(cluster: LocalKafka) -> Iterator[World]:
 
 
 @pytest.fixture
-def session_settings(spark: SparkSession) -> Iterator[Callable[..., None]]:
-    """session_settings(key=value) for one test; double underscores for dots."""
+def session_settings(spark: SparkSession) -> Iterator[SessionSettings]:
+    """session_settings({key: value}) for one test."""
     before: dict[str, str | None] = {}
 
-    def change(**settings: str) -> None:
-        for name, value in settings.items():
-            key = name.replace("__", ".")
+    def change(settings: Mapping[str, str]) -> None:
+        for key, value in settings.items():
             before.setdefault(key, spark.conf.get(key, None))
             spark.conf.set(key, value)
 
@@ -53,16 +54,19 @@ def session_settings(spark: SparkSession) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def one_planner(spark: SparkSession) -> Iterator[None]:
+def verbose_tracebacks(session_settings: SessionSettings) -> None:
+    """Spark prints the locals of each frame."""
+    session_settings({"spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled": "true"})
+
+
+@pytest.fixture
+def one_planner(session_settings: SessionSettings) -> None:
     """All writes of the test are planned in one new process, which keeps what it was told by brokers and registries.
 
     Spark takes turns among the planners that earlier tests have left, if some of these planned at the same time. Planners with
     another limit of memory are a pool of their own.
     """
-    key = "spark.sql.planner.pythonExecution.memory"
-    spark.conf.set(key, f"{next(_planner_memory_mib)}m")
-    yield
-    spark.conf.unset(key)
+    session_settings({"spark.sql.planner.pythonExecution.memory": f"{next(_planner_memory_mib)}m"})
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
+from tests.integration.conftest import SessionSettings
 from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_values_with_console_consumer, read_with_spark
 from tests.integration.writing import error_of, save
 
@@ -334,15 +335,16 @@ def test_a_thread_of_the_users_finds_the_format_when_the_session_is_active_there
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_arrow_batches_are_read(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, codec: str
+    spark: SparkSession,
+    broker: LocalKafka,
+    topic: Topic,
+    read_topic: ReadTopic,
+    session_settings: SessionSettings,
+    codec: str,
 ) -> None:
     name = topic()
-    setting = "spark.sql.execution.arrow.compression.codec"
-    spark.conf.set(setting, codec)
-    try:
-        save(spark.range(2000, numPartitions=1).selectExpr("repeat(cast(id as string), 50) value"), broker, name)
-    finally:
-        spark.conf.unset(setting)
+    session_settings({"spark.sql.execution.arrow.compression.codec": codec})
+    save(spark.range(2000, numPartitions=1).selectExpr("repeat(cast(id as string), 50) value"), broker, name)
     assert values(read_topic(name)) == [str(i) * 50 for i in range(2000)]
 
 

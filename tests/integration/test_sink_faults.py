@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from tests.broker_properties import QUICK_SESSIONS
+from tests.integration.conftest import SessionSettings
 from tests.integration.exactly_once_writes import Seen, unnamed
 from tests.integration.processes import until
 from tests.integration.programs import (
@@ -100,7 +100,7 @@ def test_a_lost_executor_doubles_rows_of_its_tasks_or_with_exactly_once_none(
 
 def test_a_write_that_fails_for_good_leaves_rows_behind_which_a_repetition_doubles(
     spark: SparkSession,
-    session_settings: Callable[..., None],
+    session_settings: SessionSettings,
     broker: LocalKafka,
     topic: Topic,
     read_topic: ReadTopic,
@@ -108,7 +108,7 @@ def test_a_write_that_fails_for_good_leaves_rows_behind_which_a_repetition_doubl
 ) -> None:
     """abort() comes while another task still writes; it has nothing to undo."""
     name = topic(3)
-    session_settings(spark__sql__execution__arrow__maxRecordsPerBatch=SETTINGS["spark.sql.execution.arrow.maxRecordsPerBatch"])
+    session_settings({key: SETTINGS[key] for key in ["spark.sql.execution.arrow.maxRecordsPerBatch"]})
 
     def write(df: DataFrame) -> None:
         df.write.format(FORMAT).options(**options_of(broker, name, tmp_path, None)).mode("append").save()

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.sink.commit_summary import CommitSummary
+from tests.integration.conftest import SessionSettings
 from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
 from tests.integration.writing import FileStream, conditions, error_of, run, save
 
@@ -234,10 +235,10 @@ def test_a_timestamp_is_its_instant_whatever_the_sessions_time_zone(
     broker: LocalKafka,
     topic: Topic,
     read_topic: ReadTopic,
-    session_settings: Callable[..., None],
+    session_settings: SessionSettings,
     zone: str,
 ) -> None:
-    session_settings(spark__sql__session__timeZone=zone)
+    session_settings({"spark.sql.session.timeZone": zone})
     name, moment = topic(), int(datetime(2024, 3, 10, 7, 30, tzinfo=UTC).timestamp() * 1000)
     df = spark.range(2, numPartitions=1).selectExpr("'v' value", f"if(id = 0, timestamp_millis({moment}), null) timestamp")
     before = time.time() * 1000
@@ -258,9 +259,9 @@ def test_timestamps_at_the_ends_of_their_range_are_kept_and_before_1970_invalid(
 
 
 def test_large_types_of_arrow_are_written_as_others_are(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, session_settings: Callable[..., None]
+    spark: SparkSession, broker: LocalKafka, topic: Topic, session_settings: SessionSettings
 ) -> None:
-    session_settings(spark__sql__execution__arrow__useLargeVarTypes="true")
+    session_settings({"spark.sql.execution.arrow.useLargeVarTypes": "true"})
     name = topic(2)
     written = spark.range(100, numPartitions=1).selectExpr(
         "cast(id as string) key",
@@ -289,13 +290,13 @@ def test_a_task_keeps_to_its_rate(
 
 
 def test_a_rate_too_low_for_sparks_idle_time_out_is_refused_before_a_row_is_written(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, session_settings: Callable[..., None]
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, session_settings: SessionSettings
 ) -> None:
     """Spark killed the task's worker, with some rows written, and then the next attempt's. Smaller Arrow batches are no help, as
     Spark hands over all of so few rows at once."""
     idle = {"killOnIdleTimeout": "true", "idleTimeoutSeconds": "30"}
-    session_settings(**{f"spark__sql__execution__pyspark__udf__{name}": value for name, value in idle.items()})
-    session_settings(spark__sql__execution__arrow__maxRecordsPerBatch="10")
+    session_settings({f"spark.sql.execution.pyspark.udf.{name}": value for name, value in idle.items()})
+    session_settings({"spark.sql.execution.arrow.maxRecordsPerBatch": "10"})
     name = topic()
     df = spark.range(100, numPartitions=1).selectExpr("cast(id as string) value")
     message = error_of(lambda: save(df, broker, name, maxRecordsPerSecond="3"))
@@ -370,10 +371,10 @@ def test_each_commit_calls_the_users_function_on_the_driver(
 
 
 def test_the_line_of_a_commit_is_among_the_logs_that_spark_captures(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, session_settings: Callable[..., None]
+    spark: SparkSession, broker: LocalKafka, topic: Topic, session_settings: SessionSettings
 ) -> None:
     """It is logged in a process of Spark's, where a user's own logging has no effect: nobody ever saw it."""
-    session_settings(spark__sql__pyspark__worker__logging__enabled="true")
+    session_settings({"spark.sql.pyspark.worker.logging.enabled": "true"})
     name = topic()
     save(spark.range(7).selectExpr("cast(id as string) value"), broker, name)
     lines = [row.msg for row in spark.tvf.python_worker_logs().collect() if name in row.msg]

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
+from tests.integration.conftest import SessionSettings
 from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
 from tests.integration.processes import connections, until
 from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
@@ -196,7 +197,12 @@ def test_update_mode_is_refused_by_spark(stream: FileStream) -> None:
 
 
 def test_the_continuous_trigger_fails_instead_of_losing_rows(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+    spark: SparkSession,
+    broker: LocalKafka,
+    topic: Topic,
+    read_topic: ReadTopic,
+    session_settings: SessionSettings,
+    tmp_path: Path,
 ) -> None:
     """Spark never calls write() there, yet commits each epoch: without the check, rows vanish from a query that looks healthy.
 
@@ -204,19 +210,15 @@ def test_the_continuous_trigger_fails_instead_of_losing_rows(
     """
     name = topic()
     rows = spark.readStream.format("rate").option("rowsPerSecond", 10).load().selectExpr("cast(value as string) value")
-    backlog = "spark.sql.streaming.continuous.epochBacklogQueueSize"
-    spark.conf.set(backlog, "8")
-    try:
-        query = (
-            rows.writeStream.format(FORMAT)
-            .options(**{"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": name})
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(continuous="1 second")
-            .start()
-        )
-        message = error_of(lambda: query.awaitTermination(STREAM_LIMIT_S))
-    finally:
-        spark.conf.unset(backlog)
+    session_settings({"spark.sql.streaming.continuous.epochBacklogQueueSize": "8"})
+    query = (
+        rows.writeStream.format(FORMAT)
+        .options(**{"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": name})
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(continuous="1 second")
+        .start()
+    )
+    message = error_of(lambda: query.awaitTermination(STREAM_LIMIT_S))
     assert "exceeded its maximum" in message
     assert [path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")] == []
     assert read_topic(name) == []
