@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.errors import RecordTooLargeError
+from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.records.columns import ATTRIBUTES_SIZE, NO_HEADERS, NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.crc32c import ByteBuffer, crc32c
 from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, Piece, interleave
@@ -32,8 +33,6 @@ from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 BATCH_HEADER_SIZE = 61
 MAX_RECORD_OVERHEAD = 21  # length 5, attributes 1, timestamp delta 10, offset delta 5
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
 _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
@@ -141,8 +140,7 @@ def encode_batch_header(
     base_timestamp: int,
     max_timestamp: int,
     codec_id: int = 0,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
+    identity: ProducerIdentity = NO_PRODUCER,
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
 ) -> bytes:
@@ -152,9 +150,7 @@ def encode_batch_header(
     checksum.
     """
     attributes = codec_id | (_TRANSACTIONAL if is_transactional else 0)
-    checked = _CHECKED.pack(
-        attributes, record_count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count
-    )
+    checked = _CHECKED.pack(attributes, record_count - 1, base_timestamp, max_timestamp, *identity, base_sequence, record_count)
     crc = crc32c(checked)
     size = 0
     for buffer in records:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from tests.records.batches import batch_of, columns_of
 from tests.records.reference import DecodedRecord
 
-PRODUCER = {"producer_id": 2**40 + 1, "producer_epoch": 32767, "base_sequence": 2**31 - 2}  # the sequence wraps
+IDENTITY = ProducerIdentity(2**40 + 1, 32767)
+BASE_SEQUENCE = 2**31 - 2  # the sequence wraps
 ZSTD_LEVELS = (-131072, -1000, -100, *range(-7, 0), *range(1, 23))
 # Codec, level, and in how many parts the records were compressed.
 SAMPLES = [
@@ -39,4 +41,6 @@ def sample_records(count: int = 300) -> list[DecodedRecord]:
 
 
 def sample_batch(records: list[DecodedRecord], codec: str, level: int | None, parts: int) -> bytes:
-    return batch_of(columns_of(records), codec, level, parts, is_transactional=True, **PRODUCER)
+    return batch_of(
+        columns_of(records), codec, level, parts, is_transactional=True, identity=IDENTITY, base_sequence=BASE_SEQUENCE
+    )

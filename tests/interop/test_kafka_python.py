@@ -10,7 +10,7 @@ import kafka.codec
 import pytest
 from kafka.record import MemoryRecords
 
-from tests.interop.samples import PRODUCER, SAMPLES, sample_batch, sample_records
+from tests.interop.samples import BASE_SEQUENCE, IDENTITY, SAMPLES, sample_batch, sample_records
 from tests.records.reference import snappy_block, unzstd
 
 RECORDS = sample_records()
@@ -35,7 +35,7 @@ def test_kafka_python_reads_every_codec_at_every_level(codec: str, level: int | 
     batch = batches[0]
     assert batch.validate_crc()
     assert batch.is_transactional
-    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == tuple(PRODUCER.values())
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (*IDENTITY, BASE_SEQUENCE)
     assert batch.max_timestamp == max(record.timestamp for record in RECORDS)
     found = [(record.offset, record.timestamp, record.key, record.value, record.headers) for record in batch]
     assert found == [(offset, *record) for offset, record in enumerate(RECORDS)]

@@ -343,7 +343,7 @@ class Stage(Accumulation):
             matcher=lambda request: isinstance(request.message, InitProducerIdRequest),
         )
         self.run()
-        assert self.idempotent_sequencer.producer == (producer_id, epoch)
+        assert self.idempotent_sequencer.identity == (producer_id, epoch)
 
     def gather(self, value: bytes, *, topic: str = TOPIC, partition: int = 0) -> RecordFuture:
         """A single record."""

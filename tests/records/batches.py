@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +51,7 @@ def batch_of(
     level: int | None = None,
     parts: int = 1,
     is_transactional: bool = False,
-    **producer_state: int,
+    **producer_state: Any,
 ) -> bytes:
     """All rows as one batch; of several `parts` if its records are to be compressed piece by piece."""
     timestamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), columns.rows)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import RecordTooLargeError
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.records import record_batch
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.compression import CODECS
@@ -185,10 +186,10 @@ def record_length_size(row: bytes) -> int:
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_header_states_what_it_was_told(codec: str) -> None:
     records = [DecodedRecord(1000 + i, b"k", b"v" * i, []) for i in range(300)]
-    producer = {"producer_id": 2**63 - 1, "producer_epoch": 32767, "base_sequence": 2**31 - 1}
-    batch = decode_batch(batch_of(columns_of(records), codec, is_transactional=True, **producer))
+    identity, sequence = ProducerIdentity(2**63 - 1, 32767), 2**31 - 1
+    batch = decode_batch(batch_of(columns_of(records), codec, is_transactional=True, identity=identity, base_sequence=sequence))
     assert batch.records == records
-    assert batch[1:] == (CODECS[codec].id, True, 1000, 1299, 2**63 - 1, 32767, 2**31 - 1)
+    assert batch[1:] == (CODECS[codec].id, True, 1000, 1299, *identity, sequence)
 
 
 @settings(max_examples=20)

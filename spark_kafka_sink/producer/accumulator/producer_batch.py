@@ -27,13 +27,12 @@ from spark_kafka_sink.producer.accumulator.batch_records import (
 )
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import OwnedRows
+from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.compression import CODECS, decompress
 from spark_kafka_sink.records.rebase import RebasedRecords, read_records
 from spark_kafka_sink.records.record_batch import (
     BATCH_HEADER_SIZE,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     NO_SEQUENCE,
     encode_batch_header,
 )
@@ -92,8 +91,7 @@ class ProducerBatch:
 
     # IDENTITY. Sender only.
     header: bytes = field(default=b"", init=False)  # made from the fields below when it is needed
-    producer_id: int = field(default=NO_PRODUCER_ID, init=False)
-    producer_epoch: int = field(default=NO_PRODUCER_EPOCH, init=False)
+    identity: ProducerIdentity = field(default=NO_PRODUCER, init=False)  # of its producer
     base_sequence: int = field(default=NO_SEQUENCE, init=False)
     sequence_has_been_reset: bool = field(default=False, init=False)
 
@@ -116,9 +114,10 @@ class ProducerBatch:
         self.last_attempt_ms = self.created_ms
 
     def __repr__(self) -> str:
+        producer_id, epoch = self.identity
         return (
             f"ProducerBatch({self.topic_partition}, records={self.record_count}, bytes={self.record_bytes},"
-            f" producer={self.producer_id}/{self.producer_epoch}, sequence={self.base_sequence}, attempts={self.attempts})"
+            f" producer={producer_id}/{epoch}, sequence={self.base_sequence}, attempts={self.attempts})"
         )
 
     # FILLING: callers
@@ -247,7 +246,7 @@ class ProducerBatch:
                 rows = owned.rows[lo - owned.first_delta : hi - owned.first_delta]
                 smaller.owned_rows.append(OwnedRows(owned.owner, owned.topic_partition, lo - start, rows, own, int(own.sum())))
         if self.has_sequence:
-            smaller.set_producer_state(self.producer_id, self.producer_epoch, increment_sequence(self.base_sequence, start))
+            smaller.set_producer_state(self.identity, increment_sequence(self.base_sequence, start))
             smaller.sequence_has_been_reset = self.sequence_has_been_reset
         return smaller
 
@@ -270,16 +269,15 @@ class ProducerBatch:
     def last_sequence(self) -> int:
         return increment_sequence(self.base_sequence, self.record_count - 1)
 
-    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    def set_producer_state(self, identity: ProducerIdentity, base_sequence: int) -> None:
         """Set identity and sequence: at the first drain, and after that only when a new epoch begins."""
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
+        self.identity = identity
         self.base_sequence = base_sequence
         self.header = b""
 
-    def reset_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    def reset_producer_state(self, identity: ProducerIdentity, base_sequence: int) -> None:
         """Renumber a batch that is certainly not in the log: under a new epoch the broker could not recognize a duplicate."""
-        self.set_producer_state(producer_id, producer_epoch, base_sequence)
+        self.set_producer_state(identity, base_sequence)
         self.sequence_has_been_reset = True
         self.in_doubt = False
 
@@ -302,8 +300,7 @@ class ProducerBatch:
                 record_count=self.record_count,
                 base_timestamp=self.base_timestamp,
                 max_timestamp=self.max_timestamp,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
+                identity=self.identity,
                 base_sequence=self.base_sequence,
                 is_transactional=self.is_transactional,
             )

@@ -94,7 +94,7 @@ class PartitionSequences:
     """
 
     def __init__(self) -> None:
-        self.producer = NO_PRODUCER  # the id and epoch of the sequences below
+        self.identity = NO_PRODUCER  # under which the sequences below were assigned
         self.next_sequence = 0
         self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
         self.in_flight: list[ProducerBatch] = []  # batches that have a sequence and are not done, in sequence order
@@ -125,13 +125,13 @@ class PartitionSequences:
         """Whether `sequence` directly follows the last acknowledged one. Before the first, that is 0."""
         return sequence == increment_sequence(self.last_acked_sequence, 1)
 
-    def start_at_beginning(self, producer: ProducerIdentity) -> None:
+    def start_at_beginning(self, identity: ProducerIdentity) -> None:
         """Renumber everything in flight from 0 under a new epoch, in the same order."""
-        self.producer = producer
+        self.identity = identity
         self.next_sequence = 0
         self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
         for batch in self.in_flight:
-            batch.reset_producer_state(*producer, self.take_sequence(batch.record_count))
+            batch.reset_producer_state(identity, self.take_sequence(batch.record_count))
 
 
 class Sequencer(DrainSequencer):
@@ -242,7 +242,7 @@ class IdempotentSequencer(Sequencer):
 
     def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
         self.state = TxnState.UNINITIALIZED
-        self.producer = NO_PRODUCER
+        self.identity = NO_PRODUCER
         self.sequences: dict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)
         self.requests = TxnRequestQueue(self, config, client, clock, random)
         self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
@@ -256,7 +256,7 @@ class IdempotentSequencer(Sequencer):
             if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
                 self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
             raise RuntimeError(text)
-        logger.debug("= producer id %s: %s -> %s", self.producer.producer_id, self.state.value, target.value)
+        logger.debug("= producer id %s: %s -> %s", self.identity.producer_id, self.state.value, target.value)
         self.state = target
 
     def become_fatal(self, error: KafkaError) -> None:
@@ -276,7 +276,7 @@ class IdempotentSequencer(Sequencer):
 
     @property
     def has_producer_id(self) -> bool:
-        return self.producer.is_valid
+        return self.identity.is_valid
 
     def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         if self.state is TxnState.UNINITIALIZED and not (self._was_denied and all_settled):
@@ -287,7 +287,7 @@ class IdempotentSequencer(Sequencer):
     def identity_received(self, identity: ProducerIdentity) -> None:
         self._was_denied = False
         self.transition_to(TxnState.READY)
-        self.producer = identity
+        self.identity = identity
         logger.info("= producer id is %d, epoch %d", *identity)
         self._maybe_bump_epoch()
 
@@ -327,29 +327,29 @@ class IdempotentSequencer(Sequencer):
         ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
         if not ready or self.state is not TxnState.READY:
             return
-        if any(self.sequences[each].producer == self.producer for each in ready):
+        if any(self.sequences[each].identity == self.identity for each in ready):
             self._begin_epoch()
-        if self.producer.is_valid:
+        if self.identity.is_valid:
             for each in ready:
                 self._start_at_beginning(each)
 
     def _begin_epoch(self) -> None:
-        if self.producer.producer_epoch == MAX_EPOCH:
-            self.producer = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
+        if self.identity.producer_epoch == MAX_EPOCH:
+            self.identity = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
             self.transition_to(TxnState.UNINITIALIZED)
         else:
-            self.producer = ProducerIdentity(self.producer.producer_id, self.producer.producer_epoch + 1)
-            logger.debug("= producer id %d: epoch is now %d", *self.producer)
+            self.identity = ProducerIdentity(self.identity.producer_id, self.identity.producer_epoch + 1)
+            logger.debug("= producer id %d: epoch is now %d", *self.identity)
 
     def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
-        self.sequences[topic_partition].start_at_beginning(self.producer)
+        self.sequences[topic_partition].start_at_beginning(self.identity)
         self._to_rewrite.discard(topic_partition)
         self.unresolved.discard(topic_partition)
 
     # DRAIN
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:
-        if not self.producer.is_valid:
+        if not self.identity.is_valid:
             return True
         if first.topic_partition in self._to_rewrite:
             return True  # it will be renumbered, or must follow batches that will be
@@ -357,7 +357,7 @@ class IdempotentSequencer(Sequencer):
         if first.has_sequence:
             # A batch that has its sequence is being retried. Only the lowest one in flight may go; a broker rejects the others.
             return bool(entry.in_flight) and entry.in_flight[0] is not first
-        if entry.in_flight and entry.producer != self.producer:
+        if entry.in_flight and entry.identity != self.identity:
             return True  # a new epoch's batch 0 must not overtake batches of the old epoch
         if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self._is_known(first.topic_partition):
             # A broker that does not know the producer accepts any first sequence. If it rejected batch 0 and accepted batch 1,
@@ -374,16 +374,16 @@ class IdempotentSequencer(Sequencer):
         if batch.has_sequence:
             return
         entry = self.sequences[batch.topic_partition]
-        if entry.producer != self.producer and not entry.in_flight:
-            entry.start_at_beginning(self.producer)
-        batch.set_producer_state(*self.producer, entry.take_sequence(batch.record_count))
+        if entry.identity != self.identity and not entry.in_flight:
+            entry.start_at_beginning(self.identity)
+        batch.set_producer_state(self.identity, entry.take_sequence(batch.record_count))
         entry.add_in_flight(batch)
 
     # OUTCOMES
 
     def batch_completed(self, batch: ProducerBatch) -> None:
         entry = self.sequences[batch.topic_partition]
-        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else it is a late answer from an earlier epoch
+        if entry.identity == batch.identity:  # else it is a late answer from an earlier epoch
             entry.acknowledge(batch.last_sequence)
         entry.remove_in_flight(batch)
 

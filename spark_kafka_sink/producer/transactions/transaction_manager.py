@@ -171,7 +171,7 @@ class TransactionManager(IdempotentSequencer):
     @property
     def prepared(self) -> PreparedTransaction:
         """Who has to end the transaction, in state PREPARED."""
-        return PreparedTransaction(self.transactional_id, *self.producer, 2 if self._version.is_v2 else 1)
+        return PreparedTransaction(self.transactional_id, *self.identity, 2 if self._version.is_v2 else 1)
 
     # CALLS ARE CARRIED OUT: Sender thread
 
@@ -229,7 +229,7 @@ class TransactionManager(IdempotentSequencer):
     @property
     def _common_fields(self) -> dict[str, Any]:
         """The fields that all requests about the open transaction have."""
-        return {"transactional_id": self.transactional_id, "identity": self.producer, "transaction": self._open}
+        return {"transactional_id": self.transactional_id, "identity": self.identity, "transaction": self._open}
 
     def _send_offsets(self, call: TransactionalCall) -> None:
         """All offsets go behind AddPartitionsToTxn, which rows wait for, and in the order of the calls: the last ones count."""
@@ -315,9 +315,9 @@ class TransactionManager(IdempotentSequencer):
         logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
 
     def _adopt(self, identity: ProducerIdentity) -> None:
-        if identity.producer_id != self.producer.producer_id:
+        if identity.producer_id != self.identity.producer_id:
             self._known_by.clear()
-        self.producer = identity
+        self.identity = identity
         self.sequences.clear()
         self.unresolved.clear()
         self._must_raise_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
@@ -337,7 +337,7 @@ class TransactionManager(IdempotentSequencer):
     def _raise_epoch(self, call: TransactionalCall | None) -> None:
         """begin_transaction() waits for the epoch; and `call`, if there is one. Everything else goes first."""
         self.transition_to(TxnState.RAISING_EPOCH)
-        self._ask_for_identity(call, self.producer, priority=4)
+        self._ask_for_identity(call, self.identity, priority=4)
 
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
         self.become_fatal(error)
@@ -412,7 +412,7 @@ class TransactionManager(IdempotentSequencer):
         super().become_fatal(error if isinstance(error, FatalProducerError) else fatal(error))
 
     def _fenced(self, where: str) -> ProducerFencedError:
-        return fenced(where, self.transactional_id, self.producer, self._timeout_ms)
+        return fenced(where, self.transactional_id, self.identity, self._timeout_ms)
 
     def become_abortable(self, error: KafkaError) -> None:
         """The transaction can only be aborted. The first error is the one that callers get: others follow from it."""
@@ -465,7 +465,7 @@ class TransactionManager(IdempotentSequencer):
         raise RuntimeError(f"{topic_partition}: the epoch cannot be bumped within a transaction")
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:
-        if not self.producer.is_valid or not self.has_open_transaction:
+        if not self.identity.is_valid or not self.has_open_transaction:
             return True
         if not self._version.is_v2 and first.topic_partition not in self._open:
             if self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING):

@@ -11,6 +11,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator import partition_queue
 from spark_kafka_sink.producer.accumulator.partition_queue import OldestBatch, PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from tests.producer.harness import tp
 
 TIMEOUT_MS = 100
@@ -22,7 +23,7 @@ def batch_of(sequence: int | None = None, *, created_ms: int = 0, written_by: in
     batch = ProducerBatch(tp(), created_ms, 10_000, base_timestamp=0, flush_id=1, block_size=256)
     if sequence is not None:
         batch.closed = True
-        batch.set_producer_state(1, 0, sequence)
+        batch.set_producer_state(ProducerIdentity(1, 0), sequence)
     batch.reservations = written_by
     return batch
 
@@ -141,7 +142,7 @@ def test_a_queues_tail_is_open_until_it_is_closed_or_has_a_sequence() -> None:
             queue.append_locked(batch)
         assert queue.open_batch() is batch
     assert queue.has_batches()
-    batch.set_producer_state(1, 0, 0)
+    batch.set_producer_state(ProducerIdentity(1, 0), 0)
     assert queue.open_batch() is None
     with queue.lock:
         queue.append_locked(last := batch_of())

@@ -14,6 +14,7 @@ from spark_kafka_sink.producer.accumulator.batch_records import Compression, Pac
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, OwnedRows
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, FinalState, ProducerBatch, increment_sequence
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.compression import compress_blocks
 from spark_kafka_sink.records.record_batch import NO_SEQUENCE
@@ -231,7 +232,7 @@ def test_a_batch_carries_its_identity_once_it_has_one() -> None:
     batch.finish(NO_COMPRESSION)
     assert not batch.has_sequence
     assert decode_batch(wire(batch)).base_sequence == NO_SEQUENCE
-    batch.set_producer_state(7, 3, 40)
+    batch.set_producer_state(ProducerIdentity(7, 3), 40)
     decoded = decode_batch(wire(batch))
     assert (decoded.producer_id, decoded.producer_epoch, decoded.base_sequence) == (7, 3, 40)
     assert batch.last_sequence == 42
@@ -241,7 +242,7 @@ def test_a_retry_sends_the_very_same_bytes() -> None:
     batch = batch_of()
     fill(batch, b"a")
     batch.finish(NO_COMPRESSION)
-    batch.set_producer_state(7, 3, 0)
+    batch.set_producer_state(ProducerIdentity(7, 3), 0)
     first = wire(batch)
     batch.reenqueued(2000)
     assert wire(batch) == first
@@ -251,9 +252,9 @@ def test_a_new_epoch_renews_header_and_checksum_and_nothing_else() -> None:
     batch = batch_of()
     fill(batch, *[b"%d" % row for row in range(50)])
     batch.finish(Compression("lz4", None))
-    batch.set_producer_state(7, 3, 40)
+    batch.set_producer_state(ProducerIdentity(7, 3), 40)
     old = wire(batch)
-    batch.reset_producer_state(7, 4, 0)
+    batch.reset_producer_state(ProducerIdentity(7, 4), 0)
     new = wire(batch)
     assert batch.sequence_has_been_reset
     assert new[61:] == old[61:]
@@ -264,9 +265,9 @@ def test_a_new_epoch_keeps_a_batch_in_its_transaction() -> None:
     batch = ProducerBatch(tp(), 1000, 10_000, base_timestamp=0, flush_id=1, block_size=BLOCK, is_transactional=True)
     fill(batch, b"a")
     batch.finish(NO_COMPRESSION)
-    batch.set_producer_state(7, 3, 40)
+    batch.set_producer_state(ProducerIdentity(7, 3), 40)
     assert decode_batch(wire(batch)).transactional
-    batch.reset_producer_state(7, 4, 0)
+    batch.reset_producer_state(ProducerIdentity(7, 4), 0)
     assert decode_batch(wire(batch)).transactional
 
 
@@ -274,10 +275,10 @@ def test_an_attempt_that_is_on_its_way_keeps_its_bytes_when_the_batch_is_renumbe
     batch = batch_of()
     fill(batch, b"a")
     batch.finish(NO_COMPRESSION)
-    batch.set_producer_state(7, 3, 40)
+    batch.set_producer_state(ProducerIdentity(7, 3), 40)
     on_the_wire = batch.wire_buffers()
     before = b"".join(on_the_wire)
-    batch.reset_producer_state(7, 4, 0)
+    batch.reset_producer_state(ProducerIdentity(7, 4), 0)
     batch.wire_buffers()
     assert b"".join(on_the_wire) == before
 
@@ -294,7 +295,7 @@ def test_a_batch_may_wrap_in_its_middle() -> None:
     batch = batch_of()
     fill(batch, *[b"x"] * 10)
     batch.finish(NO_COMPRESSION)
-    batch.set_producer_state(1, 0, MAX_SEQUENCE - 3)
+    batch.set_producer_state(ProducerIdentity(1, 0), MAX_SEQUENCE - 3)
     assert batch.last_sequence == 5
     assert decode_batch(wire(batch)).base_sequence == MAX_SEQUENCE - 3
 
@@ -359,10 +360,10 @@ def test_smaller_batches_carry_the_numbers_of_the_split_one_on() -> None:
     batch = batch_of()
     fill(batch, *[b"x" * 30] * 7)
     batch.finish(NO_COMPRESSION)
-    batch.set_producer_state(7, 3, MAX_SEQUENCE - 1)
+    batch.set_producer_state(ProducerIdentity(7, 3), MAX_SEQUENCE - 1)
     smaller = batch.split(90)
     assert [each.record_count for each in smaller] == [2, 2, 2, 1]
-    assert [(each.producer_id, each.producer_epoch, each.base_sequence) for each in smaller] == [
+    assert [(*each.identity, each.base_sequence) for each in smaller] == [
         (7, 3, MAX_SEQUENCE - 1),
         (7, 3, 0),
         (7, 3, 2),

@@ -17,6 +17,7 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, Po
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.accumulator.slice_layout import SliceLayout
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from tests.producer.harness import TOPIC, Accumulation, OpenAppend, cluster, payload, tp
 from tests.records.reference import decode_batch
 
@@ -742,7 +743,7 @@ class Numbers:
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
         if not batch.has_sequence:
-            batch.set_producer_state(7, 0, batch.flush_id)
+            batch.set_producer_state(ProducerIdentity(7, 0), batch.flush_id)
 
 
 def test_aborting_removes_what_was_never_drained_oldest_first() -> None:

@@ -243,7 +243,7 @@ def test_a_new_epoch_waits_for_the_answers_of_batches_in_flight() -> None:
     scene.brokers.answer(0, Fate.REJECT_FOR_GOOD)
     assert first.failed == 1
     scene.stage.run(2)
-    assert scene.stage.idempotent_sequencer.producer.producer_epoch == 0
+    assert scene.stage.idempotent_sequencer.identity.producer_epoch == 0
     assert scene.stage.in_flight == [of_second]
     scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL)
     scene.settle()

@@ -151,7 +151,7 @@ def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
     stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
-    assert stage.idempotent_sequencer.producer.producer_epoch == 0  # a gap is expected while the first one is out: no new epoch
+    assert stage.idempotent_sequencer.identity.producer_epoch == 0  # a gap is expected while the first one is out: no new epoch
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[0])
     stage.back_off()
     stage.run()
@@ -389,7 +389,7 @@ def test_batches_behind_a_forgotten_one_follow_it_into_the_new_epoch_in_order() 
         stage.run(2)
         assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"%d" % row], (PRODUCER_ID, 1, row - 2))
         stage.succeed(offset)
-    assert stage.idempotent_sequencer.producer.producer_epoch == 1
+    assert stage.idempotent_sequencer.identity.producer_epoch == 1
 
 
 # UNRESOLVED SEQUENCES
@@ -453,7 +453,7 @@ def test_when_all_batches_that_were_sent_expire_the_next_one_starts_a_new_epoch(
     stage.reject(Errors.NOT_LEADER_OR_FOLLOWER)
     stage.clock.advance(1000)
     stage.run(2)
-    assert stage.idempotent_sequencer.producer.producer_epoch == 1
+    assert stage.idempotent_sequencer.identity.producer_epoch == 1
     stage.send(b"2")
     assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
 

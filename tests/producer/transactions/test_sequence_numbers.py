@@ -14,7 +14,7 @@ from tests.producer.harness import tp
 
 def entry_at(next_sequence: int = 0) -> PartitionSequences:
     entry = PartitionSequences()
-    entry.producer = ProducerIdentity(1, 0)
+    entry.identity = ProducerIdentity(1, 0)
     entry.next_sequence = next_sequence
     return entry
 
@@ -28,14 +28,14 @@ def batch_of(record_count: int = 1) -> ProducerBatch:
 def sent(entry: PartitionSequences, record_count: int = 1) -> ProducerBatch:
     """A batch that was given its number and is in flight."""
     batch = batch_of(record_count)
-    batch.set_producer_state(*entry.producer, entry.take_sequence(record_count))
+    batch.set_producer_state(entry.identity, entry.take_sequence(record_count))
     entry.add_in_flight(batch)
     return batch
 
 
 def test_a_partition_begins_at_0_with_nothing_acknowledged() -> None:
     entry = PartitionSequences()
-    assert (entry.next_sequence, entry.last_acked_sequence, entry.in_flight, entry.producer) == (0, -1, [], NO_PRODUCER)
+    assert (entry.next_sequence, entry.last_acked_sequence, entry.in_flight, entry.identity) == (0, -1, [], NO_PRODUCER)
 
 
 def test_partitions_count_each_for_itself() -> None:
@@ -128,7 +128,7 @@ def test_a_new_epoch_numbers_everything_in_flight_from_0_in_its_order() -> None:
     batches = [sent(entry, count) for count in (2, 3, 4)]
     entry.acknowledge(MAX_SEQUENCE - 3)
     entry.start_at_beginning(ProducerIdentity(1, 1))
-    assert [(batch.producer_epoch, batch.base_sequence) for batch in batches] == [(1, 0), (1, 2), (1, 5)]
+    assert [(batch.identity.producer_epoch, batch.base_sequence) for batch in batches] == [(1, 0), (1, 2), (1, 5)]
     assert all(batch.sequence_has_been_reset for batch in batches)
     assert (entry.next_sequence, entry.last_acked_sequence) == (9, -1)
     assert entry.is_next(0)
@@ -148,7 +148,7 @@ def test_smaller_batches_come_before_what_was_sent_after_the_split_one() -> None
     entry.remove_in_flight(large)
     smaller = [batch_of(), batch_of()]
     for number, each in enumerate(smaller):
-        each.set_producer_state(*entry.producer, large.base_sequence + number)
+        each.set_producer_state(entry.identity, large.base_sequence + number)
         entry.add_in_flight(each)
     assert entry.in_flight == [before, *smaller, after]
 
@@ -157,5 +157,5 @@ def test_a_new_epoch_renumbers_what_is_in_flight_in_its_order() -> None:
     entry = entry_at(7)
     batches = [sent(entry, 3), sent(entry, 2)]
     entry.start_at_beginning(ProducerIdentity(5, 6))
-    assert entry.producer == (5, 6)
-    assert [(each.producer_id, each.producer_epoch, each.base_sequence) for each in batches] == [(5, 6, 0), (5, 6, 3)]
+    assert entry.identity == (5, 6)
+    assert [(*each.identity, each.base_sequence) for each in batches] == [(5, 6, 0), (5, 6, 3)]

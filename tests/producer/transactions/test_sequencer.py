@@ -55,7 +55,7 @@ def settled(txn: IdempotentSequencer, where: TopicPartition | None = None, recor
 
 
 def identity(batch: ProducerBatch) -> tuple[int, int, int]:
-    return batch.producer_id, batch.producer_epoch, batch.base_sequence
+    return *batch.identity, batch.base_sequence
 
 
 # STATES
@@ -101,7 +101,7 @@ def test_it_has_an_id_when_one_was_received() -> None:
     assert not txn.has_producer_id
     txn.identity_received(ProducerIdentity(7, 2))
     assert txn.has_producer_id
-    assert txn.producer == (7, 2)
+    assert txn.identity == (7, 2)
 
 
 def test_producer_id_0_is_an_id() -> None:
@@ -198,9 +198,9 @@ def test_a_batch_that_was_given_up_starts_an_epoch_for_those_not_in_the_log() ->
     settled(txn)
     failed, behind = drained(txn), drained(txn, records=2)
     txn.batch_failed(failed, LOST)
-    assert txn.producer.producer_epoch == 0  # at the Sender's next round, not in the middle of an answer
+    assert txn.identity.producer_epoch == 0  # at the Sender's next round, not in the middle of an answer
     next_round(txn)
-    assert txn.producer == (7, 1)
+    assert txn.identity == (7, 1)
     assert identity(behind) == (7, 1, 0)
     assert behind.sequence_has_been_reset
     assert txn.sequences[tp()].next_sequence == 2
@@ -214,7 +214,7 @@ def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
     setattr(behind, fact, True)
     txn.batch_failed(failed, LOST)
     next_round(txn)
-    assert txn.producer == (7, 0)
+    assert txn.identity == (7, 0)
     assert (behind.base_sequence, last.base_sequence) == (2, 3)
     assert not txn.must_stop_draining(behind)  # it goes again under its own number
     assert txn.must_stop_draining(last)
@@ -227,7 +227,7 @@ def test_a_batch_that_never_had_a_number_changes_nothing() -> None:
     txn = sequencer()
     txn.batch_failed(batch_of(), LOST)
     next_round(txn)
-    assert txn.producer == (7, 0)
+    assert txn.identity == (7, 0)
 
 
 def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
@@ -236,7 +236,7 @@ def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
     txn.become_fatal(KafkaError("fatal"))
     txn.batch_failed(batch, LOST)
     next_round(txn)
-    assert txn.producer == (7, 0)
+    assert txn.identity == (7, 0)
     assert txn.sequences[tp()].in_flight == []
 
 
@@ -246,7 +246,7 @@ def test_several_failures_before_the_next_round_are_one_bump() -> None:
         txn.batch_failed(drained(txn, tp(partition)), LOST)
     next_round(txn)
     next_round(txn)
-    assert txn.producer == (7, 1)
+    assert txn.identity == (7, 1)
 
 
 def test_a_new_epoch_waits_until_no_request_with_a_batch_of_its_partition_is_out() -> None:
@@ -275,7 +275,7 @@ def test_a_partition_that_waited_joins_an_epoch_that_began_meanwhile() -> None:
     assert (identity(waits), identity(other)) == ((7, 0, 0), (7, 1, 0))
     waits.in_flight = False
     next_round(txn)
-    assert txn.producer == (7, 1)
+    assert txn.identity == (7, 1)
     assert identity(waits) == (7, 1, 0)
 
 
@@ -345,7 +345,7 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
     txn.batch_completed(second)
     next_round(txn)
     assert tp() not in txn.unresolved
-    assert txn.producer == (7, 0)
+    assert txn.identity == (7, 0)
     assert identity(drained(txn)) == (7, 0, 3)
 
 

@@ -611,13 +611,13 @@ def test_epochs_that_are_used_up_bring_a_new_producer_id(version_2: FakeBroker) 
         producer.init_transactions()
         manager = producer._sequencer
         assert manager is not None
-        first_id = manager.producer.producer_id
+        first_id = manager.identity.producer_id
         version_2.transactions.transactions[ID].epoch = MAX_EPOCH - 2
-        manager.producer = manager.producer._replace(producer_epoch=MAX_EPOCH - 2)
+        manager.identity = manager.identity._replace(producer_epoch=MAX_EPOCH - 2)
         for value in (b"a", b"b"):
             with producer.transaction():
                 write(producer, value)
-        assert manager.producer.producer_id != first_id
+        assert manager.identity.producer_id != first_id
     assert version_2.committed_values("single") == [b"a", b"b"]
 
 

@@ -43,7 +43,7 @@ def test_a_prepared_transaction_is_whole_and_left_alone(stage: TransactionStage,
     assert stage.settle(prepare) is None
     assert delivery.done()
     assert stage.manager.state is TxnState.PREPARED
-    assert stage.manager.prepared == (ID, *stage.manager.producer, version)
+    assert stage.manager.prepared == (ID, *stage.manager.identity, version)
     assert not stage.manager.has_open_transaction  # closing the producer does not end it
     for kind in (Method.BEGIN, Method.SEND_OFFSETS, Method.PREPARE, Method.INIT):
         assert stage.settle(stage.post(kind)) is not None
@@ -218,7 +218,7 @@ def test_close_aborts_a_transaction_wherever_its_prepare_was_interrupted(
 def test_close_leaves_a_transaction_open_that_its_caller_knows_to_be_prepared(
     stage: TransactionStage, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert caller_side_of(stage, stage.run).prepare() == (ID, *stage.manager.producer, version)
+    assert caller_side_of(stage, stage.run).prepare() == (ID, *stage.manager.identity, version)
     end_by_close(stage, monkeypatch)
     assert stage.ended == []
 

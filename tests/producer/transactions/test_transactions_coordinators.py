@@ -71,7 +71,7 @@ def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: Transa
     assert isinstance(found.message, FindCoordinatorRequest)
     assert (found.message.key_type, found.message.coordinator_keys) == (KeyType.TRANSACTION, (ID,))
     assert asked.node_id == fresh.cluster.node_of(KeyType.TRANSACTION, ID)
-    assert fresh.manager.producer == (1000, 0)
+    assert fresh.manager.identity == (1000, 0)
 
 
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID], ids=lambda api: api.name)

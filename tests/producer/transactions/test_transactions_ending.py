@@ -452,7 +452,7 @@ def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: Transact
     stage.run_until(lambda: stage.manager.state is TxnState.READY)
     asked = [request.message.API_KEY for request in stage.client.sent[before:]]
     assert asked == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID][: 3 - version]
-    assert stage.manager.producer.producer_epoch == 1
+    assert stage.manager.identity.producer_epoch == 1
     goes_on(stage)
 
 
@@ -497,7 +497,7 @@ def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:
     assert "InitProducerId" in stage.manager.waiting_for()
     stage.holds.clear()
     assert stage.settle(begin) is None
-    assert stage.manager.producer.producer_epoch == 1
+    assert stage.manager.identity.producer_epoch == 1
     stage.write(b"c")
     stage.call(Method.COMMIT)
 
@@ -524,7 +524,7 @@ def test_partitions_refused_for_the_producer_raise_the_epoch_without_an_end(erro
     assert stage.manager.state is TxnState.ABORTABLE_ERROR
     stage.call(Method.ABORT)
     assert stage.ended == []
-    assert stage.manager.producer.producer_epoch == 1
+    assert stage.manager.identity.producer_epoch == 1
 
 
 def test_a_group_that_is_refused_for_the_producer_raises_the_epoch_with_the_abort() -> None:
@@ -536,7 +536,7 @@ def test_a_group_that_is_refused_for_the_producer_raises_the_epoch_with_the_abor
     stage.call(Method.ABORT)
     assert stage.ended == ["aborted"]
     stage.begin()
-    assert stage.manager.producer.producer_epoch == 1
+    assert stage.manager.identity.producer_epoch == 1
 
 
 def test_a_coordinator_that_cannot_raise_epochs_makes_a_failed_batch_fatal() -> None:
@@ -569,7 +569,7 @@ def test_a_lost_connection_to_the_coordinator_makes_no_failed_batch_fatal() -> N
 def test_in_version_2_each_end_brings_the_epoch_of_the_next_transaction(kind: Method) -> None:
     stage = TransactionStage(2)
     for epoch in range(3):
-        assert stage.manager.producer.producer_epoch == epoch
+        assert stage.manager.identity.producer_epoch == epoch
         stage.begin()
         stage.write(b"a")
         stage.call(kind)
@@ -578,14 +578,14 @@ def test_in_version_2_each_end_brings_the_epoch_of_the_next_transaction(kind: Me
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
 def test_epochs_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(kind: Method) -> None:
     stage = TransactionStage(2)
-    first_id = stage.manager.producer.producer_id
+    first_id = stage.manager.identity.producer_id
     stage.cluster.transactions.transactions[ID].epoch = MAX_EPOCH - 1
-    stage.manager.producer = stage.manager.producer._replace(producer_epoch=MAX_EPOCH - 1)
+    stage.manager.identity = stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1)
     stage.begin()
     stage.write(b"a")
     stage.call(kind)
-    assert stage.manager.producer.producer_id != first_id
-    assert stage.manager.producer.producer_epoch == 0
+    assert stage.manager.identity.producer_id != first_id
+    assert stage.manager.identity.producer_epoch == 0
     stage.begin()
     stage.write(b"b")
     stage.call(Method.COMMIT)
@@ -595,37 +595,37 @@ def test_epochs_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(ki
 def test_the_last_epoch_of_all_is_not_used_for_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated abort can be answered with it. No end could raise it any more: the coordinator gives a new id instead."""
     stage = TransactionStage(2)
-    first_id = stage.manager.producer.producer_id
+    first_id = stage.manager.identity.producer_id
     transaction = stage.cluster.transactions.transactions[ID]
     transaction.epoch = MAX_EPOCH - 1
-    stage.manager.producer = stage.manager.producer._replace(producer_epoch=MAX_EPOCH - 1)
+    stage.manager.identity = stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1)
     stage.begin()
     stage.write(b"a")
     stage.holds = {ApiKey.INIT_PRODUCER_ID}
     with monkeypatch.context() as patch:
         patch.setattr(type(transaction), "is_exhausted", False)
         stage.call(Method.ABORT)
-    assert stage.manager.producer == (first_id, MAX_EPOCH)
+    assert stage.manager.identity == (first_id, MAX_EPOCH)
     stage.holds.clear()
     stage.begin()
-    assert stage.manager.producer.producer_id != first_id
-    assert stage.manager.producer.producer_epoch == 0
+    assert stage.manager.identity.producer_id != first_id
+    assert stage.manager.identity.producer_epoch == 0
     stage.write(b"b")
     stage.call(Method.COMMIT)
 
 
 def test_epochs_used_up_in_version_1_bring_a_new_producer_id_after_an_error() -> None:
     stage = TransactionStage(1)
-    first_id = stage.manager.producer.producer_id
+    first_id = stage.manager.identity.producer_id
     stage.cluster.transactions.transactions[ID].epoch = MAX_EPOCH - 1
-    stage.manager.producer = stage.manager.producer._replace(producer_epoch=MAX_EPOCH - 1)
+    stage.manager.identity = stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1)
     stage.begin()
     stage.write(b"a")
     stage.send(b"b")
     reject(stage, Errors.INVALID_RECORD)
     stage.call(Method.ABORT)
     stage.begin()
-    assert stage.manager.producer.producer_id != first_id
+    assert stage.manager.identity.producer_id != first_id
     stage.write(b"c")
     stage.call(Method.COMMIT)
     assert stage.sent[-1].identity[1:] == (0, 0)
@@ -654,14 +654,14 @@ def test_a_transaction_ends_in_the_version_in_which_it_began(version: int) -> No
     assert stage.settle(commit) is None
     assert all(stage.client.version_of(request) <= 4 for request in stage.requests_of(ApiKey.END_TXN))
     stage.begin()
-    assert stage.manager.producer.producer_epoch == 1  # raised once, so that numbers of both versions never mix
+    assert stage.manager.identity.producer_epoch == 1  # raised once, so that numbers of both versions never mix
     stage.append(b"b", partition=1)
     second = stage.post(Method.COMMIT)
     stage.run_until(lambda: bool(stage.produced()))
     stage.acknowledge()
     assert stage.settle(second) is None
     assert produce_versions(stage)[-1] >= 12
-    assert stage.manager.producer.producer_epoch == 2
+    assert stage.manager.identity.producer_epoch == 2
     assert stage.cluster.violations == []
 
 

@@ -325,7 +325,7 @@ def test_a_new_producer_id_begins_with_one_batch_in_flight_again() -> None:
     stage.write(b"a")
     transaction = stage.cluster.transactions.transactions["copies-1"]
     transaction.epoch = 32765
-    stage.manager.producer = stage.manager.producer._replace(producer_epoch=32765)
+    stage.manager.identity = stage.manager.identity._replace(producer_epoch=32765)
     in_flight = []
     for _ in range(2):
         stage.call(Method.COMMIT)
@@ -366,11 +366,11 @@ def test_a_gap_in_the_sequences_makes_the_transaction_abortable_in_its_epoch(ver
     refused = stage.send(b"b")
     reject(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert refused.error is not None
-    assert stage.manager.producer.producer_epoch == 0
+    assert stage.manager.identity.producer_epoch == 0
     assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
     stage.call(Method.ABORT)
     stage.begin()
-    assert stage.manager.producer.producer_epoch == 1
+    assert stage.manager.identity.producer_epoch == 1
     stage.write(b"c")
     assert first_sequences(stage)[-1] == (1, 0)
 

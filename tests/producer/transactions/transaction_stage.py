@@ -176,7 +176,7 @@ class TransactionStage(Stage):
             for data in topic.partition_data:
                 where = TopicPartition(topic.name, data.index)
                 version = self.client.version_of(request)
-                error = self.cluster.batch_error(ID, version, where, *self.manager.producer)
+                error = self.cluster.batch_error(ID, version, where, *self.manager.identity)
                 assert not error, error
 
     # WHAT WAS SENT
