@@ -62,7 +62,7 @@ class CallerSide:
 
     def use_id(self, transactional_id: str) -> None:
         call = TransactionalCall(Method.USE_ID, self.clock, transactional_id=_checked_id(transactional_id))
-        self._call(call, self._deadline_ms())
+        self._call(call, self._deadline_ms()).is_reported = True
 
     def init(self, transactional_id: str | None = None) -> None:
         another = "" if transactional_id is None else _checked_id(transactional_id)
@@ -154,7 +154,7 @@ class CallerSide:
             self.wake_sender()
             try:
                 if not call.wait(max(0, deadline_ms - self.clock.now_ms())):
-                    raise self._timed_out(call.method, self.manager.waiting_for())
+                    raise self._timed_out(call.method, self.manager.waiting_for(call))
             finally:
                 self.took(call.method, self.clock.now_ns() - started_ns)
         if call.error is not None and (error := call.outcome()) is not None:
@@ -169,7 +169,7 @@ class CallerSide:
             call = self._unfinished_locked(new.method, new.possible_as)
             if call is None:
                 call = new
-                if new.method not in (Method.SEND_OFFSETS, Method.USE_ID):  # these are made anew, with what they say then
+                if new.method is not Method.SEND_OFFSETS:  # they are sent anew, with what they say then
                     self._pending = call
             if call.transactional_id != new.transactional_id:
                 raise IllegalStateError(

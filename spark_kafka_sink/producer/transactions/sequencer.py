@@ -18,7 +18,7 @@ import enum
 import logging
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from random import Random
 from typing import NamedTuple
 
@@ -57,20 +57,10 @@ class TxnState(enum.Enum):
     FATAL_ERROR = "fatal error"
 
 
-NEXT_TXN_STATES = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
+NEXT_STATES = {  # of an idempotent producer. An absent entry is the error; FATAL_ERROR is reachable from each state
     TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
     TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
-    TxnState.READY: {TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED},
-    TxnState.IN_TRANSACTION: {TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR},
-    TxnState.PREPARED: {
-        TxnState.COMMITTING,
-        TxnState.ABORTING,
-        TxnState.UNINITIALIZED,  # under another transactional id
-    },
-    TxnState.COMMITTING: {TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR},
-    TxnState.ABORTING: {TxnState.READY, TxnState.RAISING_EPOCH},
-    TxnState.RAISING_EPOCH: {TxnState.READY, TxnState.UNINITIALIZED},  # InitProducerId raises it; it may be denied
-    TxnState.ABORTABLE_ERROR: {TxnState.ABORTING},
+    TxnState.READY: {TxnState.UNINITIALIZED},
     TxnState.FATAL_ERROR: set(),
 }
 
@@ -240,6 +230,8 @@ class IdempotentSequencer(Sequencer):
         random: spreads the back-offs; None: one of its own.
     """
 
+    next_states: Mapping[TxnState, Set[TxnState]] = NEXT_STATES
+
     def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
         self.state = TxnState.UNINITIALIZED
         self.identity = NO_PRODUCER
@@ -251,11 +243,8 @@ class IdempotentSequencer(Sequencer):
         self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
 
     def transition_to(self, target: TxnState) -> None:
-        if target is not TxnState.FATAL_ERROR and target not in NEXT_TXN_STATES[self.state]:
-            text = f"a producer that is {self.state.value} cannot become {target.value}"
-            if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
-                self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
-            raise RuntimeError(text)
+        if target is not TxnState.FATAL_ERROR and target not in self.next_states[self.state]:
+            raise RuntimeError(f"a producer that is {self.state.value} cannot become {target.value}")
         logger.debug("= producer id %s: %s -> %s", self.identity.producer_id, self.state.value, target.value)
         self.state = target
 
@@ -404,7 +393,6 @@ class IdempotentSequencer(Sequencer):
         entry = self.sequences[batch.topic_partition]
         return SequenceFacts(
             idempotent=True,
-            transactional=self.transactional_id is not None,
             was_reset=batch.sequence_has_been_reset,
             is_first=entry.in_flight[:1] == [batch],
             is_next=entry.is_next(batch.base_sequence),

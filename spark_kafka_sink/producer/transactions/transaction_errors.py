@@ -30,7 +30,6 @@ KafkaErrorT = TypeVar("KafkaErrorT", bound=KafkaError)
 
 
 class Effect(enum.Enum):
-    NONE = "no error"
     RETRY = "retry with back-off"
     FIND_COORDINATOR = "find the coordinator again, then retry"
     ABORTABLE = "the transaction must be aborted"
@@ -84,8 +83,6 @@ TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, Effect]] = {
 
 
 def effect_of(api: ApiKey, error: ErrorCode) -> Effect:
-    if not error:
-        return Effect.NONE
     others = Effect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else Effect.FATAL
     return TXN_ERROR_RULES[api].get(error) or (Effect.RETRY if error.retriable else others)
 

@@ -3,9 +3,10 @@
     UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY, or RAISING_EPOCH ─▶ READY
                                                  │    └▶ PREPARED ─▶ COMMITTING / ABORTING, or another process ends it
                                                  └▶ ABORTABLE_ERROR ─▶ ABORTING      FATAL_ERROR is reachable from each
-                                COMMITTING ─▶ ABORTABLE_ERROR
+    COMMITTING ─▶ ABORTABLE_ERROR
+    INITIALIZING, RAISING_EPOCH: denied ─▶ UNINITIALIZED      READY, PREPARED: another transactional id ─▶ UNINITIALIZED
 
-Callers post calls (`post`) and wait; the Sender takes them (`begin_round`) and alone moves the state. Whether the brokers
+Callers post calls (PostedCalls) and wait; the Sender takes them (`begin_round`) and alone moves the state. Whether the brokers
 speak transactions of version 2 (KIP-890) is looked at between transactions:
 
     version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end raises the epoch
@@ -20,7 +21,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -36,7 +36,7 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentSequencer, Sequencer, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentSequencer, SequenceFacts, Sequencer, TxnState
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, abortable, aborted, fatal, fenced, maybe_committed
 from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
@@ -48,6 +48,7 @@ from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     FindCoordinatorHandler,
     InitProducerIdHandler,
     OpenTransaction,
+    Priority,
     Problem,
     TxnOffsetCommitHandler,
     TxnRequestHandler,
@@ -64,6 +65,23 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
+
+NEXT_TXN_STATES = {  # as NEXT_STATES of an idempotent producer
+    TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
+    TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
+    TxnState.READY: {TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED},
+    TxnState.IN_TRANSACTION: {TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR},
+    TxnState.PREPARED: {
+        TxnState.COMMITTING,
+        TxnState.ABORTING,
+        TxnState.UNINITIALIZED,  # under another transactional id
+    },
+    TxnState.COMMITTING: {TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR},
+    TxnState.ABORTING: {TxnState.READY, TxnState.RAISING_EPOCH},
+    TxnState.RAISING_EPOCH: {TxnState.READY, TxnState.UNINITIALIZED},  # InitProducerId raises it; it may be denied
+    TxnState.ABORTABLE_ERROR: {TxnState.ABORTING},
+    TxnState.FATAL_ERROR: set(),
+}
 
 ALLOWED_IN = {
     Method.USE_ID: {TxnState.UNINITIALIZED, TxnState.READY, TxnState.PREPARED},
@@ -116,6 +134,7 @@ class TransactionManager(IdempotentSequencer):
     """Takes the arguments of IdempotentSequencer."""
 
     transactional_id: str
+    next_states = NEXT_TXN_STATES
 
     def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
         super().__init__(config, client, clock, random)
@@ -126,7 +145,7 @@ class TransactionManager(IdempotentSequencer):
         self._version = TransactionVersion(client)
         self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
         self._begin_error: KafkaError | None = None  # the epoch for the next transaction was denied: init_transactions() is due
-        self._open = OpenTransaction()
+        self._open = OpenTransaction(self.transactional_id, self.identity)
         self._prepare_call: TransactionalCall | None = None  # the last one
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
         self._carry_out: dict[Method, Callable[[TransactionalCall], None]] = {
@@ -164,9 +183,12 @@ class TransactionManager(IdempotentSequencer):
     def is_at_rest(self) -> bool:
         return self.state in ALLOWED_IN[Method.USE_ID]
 
-    def waiting_for(self) -> str:
-        """Why a call has not ended yet, for the error of a caller who waited."""
-        return self.requests.waiting_for() or f"the producer is {self.state.value}, and batches are not acknowledged yet"
+    def waiting_for(self, call: TransactionalCall) -> str:
+        """Why the call has not ended yet, for the error of a caller who waited."""
+        request = self.requests.waiting_for()
+        if request or call.is_taken:
+            return request or f"the producer is {self.state.value}, and batches are not acknowledged yet"
+        return "the producer's thread has not come to it yet"
 
     @property
     def prepared(self) -> PreparedTransaction:
@@ -203,33 +225,26 @@ class TransactionManager(IdempotentSequencer):
         """Nothing is under way: what was written under the id before is somebody else's to end."""
         if self.state is not TxnState.UNINITIALIZED:
             self.transition_to(TxnState.UNINITIALIZED)
-        self._adopt(NO_PRODUCER)
-        self._open, self._begin_error = OpenTransaction(), None
         self.transactional_id = transactional_id
+        self._adopt(NO_PRODUCER)
+        self._begin_error = None
 
     def _initialize(self, call: TransactionalCall) -> None:
         if call.transactional_id:
             self._take_id(call.transactional_id)
         self._begin_error = None
         self.transition_to(TxnState.INITIALIZING)
-        self._ask_for_identity(call)
+        self._ask_for_identity(call, NO_PRODUCER, Priority.INIT_PRODUCER_ID)
 
-    def _ask_for_identity(
-        self, call: TransactionalCall | None, identity: ProducerIdentity = NO_PRODUCER, priority: int = 1
-    ) -> None:
-        received = self.identity_received
-        request = InitProducerIdHandler(self.transactional_id, self._timeout_ms, identity, received=received, call=call)
-        request.priority = priority
+    def _ask_for_identity(self, call: TransactionalCall | None, identity: ProducerIdentity, priority: Priority) -> None:
+        request = InitProducerIdHandler(
+            self.transactional_id, self._timeout_ms, identity, received=self.identity_received, call=call, priority=priority
+        )
         self.requests.enqueue(request)
 
     def _begin(self, call: TransactionalCall) -> None:
         self.transition_to(TxnState.IN_TRANSACTION)
         self.calls.begun.append(call)
-
-    @property
-    def _common_fields(self) -> dict[str, Any]:
-        """The fields that all requests about the open transaction have."""
-        return {"transactional_id": self.transactional_id, "identity": self.identity, "transaction": self._open}
 
     def _send_offsets(self, call: TransactionalCall) -> None:
         """All offsets go behind AddPartitionsToTxn, which rows wait for, and in the order of the calls: the last ones count."""
@@ -237,17 +252,23 @@ class TransactionManager(IdempotentSequencer):
         request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
         if self._version.is_v2:
             self._open.has_begun = True
-            request = TxnOffsetCommitHandler(**self._common_fields, call=call, begins_transaction=begins)
+            request = TxnOffsetCommitHandler(
+                transaction=self._open, call=call, begins_transaction=begins, is_behind_rows=call.is_behind_rows
+            )
         else:
             request = AddOffsetsToTxnHandler(
-                **self._common_fields, call=call, begins_transaction=begins, added=self._offsets_added
+                transaction=self._open,
+                call=call,
+                begins_transaction=begins,
+                is_behind_rows=call.is_behind_rows,
+                added=self._offsets_added,
             )
-        request.is_behind_rows, request.priority = call.is_behind_rows, 3
         self.requests.enqueue(request)
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
-        self.requests.enqueue(TxnOffsetCommitHandler(**self._common_fields, call=call, max_version=LAST_OFFSET_COMMIT_BEFORE_V2))
+        priority, newest = Priority.ADD_PARTITIONS_OR_OFFSETS, LAST_OFFSET_COMMIT_BEFORE_V2
+        self.requests.enqueue(TxnOffsetCommitHandler(transaction=self._open, call=call, priority=priority, max_version=newest))
 
     def _prepare(self, call: TransactionalCall) -> None:
         self.calls.preparing = self._prepare_call = call
@@ -264,7 +285,7 @@ class TransactionManager(IdempotentSequencer):
     def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
         newest = None if self._version.is_v2 else LAST_END_TXN_BEFORE_V2
         ended = self.transaction_ended
-        self.requests.enqueue(EndTxnHandler(**self._common_fields, call=call, commits=commits, ended=ended, max_version=newest))
+        self.requests.enqueue(EndTxnHandler(transaction=self._open, call=call, commits=commits, ended=ended, max_version=newest))
 
     def abort_for_close(self) -> bool:
         if self.has_open_transaction or self.state is TxnState.PREPARED:
@@ -318,6 +339,7 @@ class TransactionManager(IdempotentSequencer):
         if identity.producer_id != self.identity.producer_id:
             self._known_by.clear()
         self.identity = identity
+        self._open = OpenTransaction(self.transactional_id, identity)
         self.sequences.clear()
         self.unresolved.clear()
         self._must_raise_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
@@ -326,7 +348,7 @@ class TransactionManager(IdempotentSequencer):
         """`identity` is the one to go on with, where the broker raised the epoch (version 2)."""
         if identity is not None:
             self._adopt(identity)
-        self._open = OpenTransaction()
+        self._open = OpenTransaction(self.transactional_id, self.identity)
         self.last_error = None
         self._must_raise_epoch |= self._version.look()  # numbers of both versions must not mix in an epoch
         if self._must_raise_epoch:
@@ -337,7 +359,7 @@ class TransactionManager(IdempotentSequencer):
     def _raise_epoch(self, call: TransactionalCall | None) -> None:
         """begin_transaction() waits for the epoch; and `call`, if there is one. Everything else goes first."""
         self.transition_to(TxnState.RAISING_EPOCH)
-        self._ask_for_identity(call, self.identity, priority=4)
+        self._ask_for_identity(call, self.identity, Priority.EPOCH_BUMP)
 
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
         self.become_fatal(error)
@@ -392,19 +414,26 @@ class TransactionManager(IdempotentSequencer):
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
         met = is_abort and problem.effect is Effect.FENCED and self._version.is_v2 and not self._open.is_written
-        return met and request.attempts < MOST_ABORTS_AMID_CONTROL_RECORDS
+        return met and request.attempts + 1 < MOST_ABORTS_AMID_CONTROL_RECORDS
 
     def _go_on_aborting(self, request: TxnRequestHandler, effect: Effect, error: KafkaError) -> None:
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
         if isinstance(request, EndTxnHandler) and effect is Effect.ABORTABLE_BY_BUMP:
             # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
             call, request.call = request.call, None
-            self._open, self.last_error = OpenTransaction(), None
+            self._open, self.last_error = OpenTransaction(self.transactional_id, self.identity), None
             self._raise_epoch(call)
         elif isinstance(request, EndTxnHandler | FindCoordinatorHandler) and request.group is None:
             self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
 
     # STATE
+
+    def transition_to(self, target: TxnState) -> None:
+        try:
+            super().transition_to(target)
+        except RuntimeError as error:  # what the transaction contains is not known any more (KAFKA-14831)
+            self.become_fatal(KafkaError(str(error), condition="KAFKA_INTERNAL_ERROR"))
+            raise
 
     def become_fatal(self, error: KafkaError) -> None:
         if error.condition == ProducerFencedError.condition and not isinstance(error, ProducerFencedError):
@@ -473,6 +502,9 @@ class TransactionManager(IdempotentSequencer):
             return True
         return super().must_stop_draining(first)
 
+    def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:
+        return super().sequence_facts(batch)._replace(transactional=True)
+
     def _is_known(self, topic_partition: TopicPartition) -> bool:
         """Several batches may be in flight from the beginning of an epoch then.
 
@@ -515,7 +547,7 @@ class TransactionManager(IdempotentSequencer):
         self.calls.settle_begun()
         if self._open.wanted:
             wanted, begins = self._open.take_wanted()
-            self.requests.enqueue(AddPartitionsToTxnHandler(**self._common_fields, partitions=wanted, begins_transaction=begins))
+            self.requests.enqueue(AddPartitionsToTxnHandler(transaction=self._open, partitions=wanted, begins_transaction=begins))
         self._prepare_if_settled(all_settled)
         return self.requests.step(now_ms, all_settled, is_all_sent)
 

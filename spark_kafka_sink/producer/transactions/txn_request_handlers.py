@@ -6,6 +6,7 @@ answer without errors says. Classes are named as in Kafka's TransactionManager. 
 
 from __future__ import annotations
 
+import enum
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -40,8 +41,18 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS = 20  # the previous transaction's control records are being written: it takes milliseconds (KAFKA-5482)
-MOST_ABORTS_AMID_CONTROL_RECORDS = 7  # with the default back-off at most 4.2 s: close() waits a little longer
+MOST_ABORTS_AMID_CONTROL_RECORDS = 7  # with the default back-off at most 3.8 s, which close() waits for (CLOSE_MARGIN_MS)
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1  # what Java sends without transactions
+
+
+class Priority(enum.IntEnum):
+    """Which request goes first: the smallest one (Kafka's TxnRequestHandler.Priority)."""
+
+    FIND_COORDINATOR = 0  # the others wait for what it finds
+    INIT_PRODUCER_ID = 1
+    ADD_PARTITIONS_OR_OFFSETS = 2  # rows wait for the partitions; the offsets are those of a group that was added
+    CALL = 3  # offsets and the end of the transaction, in the order of the calls
+    EPOCH_BUMP = 4  # InitProducerId between transactions, behind the end of the last one
 
 
 class Problem(NamedTuple):
@@ -65,7 +76,9 @@ class OpenTransaction:
     In version 1 a partition is added by a request before its first batch is sent; in version 2 the batch itself adds it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, transactional_id: str, identity: ProducerIdentity) -> None:
+        self.transactional_id = transactional_id
+        self.identity = identity  # of its producer, from its begin to its end
         self.has_begun = False  # its coordinator knows of it, or may learn of it from a leader
         self.may_have_begun = False  # a request that begins it was sent, and whether it was carried out is not known
         self.may_be_committed = False  # the same of a request that commits it; or it is another process's to end
@@ -112,11 +125,11 @@ class TxnRequestHandler(ABC):
     NAME: ClassVar[str]  # in errors and logs: that of Kafka's API
     completes_call: ClassVar[bool] = True  # whether nothing follows this request
 
+    priority: Priority
     call: TransactionalCall | None = None  # who waits for this request; gets its outcome
     begins_transaction: bool = False  # the coordinator learns of the transaction by this request
+    is_behind_rows: bool = False  # sent behind all batches that wait now: on their connection, or when they are settled
     max_version: int | None = None  # the newest version to use; None: the newest that the node knows
-    priority: int = field(default=2, init=False)  # a smaller one goes first (Kafka's TxnRequestHandler.priority)
-    is_behind_rows: bool = field(default=False, init=False)  # sent behind all batches that wait now (TxnRequestQueue.step)
     number: int = field(default=-1, init=False)  # its place among those of its priority, which the queue gives it once
     attempts: int = field(default=0, init=False)
     not_before_ms: int = field(default=0, init=False)
@@ -173,7 +186,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
     key: CoordinatorKey
     directory: CoordinatorDirectory
-    priority: int = field(default=0, init=False)
+    priority: Priority = Priority.FIND_COORDINATOR
 
     @property
     def coordinator(self) -> None:
@@ -218,7 +231,7 @@ class InitProducerIdHandler(TxnRequestHandler):
     timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS
     identity: ProducerIdentity = NO_PRODUCER
     received: Callable[[ProducerIdentity], None] = field(kw_only=True)
-    priority: int = field(default=1, init=False)
+    priority: Priority = field(default=Priority.INIT_PRODUCER_ID, kw_only=True)
 
     @property
     def coordinator(self) -> CoordinatorKey | None:
@@ -247,13 +260,15 @@ class InitProducerIdHandler(TxnRequestHandler):
         self.received(ProducerIdentity(answer.producer_id, answer.producer_epoch))
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class _OfTransaction(TxnRequestHandler):
     """A request about a transaction, to the transactional id's own coordinator."""
 
-    transactional_id: str
-    identity: ProducerIdentity
     transaction: OpenTransaction  # learns what its coordinator knows
+
+    @property
+    def transactional_id(self) -> str:
+        return self.transaction.transactional_id
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -267,8 +282,8 @@ class _OfTransaction(TxnRequestHandler):
         """The fields that all of these requests have."""
         return {
             "transactional_id": self.transactional_id,
-            "producer_id": self.identity.producer_id,
-            "producer_epoch": self.identity.producer_epoch,
+            "producer_id": self.transaction.identity.producer_id,
+            "producer_epoch": self.transaction.identity.producer_epoch,
         }
 
 
@@ -280,6 +295,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
     NAME = "AddPartitionsToTxn"
 
     partitions: Iterable[TopicPartition]
+    priority: Priority = Priority.ADD_PARTITIONS_OR_OFFSETS
 
     def message(self) -> AddPartitionsToTxnRequest:
         topics = tuple(
@@ -312,6 +328,7 @@ class AddOffsetsToTxnHandler(_OfTransaction):
 
     call: TransactionalCall
     added: Callable[[TransactionalCall], None]
+    priority: Priority = Priority.CALL
 
     def message(self) -> AddOffsetsToTxnRequest:
         return AddOffsetsToTxnRequest(**self._common_fields, group_id=self.call.group.group_id)
@@ -334,6 +351,7 @@ class TxnOffsetCommitHandler(_OfTransaction):
     NAME = "TxnOffsetCommit"
 
     call: TransactionalCall
+    priority: Priority = Priority.CALL
     pending: dict[TopicPartition, OffsetAndMetadata] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -391,7 +409,7 @@ class EndTxnHandler(_OfTransaction):
 
     commits: bool
     ended: Callable[[ProducerIdentity | None], None]  # with the next epoch, where the broker raised it (version 2)
-    priority: int = field(default=3, init=False)
+    priority: Priority = Priority.CALL
 
     def message(self) -> EndTxnRequest:
         return EndTxnRequest(**self._common_fields, committed=self.commits)

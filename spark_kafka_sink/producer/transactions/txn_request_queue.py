@@ -151,7 +151,7 @@ class TxnRequestQueue:
         return None if found is None else found.id
 
     def _look_for(self, key: CoordinatorKey, not_before_ms: int) -> None:
-        """Queue a FindCoordinator. It has a higher priority than all others, so it is sent first."""
+        """Queue a FindCoordinator, which goes before all others."""
         self.coordinators.lost(key)
         request = FindCoordinatorHandler(key=key, directory=self.coordinators)
         request.not_before_ms = not_before_ms

@@ -11,7 +11,8 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, NEXT_TXN_STATES, IdempotentSequencer, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, NEXT_STATES, IdempotentSequencer, TxnState
+from spark_kafka_sink.producer.transactions.transaction_manager import NEXT_TXN_STATES, TransactionManager
 from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
@@ -64,31 +65,51 @@ LEGAL = [
     (TxnState.UNINITIALIZED, TxnState.INITIALIZING),
     (TxnState.INITIALIZING, TxnState.READY),
     (TxnState.INITIALIZING, TxnState.UNINITIALIZED),
+    (TxnState.READY, TxnState.UNINITIALIZED),
 ]
-LEGAL += [(TxnState.READY, target) for target in (TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED)]
-LEGAL += [
+LEGAL_IN_TRANSACTIONS = [*LEGAL, (TxnState.READY, TxnState.IN_TRANSACTION)]
+LEGAL_IN_TRANSACTIONS += [
     (TxnState.IN_TRANSACTION, target)
     for target in (TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR)
 ]
-LEGAL += [(TxnState.PREPARED, target) for target in (TxnState.COMMITTING, TxnState.ABORTING, TxnState.UNINITIALIZED)]
-LEGAL += [(TxnState.COMMITTING, target) for target in (TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR)]
-LEGAL += [(TxnState.ABORTING, target) for target in (TxnState.READY, TxnState.RAISING_EPOCH)]
-LEGAL += [(TxnState.RAISING_EPOCH, target) for target in (TxnState.READY, TxnState.UNINITIALIZED)]
-LEGAL += [(TxnState.ABORTABLE_ERROR, TxnState.ABORTING)]
-LEGAL += [(source, TxnState.FATAL_ERROR) for source in TxnState]
+LEGAL_IN_TRANSACTIONS += [
+    (TxnState.PREPARED, target) for target in (TxnState.COMMITTING, TxnState.ABORTING, TxnState.UNINITIALIZED)
+]
+LEGAL_IN_TRANSACTIONS += [
+    (TxnState.COMMITTING, target) for target in (TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR)
+]
+LEGAL_IN_TRANSACTIONS += [(TxnState.ABORTING, target) for target in (TxnState.READY, TxnState.RAISING_EPOCH)]
+LEGAL_IN_TRANSACTIONS += [(TxnState.RAISING_EPOCH, target) for target in (TxnState.READY, TxnState.UNINITIALIZED)]
+LEGAL_IN_TRANSACTIONS += [(TxnState.ABORTABLE_ERROR, TxnState.ABORTING)]
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.product(TxnState, TxnState)))
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(NEXT_STATES, TxnState)))
 def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(source: TxnState, target: TxnState) -> None:
     txn = without_id()
     txn.state = source
-    if (source, target) in LEGAL:
+    if (source, target) in LEGAL or target is TxnState.FATAL_ERROR:
         txn.transition_to(target)
         assert txn.state is target
     else:
         with pytest.raises(RuntimeError, match=f"a producer that is {source.value} cannot become {target.value}"):
             txn.transition_to(target)
         assert txn.state is source
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(TxnState, TxnState)))
+def test_an_illegal_move_ends_a_transactional_producer(source: TxnState, target: TxnState) -> None:
+    """What its transaction contains is not known any more (KAFKA-14831)."""
+    clock = ManualClock()
+    manager = TransactionManager(config(enable_idempotence=True, transactional_id="orders-1"), MockClient(clock), clock)
+    manager.state = source
+    if (source, target) in LEGAL_IN_TRANSACTIONS or target is TxnState.FATAL_ERROR:
+        manager.transition_to(target)
+        assert manager.state is target
+    else:
+        with pytest.raises(RuntimeError, match=f"a producer that is {source.value} cannot become {target.value}"):
+            manager.transition_to(target)
+        assert manager.state is TxnState.FATAL_ERROR
+        assert f"cannot become {target.value}" in str(manager.fatal_error)
 
 
 def test_every_state_is_in_the_table() -> None:

@@ -13,7 +13,9 @@ from tests.producer.transactions.transaction_stories import Story, StoryWriter, 
 
 levels = pytest.mark.parametrize(("level", "upgrades"), [(1, False), (2, False), (1, True)], ids=["TV1", "TV2", "upgrade"])
 several = pytest.mark.parametrize(
-    "seeds", [range(30), pytest.param(range(30, 10_000), marks=pytest.mark.soak)], ids=["some", "many"]
+    "seeds",
+    [range(30), pytest.param(range(30, 10_000), marks=[pytest.mark.soak, pytest.mark.timeout(1_200)])],
+    ids=["some", "many"],
 )
 
 

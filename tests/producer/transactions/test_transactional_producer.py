@@ -613,7 +613,7 @@ def test_epochs_that_are_used_up_bring_a_new_producer_id(version_2: FakeBroker) 
         assert manager is not None
         first_id = manager.identity.producer_id
         version_2.transactions.transactions[ID].epoch = MAX_EPOCH - 2
-        manager.identity = manager.identity._replace(producer_epoch=MAX_EPOCH - 2)
+        manager._adopt(manager.identity._replace(producer_epoch=MAX_EPOCH - 2))
         for value in (b"a", b"b"):
             with producer.transaction():
                 write(producer, value)

@@ -33,6 +33,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.harness import tp
+from tests.producer.transactions.transaction_stage import TransactionStage, caller_side_of
 from tests.producer.transactions.transactional_brokers import GROUP, ID, WAIT_MS, producer_of, write
 
 OFFSETS = {tp(0): OffsetAndMetadata(7)}
@@ -120,6 +121,23 @@ def test_init_that_ran_out_of_time_is_waited_for_by_the_same_call(broker: FakeBr
         with producer.transaction():
             write(producer, b"a")
     assert committed(broker) == [b"a"]
+
+
+def test_another_id_that_ran_out_of_time_is_waited_for_by_the_same_call() -> None:
+    """Each call was a new one: one that had timed out could still be carried out, after another."""
+    stage = TransactionStage(2)
+    callers = caller_side_of(stage, lambda: None)  # the Sender is busy
+    with pytest.raises(TransactionTimeoutError, match=r"not come to it yet\. Call use_transactional_id\(\) again"):
+        callers.use_id("b")
+    with pytest.raises(IllegalStateError, match=r"use_transactional_id\(\) timed out before for transactional\.id 'b'"):
+        callers.use_id("c")
+    with pytest.raises(IllegalStateError, match=r"init_transactions\(\) is not possible now: use_transactional_id\(\) timed out"):
+        callers.init()
+    stage.run()
+    callers.use_id("b")
+    assert stage.manager.transactional_id == "b"
+    caller_side_of(stage, stage.run).use_id("c")
+    assert stage.manager.transactional_id == "c"
 
 
 def test_init_keeps_within_its_time_while_nobody_answers() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from threading import Lock, Thread
@@ -11,7 +9,6 @@ from threading import Lock, Thread
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, TransactionAbortedError, TransactionTimeoutError
-from spark_kafka_sink.producer.transactions.caller_side import CallerSide
 from spark_kafka_sink.producer.transactions.sequencer import TxnState
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
@@ -19,7 +16,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.producer.harness import TOPIC, all_good, partition_answer, produce_response
 from tests.producer.interrupting import Interrupted
-from tests.producer.transactions.transaction_stage import ID, TransactionStage
+from tests.producer.transactions.transaction_stage import ID, TransactionStage, caller_side_of
 
 
 @pytest.fixture
@@ -156,18 +153,6 @@ def test_close_carries_out_the_end_of_a_prepared_transaction_asked_for_before(
     end_by_close(stage, monkeypatch)
     assert (operation.is_done, operation.error) == (True, None)
     assert stage.ended == [ended]
-
-
-def caller_side_of(stage: TransactionStage, sender_works: Callable[[], object]) -> CallerSide:
-    """Each call that it posts has `sender_works` called, where no interrupt strikes."""
-
-    def wake_sender() -> None:
-        profiler = sys.getprofile()
-        sys.setprofile(None)
-        sender_works()
-        sys.setprofile(profiler)
-
-    return CallerSide(stage.manager, lambda _: True, wake_sender, stage.clock, 1_000, lambda *_: None)
 
 
 def end_by_close(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: Transact
     commit = stage.post(Method.COMMIT)
     stage.clock.advance(stage.config.request_timeout_ms + 1)
     stage.run()
-    assert "connection to node" in stage.manager.waiting_for()
+    assert "connection to node" in stage.manager.waiting_for(commit)
     stage.holds.clear()
     assert stage.settle(commit) is None
     assert stage.ended == ["committed", "committed"]
@@ -384,7 +384,10 @@ def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_gets_an_ans
             return True
 
     fresh.manager.requests._queue = TakenMeanwhile()
-    assert "batches are not acknowledged yet" in fresh.manager.waiting_for()
+    call = TransactionalCall(Method.BEGIN, fresh.clock)
+    assert "has not come to it yet" in fresh.manager.waiting_for(call)
+    call.is_taken = True
+    assert "batches are not acknowledged yet" in fresh.manager.waiting_for(call)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -7,6 +7,7 @@ abort that ended well, the next transaction begins with sequences that no broker
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -18,8 +19,11 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     TransactionAbortedError,
 )
+from spark_kafka_sink.network.backoff import ExponentialBackoff
+from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS
 from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
+from spark_kafka_sink.producer.transactions.txn_request_handlers import MOST_ABORTS_AMID_CONTROL_RECORDS
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage
@@ -430,6 +434,29 @@ def test_a_producer_that_is_fenced_while_it_aborts_says_so(stage: TransactionSta
     assert len(stage.ended) == 1
 
 
+def test_an_abort_amid_control_records_gives_up_before_close_does() -> None:
+    """A coordinator that writes the last transaction's control records says the same as of a producer that was replaced."""
+
+    class LongestJitter(Random):
+        def uniform(self, a: float, b: float) -> float:  # noqa: ARG002
+            return b
+
+    stage = TransactionStage(2, retry_backoff_max_ms=1_000)
+    stage.manager.requests._backoff = ExponentialBackoff(100, 1_000, LongestJitter())
+    stage.begin()
+    stage.send(b"a")
+    reject(stage, Errors.INVALID_RECORD)
+    stage.fail_next(ApiKey.END_TXN, Errors.PRODUCER_FENCED, times=MOST_ABORTS_AMID_CONTROL_RECORDS)
+    started_ms = stage.now_ms
+    abort = stage.post(Method.ABORT)
+    while not abort.is_done:
+        stage.clock.advance(10)
+        stage.run()
+    assert isinstance(abort.error, ProducerFencedError)
+    assert len(stage.ended) == MOST_ABORTS_AMID_CONTROL_RECORDS
+    assert 3_800 <= stage.now_ms - started_ms < 3_900 < CLOSE_MARGIN_MS
+
+
 def test_a_move_that_no_state_allows_ends_the_producer(stage: TransactionStage) -> None:
     """A defect of ours: what the transaction contains is not known any more (KAFKA-14831)."""
     stage.call(Method.COMMIT)
@@ -494,7 +521,7 @@ def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:
     begin = stage.post(Method.BEGIN)
     stage.run(5)
     assert not begin.is_done
-    assert "InitProducerId" in stage.manager.waiting_for()
+    assert "InitProducerId" in stage.manager.waiting_for(begin)
     stage.holds.clear()
     assert stage.settle(begin) is None
     assert stage.manager.identity.producer_epoch == 1
@@ -580,7 +607,7 @@ def test_epochs_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(ki
     stage = TransactionStage(2)
     first_id = stage.manager.identity.producer_id
     stage.cluster.transactions.transactions[ID].epoch = MAX_EPOCH - 1
-    stage.manager.identity = stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1)
+    stage.manager._adopt(stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1))
     stage.begin()
     stage.write(b"a")
     stage.call(kind)
@@ -598,7 +625,7 @@ def test_the_last_epoch_of_all_is_not_used_for_a_transaction(monkeypatch: pytest
     first_id = stage.manager.identity.producer_id
     transaction = stage.cluster.transactions.transactions[ID]
     transaction.epoch = MAX_EPOCH - 1
-    stage.manager.identity = stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1)
+    stage.manager._adopt(stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1))
     stage.begin()
     stage.write(b"a")
     stage.holds = {ApiKey.INIT_PRODUCER_ID}
@@ -618,7 +645,7 @@ def test_epochs_used_up_in_version_1_bring_a_new_producer_id_after_an_error() ->
     stage = TransactionStage(1)
     first_id = stage.manager.identity.producer_id
     stage.cluster.transactions.transactions[ID].epoch = MAX_EPOCH - 1
-    stage.manager.identity = stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1)
+    stage.manager._adopt(stage.manager.identity._replace(producer_epoch=MAX_EPOCH - 1))
     stage.begin()
     stage.write(b"a")
     stage.send(b"b")

@@ -14,11 +14,13 @@ The coordinators are those of tests/fakes/coordinators.py; a test may queue erro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.transactions.caller_side import CallerSide
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import NO_GROUP, Method, TransactionalCall
@@ -96,7 +98,7 @@ class TransactionStage(Stage):
                 return operation.error
             self.run()
             self.clock.advance(10)
-        raise AssertionError(f"{operation.method.value} does not end: {self.manager.waiting_for()}")
+        raise AssertionError(f"{operation.method.value} does not end: {self.manager.waiting_for(operation)}")
 
     def call(self, kind: Method) -> None:
         """A call that succeeds."""
@@ -194,3 +196,15 @@ class TransactionStage(Stage):
         """How transactions were ended, request by request."""
         ends = [request.message for request in self.requests_of(ApiKey.END_TXN)]
         return ["committed" if end.committed else "aborted" for end in ends if isinstance(end, EndTxnRequest)]
+
+
+def caller_side_of(stage: TransactionStage, sender_works: Callable[[], object]) -> CallerSide:
+    """Each call that it posts has `sender_works` called, where no interrupt strikes."""
+
+    def wake_sender() -> None:
+        profiler = sys.getprofile()
+        sys.setprofile(None)
+        sender_works()
+        sys.setprofile(profiler)
+
+    return CallerSide(stage.manager, lambda _: True, wake_sender, stage.clock, 1_000, lambda *_: None)
