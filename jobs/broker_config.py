@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -66,4 +67,6 @@ def new_cluster_id() -> str:
 
 def write_properties(file: Path, properties: Mapping[str, str]) -> None:
     file.touch(mode=0o600)  # listener properties may contain passwords
-    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
+    # Java reads Latin-1, where a backslash begins an escape. Of JSON's escapes it knows all that a value needs.
+    lines = [f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items()]
+    file.write_text("".join(lines), encoding="ascii")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.broker_config import LocalNode, new_cluster_id
+from jobs.broker_config import LocalNode, new_cluster_id, write_properties
 from jobs.kafka_wire import NewTopic, answers
 from jobs.local_kafka import LocalKafka, main, parse_pair, parse_topic
 from jobs.ports import FREE_PORTS, HOST
@@ -173,3 +173,10 @@ def test_a_cluster_id_never_looks_like_an_option() -> None:
     ids = [new_cluster_id() for _ in range(2_000)]
     assert not any(each.startswith("-") for each in ids)
     assert len(set(ids)) == 2_000
+
+
+def test_properties_are_written_with_the_escapes_that_java_reads(tmp_path: Path) -> None:
+    """The data of a work_dir with é or a backslash went elsewhere, the next start failed, and `stop --delete` left the data."""
+    file = tmp_path / "node-1.properties"
+    write_properties(file, {"log.dirs": "/home/josé/a\\b", "pem": "one\ntwo", "jaas": 'p="1 = 1";'})
+    assert file.read_bytes() == b'log.dirs=/home/jos\\u00e9/a\\\\b\npem=one\\ntwo\njaas=p=\\"1 = 1\\";\n'

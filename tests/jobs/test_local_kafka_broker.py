@@ -101,6 +101,15 @@ def test_a_broker_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
     assert cluster is None or cluster.running() == []
 
 
+def test_kafka_finds_the_data_directory_whatever_its_name(tmp_path: Path) -> None:
+    """Java read the backslash as an escape, and Kafka formatted another directory."""
+    cluster = LocalKafka(tmp_path / "a\\b")
+    cluster.work_dir.mkdir()
+    cluster._assign_ports()
+    cluster._format(timeout_s=60)
+    assert (cluster.work_dir / "data-1" / "meta.properties").exists()
+
+
 def test_kafka_tools_find_the_offsets(broker: LocalKafka, kafka_jars: Path, topic: Topic) -> None:
     name = topic(partitions=1)
     _produce(broker, name, [b"x"] * 5)
