@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -52,7 +53,7 @@ READ_IDLE_MS = 5_000  # `read` ends when no record has come for so long
 READ_TIMEOUT_S = 600.0
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
 LOG_LINES_QUOTED = 5
-OWN_FILES = ("data-*", "node-*.log", "node-*.properties", "cluster.id", "state.json*", "lock")
+OWN_FILES = re.compile(r"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|lock")
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "local-kafka-log4j2.properties"
 
 
@@ -214,8 +215,8 @@ class LocalKafka:
         """Delete a stopped cluster's files, and its directory if nothing else is in it."""
         if self.running():
             raise ToolError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
-        for pattern in OWN_FILES:
-            for path in self.work_dir.glob(pattern):
+        for path in self.work_dir.glob("*"):
+            if OWN_FILES.fullmatch(path.name):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         if self.work_dir.is_dir() and not any(self.work_dir.iterdir()):
             self.work_dir.rmdir()

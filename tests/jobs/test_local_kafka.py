@@ -175,6 +175,16 @@ def test_a_cluster_id_never_looks_like_an_option() -> None:
     assert len(set(ids)) == 2_000
 
 
+def test_delete_leaves_files_that_only_look_like_its_own(tmp_path: Path) -> None:
+    """data-export.csv of a user was deleted."""
+    mine = {"data-export.csv", "node-red.log", "node-1.properties.bak", "state.json.orig"}
+    for name in {*mine, "node-1.log", "node-12.properties", "cluster.id", "state.json", "state.json.new", "lock"}:
+        (tmp_path / name).touch()
+    (tmp_path / "data-1" / "orders-0").mkdir(parents=True)
+    LocalKafka(tmp_path).delete()
+    assert {path.name for path in tmp_path.iterdir()} == mine
+
+
 def test_properties_are_written_with_the_escapes_that_java_reads(tmp_path: Path) -> None:
     """The data of a work_dir with é or a backslash went elsewhere, the next start failed, and `stop --delete` left the data."""
     file = tmp_path / "node-1.properties"
