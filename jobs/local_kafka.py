@@ -40,7 +40,7 @@ from jobs.kafka_tools import console_consumer
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
-from spark_kafka_sink.tools.arguments import pair
+from spark_kafka_sink.tools.arguments import pair, positive
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.words import count
 
@@ -51,6 +51,8 @@ STOP_TIMEOUT_S = 20.0
 TOPIC_TIMEOUT_S = 30.0
 READ_IDLE_MS = 5_000  # `read` ends when no record has come for so long
 READ_TIMEOUT_S = 600.0
+LONGEST_TIMEOUT_S = 86_400
+LAST_PORT = 65_535
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
 LOG_LINES_QUOTED = 5
 OWN_FILES = re.compile(r"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|lock")
@@ -103,13 +105,21 @@ class LocalKafka:
     @classmethod
     def load(cls, work_dir: Path) -> LocalKafka | None:
         """The cluster that was started in `work_dir`, running or not; None if there was none."""
+        file = work_dir / "state.json"
         try:
-            state = json.loads((work_dir / "state.json").read_text(encoding="utf-8"))
+            state = json.loads(file.read_text(encoding="utf-8"))
+            cluster = cls(work_dir, version=state["version"], brokers=len(state["nodes"]), heap=state["heap"])
+            cluster._properties = dict(state.get("properties", {}))
+            cluster.nodes = {node["node_id"]: LocalNode(**node) for node in state["nodes"]}
         except FileNotFoundError:
             return None
-        cluster = cls(work_dir, version=state["version"], brokers=len(state["nodes"]), heap=state["heap"])
-        cluster._properties = state.get("properties", {})
-        cluster.nodes = {node["node_id"]: LocalNode(**node) for node in state["nodes"]}
+        except OSError as error:
+            remedy = "make it readable, or choose another directory"
+            raise ToolError(f"{file} cannot be read ({error.strerror}): {remedy}.") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            remedy = "stop the brokers of this directory by hand, and delete it"
+            raise ToolError(f"{file} is damaged, so no broker there can be recognized ({reason}): {remedy}.") from error
         return cluster
 
     # INFORMATION AND TOPICS
@@ -162,7 +172,8 @@ class LocalKafka:
         find_java()
         make_dir(self.work_dir)
         require_free_space(self.work_dir)
-        with file_lock(self.work_dir / "lock", timeout_s * 2, "another start is under way"):
+        lock = file_lock(self.work_dir / "lock", timeout_s * 2, "another start is under way")
+        with _file_errors_in_a_sentence(self.work_dir), lock:
             earlier = LocalKafka.load(self.work_dir)
             if earlier is not None and earlier.running():
                 where = f"{self.work_dir} at {earlier.bootstrap_servers}"
@@ -215,16 +226,20 @@ class LocalKafka:
         """Delete a stopped cluster's files, and its directory if nothing else is in it."""
         if self.running():
             raise ToolError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
-        for path in self.work_dir.glob("*"):
-            if OWN_FILES.fullmatch(path.name):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        if self.work_dir.is_dir() and not any(self.work_dir.iterdir()):
-            self.work_dir.rmdir()
+        with _file_errors_in_a_sentence(self.work_dir):
+            for path in self.work_dir.glob("*"):
+                if OWN_FILES.fullmatch(path.name):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            if self.work_dir.is_dir() and not any(self.work_dir.iterdir()):
+                self.work_dir.rmdir()
 
     # PORTS, FILES, PROCESSES
 
     def _assign_ports(self) -> None:
         controllers = 3 if self._brokers >= 3 else 1
+        for port in (self._port, self._port + self._brokers - 1):
+            if not 0 <= port <= LAST_PORT:
+                raise ToolError(f"There is no port {port}: pass another --port (0: a free one).")
         taken: set[int] = set()
         for node_id in range(1, self._brokers + 1):
             port = free_port(taken) if self._port == 0 else claim_port(self._port + node_id - 1, taken)
@@ -247,13 +262,12 @@ class LocalKafka:
 
     def _format(self, timeout_s: float) -> None:
         """Write the nodes' properties, and format the directories of nodes without data, all at the same time."""
-        cluster_id = self._cluster_id()
         tools: list[tuple[LocalNode, subprocess.Popen[str]]] = []
         with contextlib.ExitStack() as stack:
             for node in self.nodes.values():
                 write_properties(self._config_file(node), self._server_properties(node))
                 if not (self._data_dir(node) / "meta.properties").exists():
-                    tools.append((node, stack.enter_context(self._format_tool(node, cluster_id))))
+                    tools.append((node, stack.enter_context(self._format_tool(node))))
                     stack.callback(tools[-1][1].kill)
             for node, tool in tools:
                 try:
@@ -264,9 +278,9 @@ class LocalKafka:
                 if tool.returncode != 0:
                     raise ToolError(f"Kafka could not format {self._data_dir(node)}: {_last_lines(output)}.")
 
-    def _format_tool(self, node: LocalNode, cluster_id: str) -> subprocess.Popen[str]:
+    def _format_tool(self, node: LocalNode) -> subprocess.Popen[str]:
         command = self._java("128m", "kafka.tools.StorageTool", quick=True)
-        command += ["format", "-t", cluster_id, "-c", str(self._config_file(node)), *self._format_options]
+        command += ["format", "-t", self._cluster_id(), "-c", str(self._config_file(node)), *self._format_options]
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
@@ -276,7 +290,10 @@ class LocalKafka:
         file = self.work_dir / "cluster.id"
         if not file.exists():
             file.write_text(new_cluster_id(), encoding="ascii")
-        return file.read_text(encoding="ascii")
+        text = file.read_text(encoding="ascii", errors="replace")
+        if not re.fullmatch(r"[\w-]{22}", text):
+            raise ToolError(f"{file} is damaged: delete the directory, with its data, or choose another.")
+        return text
 
     def _java(self, heap: str, main: str, *, quick: bool = False) -> list[str]:
         jars = self.jars or fetch_kafka(self.version)
@@ -289,7 +306,7 @@ class LocalKafka:
 
     def _launch(self, node: LocalNode) -> None:
         """Start one node in a session of its own, so that Ctrl-C in the terminal does not reach it."""
-        with self.log_file(node.node_id).open("ab") as log:
+        with _file_errors_in_a_sentence(self.work_dir), self.log_file(node.node_id).open("ab") as log:
             child = subprocess.Popen(
                 [*self._java(self._heap, "kafka.Kafka"), str(self._config_file(node))],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.work_dir, start_new_session=True,
@@ -352,9 +369,21 @@ class LocalKafka:
             "nodes": [asdict(node) for node in self.nodes.values()],
         }
         staging = self.work_dir / "state.json.new"
-        staging.touch(mode=0o600)  # properties may contain passwords
-        staging.write_text(json.dumps(state, indent=1), encoding="utf-8")
-        staging.replace(self.work_dir / "state.json")
+        with _file_errors_in_a_sentence(self.work_dir):
+            staging.touch(mode=0o600)  # properties may contain passwords
+            staging.write_text(json.dumps(state, indent=1), encoding="utf-8")
+            staging.replace(self.work_dir / "state.json")
+
+
+@contextlib.contextmanager
+def _file_errors_in_a_sentence(work_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # of `progress`: nobody reads what it prints
+        raise
+    except OSError as error:
+        remedy = "make it writable, free some space, or choose another directory"
+        raise ToolError(f"A file of the broker in {work_dir} cannot be used ({error}): {remedy}.") from error
 
 
 def _last_lines(text: str) -> str:
@@ -372,9 +401,17 @@ def parse_topic(text: str) -> NewTopic:
     """name:partitions[:key=value,...]"""
     name, _, rest = text.partition(":")
     partitions, _, pairs = rest.partition(":")
-    if not name or not (partitions or "1").isdigit() or int(partitions or "1") < 1:
+    if not name or not (partitions or "1").isdigit() or not 1 <= int(partitions or "1") < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not name:partitions[:key=value,...]")
     return NewTopic(name, int(partitions or "1"), config=dict(map(parse_pair, filter(None, pairs.split(",")))))
+
+
+def parse_timeout(text: str) -> float:
+    """Neither nan nor inf, which no wait would end at."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= LONGEST_TIMEOUT_S:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and up to {LONGEST_TIMEOUT_S}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -392,12 +429,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="topic to create; repeatable")
     add("--set", type=parse_pair, action="append", default=[], metavar="KEY=VALUE", help="broker property; repeatable")
     add("--heap", default=None, help=f"Java heap of each broker (default: {DEFAULT_HEAP})")
-    add("--timeout", type=float, default=START_TIMEOUT_S, help="seconds to wait for the broker (default: %(default)s)")
+    add("--timeout", type=parse_timeout, default=START_TIMEOUT_S, help="seconds to wait for the broker (default: %(default)s)")
     stop = commands.add_parser("stop", help="stop the brokers that were started")
     stop.add_argument("--delete", action="store_true", help="delete their data too")
     read = commands.add_parser("read", help="show the first records of a topic: partition, key and value")
     read.add_argument("--topic", required=True, help="the topic")
-    read.add_argument("--max-records", type=int, default=10, metavar="N", help="how many at most (default: %(default)s)")
+    read.add_argument("--max-records", type=positive, default=10, metavar="N", help="how many at most (default: %(default)s)")
     commands.add_parser("status", help="show the brokers; exit code 0 if every broker runs, 3 if not")
     for command in commands.choices.values():
         command.add_argument("--work-dir", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -477,7 +514,14 @@ def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
         raise ToolError(f"No broker runs in {work_dir}: start one before you read from it.")
     jars = fetch_kafka(cluster.version)
     command = console_consumer(jars, cluster.bootstrap_servers, arguments.topic, arguments.max_records, timeout_ms=READ_IDLE_MS)
-    return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=READ_TIMEOUT_S, check=False).returncode
+    try:
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=READ_TIMEOUT_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        took = f"more than {READ_TIMEOUT_S:.0f} s, and was stopped"
+        raise ToolError(f"Reading {arguments.topic} took {took}: read fewer records with --max-records.") from None
+    if code != 0:
+        raise ToolError(f"Kafka's console consumer failed with exit code {code}: see what it says above.")
+    return 0
 
 
 COMMANDS: dict[str, Callable[[Path, argparse.Namespace], int]] = {
@@ -489,7 +533,7 @@ COMMANDS: dict[str, Callable[[Path, argparse.Namespace], int]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, 1 failed with one sentence on stderr, 2 usage, 3 not running (status), 130 Ctrl-C."""
+    """Exit code: 0 done, 1 failed with one sentence on stderr, 2 usage, 3 a broker is down (status), 130 Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         return COMMANDS[options.command]((options.work_dir or cache_dir() / "local-kafka").resolve(), options)

@@ -1,0 +1,185 @@
+"""Failures of local_kafka: one sentence each. No broker is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import local_kafka
+from jobs.broker_config import LocalNode
+from jobs.local_kafka import LocalKafka, _parser, main
+from spark_kafka_sink.tools.errors import ToolError
+
+# Plays Java: Kafka's tools end at once, and a broker does nothing until it is stopped.
+JAVA = """#!/bin/sh
+case "$*" in
+    -version) echo 'openjdk version "17.0.1"' >&2 ;;
+    *kafka.Kafka*) exec sleep 60 ;;
+esac
+"""
+
+
+@pytest.fixture
+def idle_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each broker that is started is a process that does nothing."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(JAVA)
+    java.chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{java.parent}:/bin:/usr/bin")
+    monkeypatch.setattr(local_kafka, "fetch_kafka", lambda *_: tmp_path)
+
+
+class Running(LocalKafka):
+    """A cluster of one broker that is up."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/none"), version="4.3.1")
+        self.nodes = {1: LocalNode(1, 9092, None, {})}
+
+    def running(self) -> list[int]:
+        return [1]
+
+
+# ONE SENTENCE
+
+
+def test_a_read_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was a traceback of subprocess.TimeoutExpired."""
+    monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
+    monkeypatch.setattr(local_kafka, "fetch_kafka", lambda _: Path("/none"))
+    monkeypatch.setattr(local_kafka, "console_consumer", lambda *_, **__: ["sleep", "60"])
+    monkeypatch.setattr(local_kafka, "READ_TIMEOUT_S", 0.01)
+    assert main(["read", "--topic", "orders"]) == 1
+    said = "Reading orders took more than 0 s, and was stopped: read fewer records with --max-records."
+    assert capsys.readouterr().err == f"local_kafka: error: {said}\n"
+
+
+@pytest.mark.parametrize("command", ["exit 7", "kill -9 $$"])
+def test_a_consumer_that_fails_is_exit_code_1(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own exit code was passed on: -9 after a signal, or one that means something else here."""
+    monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
+    monkeypatch.setattr(local_kafka, "fetch_kafka", lambda _: Path("/none"))
+    monkeypatch.setattr(local_kafka, "console_consumer", lambda *_, **__: ["sh", "-c", command])
+    assert main(["read", "--topic", "orders"]) == 1
+    assert capsys.readouterr().err.startswith("local_kafka: error: Kafka's console consumer failed with exit code ")
+
+
+def without(*path: Any) -> Callable[[Any], None]:
+    """Removes what stands there in a state."""
+
+    def remove(state: Any) -> None:
+        for key in path[:-1]:
+            state = state[key]
+        del state[path[-1]]
+
+    return remove
+
+
+DAMAGES: dict[str, str | Callable[[Any], None]] = {
+    "empty": "",
+    "zeros": "\0" * 100,
+    "cut off": '{"version": "4.3.1", "no',
+    "a list": "[]",
+    "no heap": without("heap"),
+    "no nodes": without("nodes"),
+    "no port": without("nodes", 0, "port"),
+    "no node id": without("nodes", 0, "node_id"),
+    "a field too many": lambda state: state["nodes"][0].update(rack="a"),
+    "a node that is a number": lambda state: state["nodes"].append(7),
+    "no properties": lambda state: state.update(properties=None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_state_is_one_sentence_for_every_command(
+    damage: str | Callable[[Any], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback, also of `stop`."""
+    cluster = LocalKafka(tmp_path)
+    cluster._assign_ports()
+    cluster._save()
+    file = tmp_path / "state.json"
+    if callable(damage):
+        state = json.loads(file.read_text())
+        damage(state)
+        damage = json.dumps(state)
+    file.write_text(damage)
+    for command in (["start", "--port", "0"], ["stop"], ["stop", "--delete"], ["status"], ["read", "--topic", "t"]):
+        assert main(["--work-dir", str(tmp_path), *command]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith(f"local_kafka: error: {file} is damaged, so no broker there can be recognized (")
+        assert said.endswith("): stop the brokers of this directory by hand, and delete it.\n")
+        assert said.count("\n") == 1
+
+
+def test_a_state_that_cannot_be_read_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["--work-dir", str(file), "status"]) == 1
+    remedy = "make it readable, or choose another directory"
+    assert capsys.readouterr().err == f"local_kafka: error: {file}/state.json cannot be read (Not a directory): {remedy}.\n"
+
+
+@pytest.mark.parametrize("text", ["", "\0" * 22, "é"], ids=["empty", "zeros", "not ASCII"])
+def test_a_damaged_cluster_id_is_one_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cluster.id").write_text(text)
+    with pytest.raises(ToolError, match=r"cluster\.id is damaged: delete the directory"):
+        LocalKafka(tmp_path)._cluster_id()
+
+
+@pytest.mark.parametrize(
+    ("taken", "act"),
+    [
+        ("lock", LocalKafka.start),
+        ("node-1.properties", LocalKafka.start),
+        ("node-1.log", lambda cluster: cluster.restart(1)),
+        ("state.json.new", LocalKafka.stop),
+        ("state.json.new", lambda cluster: cluster.kill(1)),
+    ],
+)
+@pytest.mark.usefixtures("idle_brokers")
+def test_a_file_that_cannot_be_written_is_one_sentence(taken: str, act: Callable[[LocalKafka], object], tmp_path: Path) -> None:
+    """A directory stands in its place. Without permission, or on a full disk, there was a traceback as well."""
+    (tmp_path / "kafka" / taken).mkdir(parents=True)
+    cluster = LocalKafka(tmp_path / "kafka")
+    cluster._assign_ports()
+    with pytest.raises(ToolError, match=rf"^A file of the broker in \S+ cannot be used \(.*{taken}'\): make it writable,"):
+        act(cluster)
+
+
+@pytest.mark.parametrize(("arguments", "port"), [("-1", "-1"), ("70000", "70000"), ("65534 --brokers 3", "65536")])
+def test_a_port_that_does_not_exist_is_one_sentence(
+    arguments: str, port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback of OverflowError."""
+    assert main(["--work-dir", str(tmp_path), "start", "--port", *arguments.split()]) == 1
+    assert capsys.readouterr().err == f"local_kafka: error: There is no port {port}: pass another --port (0: a free one).\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["start", "--timeout", "nan"],  # was waited for without end
+        ["start", "--timeout", "inf"],  # was an OverflowError
+        ["start", "--timeout", "1e12"],
+        ["start", "--timeout", "0"],
+        ["start", "--timeout", "soon"],
+        ["start", "--topic", "orders:3000000000"],  # was a struct.error, while the broker ran
+        ["read", "--topic", "orders", "--max-records", "0"],
+        ["read", "--topic", "orders", "--max-records", "-1"],  # means all to Kafka's console consumer
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_mean_nothing_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        _parser().parse_args(arguments)
+    assert exit_.value.code == 2
+    assert "invalid parse_" not in capsys.readouterr().err
