@@ -48,6 +48,7 @@ DEFAULT_PORT = 9092
 DEFAULT_HEAP = "768m"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 5.0  # of one request to a broker that starts
 TOPIC_TIMEOUT_S = 30.0
 READ_IDLE_MS = 5_000  # `read` ends when no record has come for so long
 READ_TIMEOUT_S = 600.0
@@ -165,8 +166,8 @@ class LocalKafka:
         """Start every node and wait until each answers. After a failure or Ctrl-C, stops the nodes that it has started.
 
         Args:
-            timeout_s: limit of each step: another start in the directory (twice as long), formatting, answering. Fetching the
-                jars is not counted.
+            timeout_s: limit of each step, for all nodes together: waiting for another start in the directory (twice as long),
+                formatting, answering. Fetching the jars is not counted.
             progress: is told, in words, what happens.
         """
         find_java()
@@ -262,6 +263,7 @@ class LocalKafka:
 
     def _format(self, timeout_s: float) -> None:
         """Write the nodes' properties, and format the directories of nodes without data, all at the same time."""
+        deadline = time.monotonic() + timeout_s
         tools: list[tuple[LocalNode, subprocess.Popen[str]]] = []
         with contextlib.ExitStack() as stack:
             for node in self.nodes.values():
@@ -271,7 +273,7 @@ class LocalKafka:
                     stack.callback(tools[-1][1].kill)
             for node, tool in tools:
                 try:
-                    output, _ = tool.communicate(timeout=timeout_s)
+                    output, _ = tool.communicate(timeout=max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     took = f"more than {timeout_s:.0f} s"
                     raise ToolError(f"Formatting {self._data_dir(node)} took {took}: try again, or raise --timeout.") from None
@@ -326,8 +328,13 @@ class LocalKafka:
                 late = waiting[0]
                 within = f"at {HOST}:{late.port} within {timeout_s:.0f} s"
                 raise ToolError(f"Broker {late.node_id} did not answer {within}; {self._log_tail(late)}")
-            waiting = [node for node in waiting if not answers((HOST, node.port), timeout_s=5)]
+            waiting = [node for node in waiting if not self._answers(node, deadline)]
             time.sleep(POLL_S)
+
+    def _answers(self, node: LocalNode, deadline: float) -> bool:
+        """Whether a node answers before the deadline. One that accepts connections may be silent, and the others wait for it."""
+        left_s = max(POLL_S, deadline - time.monotonic())
+        return answers((HOST, node.port), min(ANSWER_TIMEOUT_S, left_s))
 
     def _log_tail(self, node: LocalNode) -> str:
         file = self.log_file(node.node_id)

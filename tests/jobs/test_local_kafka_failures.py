@@ -1,8 +1,9 @@
-"""Failures of local_kafka: one sentence each. No broker is started."""
+"""Failures of local_kafka: one sentence each, waits that end in time. No broker is started."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from jobs import local_kafka
 from jobs.broker_config import LocalNode
 from jobs.local_kafka import LocalKafka, _parser, main
+from jobs.processes import POLL_S
 from spark_kafka_sink.tools.errors import ToolError
 
 # Plays Java: Kafka's tools end at once, and a broker does nothing until it is stopped.
@@ -44,6 +46,26 @@ class Running(LocalKafka):
 
     def running(self) -> list[int]:
         return [1]
+
+
+class ManualTime:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def manual_time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    manual_time = ManualTime()
+    monkeypatch.setattr(local_kafka, "time", manual_time)
+    return manual_time
 
 
 # ONE SENTENCE
@@ -183,3 +205,61 @@ def test_numbers_that_mean_nothing_are_usage_errors(arguments: list[str], capsys
         _parser().parse_args(arguments)
     assert exit_.value.code == 2
     assert "invalid parse_" not in capsys.readouterr().err
+
+
+# WAITS
+
+
+class SlowTool:
+    """A process that takes 0.9 s."""
+
+    returncode = 0
+
+    def __init__(self, time: ManualTime) -> None:
+        self._time = time
+
+    def __enter__(self) -> SlowTool:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return
+
+    def kill(self) -> None:
+        return
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        self._time.sleep(min(timeout, 0.9))
+        if timeout < 0.9:
+            raise subprocess.TimeoutExpired("format", timeout)
+        return "", None
+
+
+def test_formatting_has_one_deadline_for_all_nodes(
+    tmp_path: Path, manual_time: ManualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node had the whole time-out: with 1 s, three nodes took 2.7 s without an error."""
+    monkeypatch.setattr(LocalKafka, "_format_tool", lambda *_: SlowTool(manual_time))
+    cluster = LocalKafka(tmp_path, brokers=3)
+    cluster._assign_ports()
+    with pytest.raises(ToolError, match=r"^Formatting \S+data-2 took more than 1 s: try again, or raise --timeout\.$"):
+        cluster._format(1.0)
+    assert manual_time.now == pytest.approx(1.0)
+
+
+def test_silent_nodes_together_are_waited_for_until_the_deadline(
+    tmp_path: Path, manual_time: ManualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node that accepted a connection and said nothing added 5 s."""
+
+    def silent(_address: object, timeout_s: float) -> bool:
+        manual_time.sleep(timeout_s)
+        return False
+
+    monkeypatch.setattr(local_kafka, "answers", silent)
+    monkeypatch.setattr(LocalKafka, "_is_alive", lambda *_: True)
+    cluster = LocalKafka(tmp_path, brokers=3)
+    cluster._assign_ports()
+    cluster.log_file(1).touch()
+    with pytest.raises(ToolError, match=r"^Broker 1 did not answer at \S+ within 1 s"):
+        cluster._await_answers(list(cluster.nodes.values()), 1.0)
+    assert manual_time.now <= 1.0 + 4 * POLL_S
