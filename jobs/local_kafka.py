@@ -42,6 +42,7 @@ from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
 from spark_kafka_sink.tools.arguments import pair, positive
 from spark_kafka_sink.tools.errors import ToolError
+from spark_kafka_sink.tools.exit_codes import run_tool
 from spark_kafka_sink.tools.words import count
 
 DEFAULT_PORT = 9092
@@ -188,7 +189,9 @@ class LocalKafka:
                     self._launch(node)
                 self._await_answers(list(self.nodes.values()), timeout_s)
             except BaseException:
-                self.stop(STOP_TIMEOUT_S / 4)
+                stopped = self.stop(STOP_TIMEOUT_S / 4)
+                if stopped:
+                    progress(f"stopped what had been started: {count(len(stopped), 'broker')}")
                 raise
         return self
 
@@ -540,17 +543,14 @@ COMMANDS: dict[str, Callable[[Path, argparse.Namespace], int]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, 1 failed with one sentence on stderr, 2 usage, 3 a broker is down (status), 130 Ctrl-C."""
+    """Exit code: 0 done, 1 failed with one sentence on stderr, 2 usage, 3 a broker is down (status). Lets Ctrl-C pass."""
     options = _parser().parse_args(arguments)
     try:
         return COMMANDS[options.command]((options.work_dir or cache_dir() / "local-kafka").resolve(), options)
     except ToolError as error:
         print(f"local_kafka: error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("local_kafka: interrupted; brokers that were starting have been stopped", file=sys.stderr)
-        return 130
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tool("local_kafka", main))

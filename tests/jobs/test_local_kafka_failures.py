@@ -1,12 +1,15 @@
-"""Failures of local_kafka: one sentence each, waits that end in time. No broker is started."""
+"""Failures of local_kafka: one sentence each, waits that end in time, and true words after Ctrl-C. No broker is started."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,6 +18,9 @@ from jobs.broker_config import LocalNode
 from jobs.local_kafka import LocalKafka, _parser, main
 from jobs.processes import POLL_S
 from spark_kafka_sink.tools.errors import ToolError
+from spark_kafka_sink.tools.exit_codes import UNREAD, run_tool
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # Plays Java: Kafka's tools end at once, and a broker does nothing until it is stopped.
 JAVA = """#!/bin/sh
@@ -66,6 +72,10 @@ def manual_time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
     manual_time = ManualTime()
     monkeypatch.setattr(local_kafka, "time", manual_time)
     return manual_time
+
+
+def interrupt(*_arguments: object, **_named: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 # ONE SENTENCE
@@ -263,3 +273,46 @@ def test_silent_nodes_together_are_waited_for_until_the_deadline(
     with pytest.raises(ToolError, match=r"^Broker 1 did not answer at \S+ within 1 s"):
         cluster._await_answers(list(cluster.nodes.values()), 1.0)
     assert manual_time.now <= 1.0 + 4 * POLL_S
+
+
+# CTRL-C AND CLOSED PIPES
+
+
+@pytest.mark.usefixtures("idle_brokers")
+def test_an_interrupted_start_says_how_many_brokers_it_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local_kafka, "answers", interrupt)
+    work_dir = tmp_path / "kafka"
+    assert run_tool("local_kafka", partial(main, ["--work-dir", str(work_dir), "start", "--port", "0", "--brokers", "2"])) == 130
+    assert capsys.readouterr().err == (
+        f"starting Apache Kafka {local_kafka.kafka_version()} in {work_dir}\n"
+        "stopped what had been started: 2 brokers\n"
+        "local_kafka: interrupted\n"
+    )
+    cluster = LocalKafka.load(work_dir)
+    assert cluster is not None
+    assert cluster.running() == []
+
+
+@pytest.mark.parametrize("command", [["start", "--topic", "t"], ["stop"], ["status"], ["read", "--topic", "t"]])
+def test_ctrl_c_says_nothing_of_brokers_that_it_did_not_stop(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All said "brokers that were starting have been stopped", also `start` while it made topics of a broker that ran."""
+    monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
+    for name in ("create_topic", "stop", "log_file"):
+        monkeypatch.setattr(LocalKafka, name, interrupt)
+    monkeypatch.setattr(local_kafka, "fetch_kafka", interrupt)
+    assert run_tool("local_kafka", partial(main, command)) == 130
+    assert capsys.readouterr().err == "local_kafka: interrupted\n"
+
+
+def test_a_command_ends_quietly_when_nobody_reads_it(tmp_path: Path) -> None:
+    """`status | head` printed a traceback of BrokenPipeError."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "jobs.local_kafka", "--work-dir", str(tmp_path), "status"]
+    with os.fdopen(writing, "wb") as unread:
+        done = subprocess.run(command, cwd=ROOT, stdout=unread, stderr=subprocess.PIPE, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (UNREAD, b"")
