@@ -2,8 +2,8 @@
 
 One process per node, KRaft, listening on 127.0.0.1 only. The jars come from `kafka_jars`. Tests use `LocalKafka` as a context
 manager, also to kill and restart single nodes of a cluster.
-Law: LocalKafka ends a process only if its id, start time and command line are those of a node that it has started. They are in
-state.json, beside the broker's data, before start() returns.
+Law: LocalKafka ends only its own children, and brokers of an earlier process. It knows the latter by id and start time, which are
+in state.json before start() returns, and by kafka.Kafka in their command line.
 """
 
 from __future__ import annotations
