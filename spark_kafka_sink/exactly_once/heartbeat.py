@@ -27,14 +27,14 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-EVERY_MS = 4_000  # twice within `transactions abort --watch-seconds`, whose default is 10 s, with time for a slow answer
+EVERY_MS = 4_000  # after an answer, for which it waits as long at most: once in each 8 s, less than --watch-seconds
 
 
 @dataclass(eq=False, repr=False)
 class Heartbeat:
-    """Sends heartbeats of one task, from `start` until the task releases its lock. Neither of the two blocks.
+    """Sends heartbeats of one task, from `start` until the task releases `at_work`. Neither of the two blocks.
 
-    with heartbeat.task:
+    with heartbeat.at_work:
         heartbeat.start()
         …
     """
@@ -45,7 +45,7 @@ class Heartbeat:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        self.task = threading.Lock()  # held as long as the task is at work: it ends with its block, also by an interrupt
+        self.at_work = threading.Lock()  # held as long as the task is at work: it ends with its block, also by an interrupt
         self._has_failed = False  # only its thread, once it has started
 
     def start(self) -> None:
@@ -56,16 +56,16 @@ class Heartbeat:
 
     def _run(self) -> None:
         try:
-            if self._is_due():
+            if self._wait_until_due():
                 with self.lend() as client:
                     self._beat(client)
-                    while self._is_due():
+                    while self._wait_until_due():
                         self._beat(client)
         except Exception as error:  # noqa: BLE001 - whatever it is, the task goes on, and its log says so
             self._failed(error)
 
-    def _is_due(self) -> bool:
-        """Blocks for EVERY_MS, or until the task is over: false."""
+    def _wait_until_due(self) -> bool:
+        """Block for EVERY_MS, or until the task is over: false then."""
         until_ms = self.clock.now_ms() + EVERY_MS
         while (left_ms := until_ms - self.clock.now_ms()) > 0:
             if self.clock.wait(self, left_ms):
@@ -74,7 +74,7 @@ class Heartbeat:
 
     def wait(self, timeout: float) -> bool:
         """Block until the task is over, at most `timeout` seconds. False when the time ran out. For Clock.wait, on its thread."""
-        return self.task.acquire(timeout=timeout)  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
+        return self.at_work.acquire(timeout=timeout)  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
 
     def _beat(self, client: TransactionClient) -> None:
         try:

@@ -3,7 +3,7 @@
 The Sender asks `ready`, calls `send`, and lets `poll` do everything else: write, read, connect, keep metadata fresh, time
 requests out, run the callbacks. Selector waits and owns the sockets; a BrokerConnection has what belongs to one broker;
 ConnectionSetup makes connections ready.
-Threads: one at a time, the Sender or the caller of an admin client. Only `wakeup` may be called by any.
+Threads: one at a time, the Sender or the caller of an admin client. Any may call `wakeup` and `in_flight_request_count`.
 Laws: the callback of every request runs exactly once, unless `close` drops it; the callbacks of one node run in the order of its
 requests; when a callback runs, nothing refers to the request's buffers any more.
 """

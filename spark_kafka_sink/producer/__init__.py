@@ -9,15 +9,16 @@ Which thread uses which class
     RecordGatherer      callers add records; a bundle is encoded (ColumnSender) by the caller who fills it, or by the Sender after
                         linger.ms
     AvroSerializers     callers copy objects, encode columns, and ask the registry; objects are encoded with their bundle
-    RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender
+    RecordAccumulator   append: callers, and the Sender for gathered records after linger.ms; draining, retries and the rest:
+                        Sender
     BufferPool          allocate: callers; deallocate: both
-    ProducerBatch       callers fill it, under its queue's lock and their reservations; after that Sender only
-    Delivery            completed by the Sender (or by a caller that closes the producer), awaited by callers
+    ProducerBatch       whoever appends fills it, under its queue's lock and their reservations; after that Sender only
+    Delivery            completed by the Sender, or by the caller whose rows get into no batch; awaited by callers
     CallerSide          callers, for transactions; each call posts a TransactionalCall, which the Sender completes and the caller
                         awaits
-    sender/, transactions/   Sender only, except that callers start and stop it, and read `SenderFailures.fatal` and
-                        `Sequencer.fatal_error`
-    NetworkClient       Sender only, except `wakeup`
+    sender/, transactions/   Sender only, but for CallerSide and TransactionalMethods. Callers start and stop the Sender, read
+                        SenderFailures, and of the sequencer what its class names under ANY THREAD or CALLERS
+    NetworkClient       Sender only, except `wakeup` and `in_flight_request_count`
     ProducerMetrics     the Sender records, callers record their failures and waits; any thread reads without a lock
     Interceptors        before sending: callers, and the Sender for gathered records after linger.ms; outcomes: the thread that
                         settles the rows
@@ -34,8 +35,9 @@ Locks. A thread that holds one of these takes only locks further down.
     OldestBatch._lock             when the oldest batch was created; taken under 1
     TransactionalCall._lock       the outcome of a call; under CallerSide's, when a call is posted to an ended producer
     RecordBundle._lock            the lists that a record is appended to
-With the last three, and with these, a thread takes no other: a partitioner's, PartitionQueues._lock, HandOvers._lock, a Signal's,
-and of legacy/ SendQueue._lock and SyncDispatch._lock. No thread takes Metadata's lock while it holds one of the five.
+With the last three, and with these, a thread takes no other: KafkaProducer._closer_lock, a partitioner's, PartitionQueues._lock,
+HandOvers._lock, a Signal's, and of legacy/ SendQueue._lock and SyncDispatch._lock. No thread takes Metadata's lock while it holds
+one of the five.
 While a thread waits it holds none of all these, and no reservation (record_accumulator.py). What it holds then shows only that
 its call goes on (Inside in interrupts.py).
 """

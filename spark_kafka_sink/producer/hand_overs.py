@@ -3,7 +3,7 @@
 While a call hands rows over, rows and memory may be in no other hands than its own, and batches half filled. If it is interrupted
 then, what is left to do is not known: the producer ends, as it does when its Sender fails. Every row that is not settled fails
 with an error that names the interrupt, later calls raise that error, and close() returns at once. interrupts.py has the rule.
-Used by RecordGatherer and ColumnSender; the Sender looks at `failure` in each round, callers look before each call.
+Used by RecordGatherer, ColumnSender and TableSender; the Sender looks at `failure` in each round, callers look before each call.
 
 Law: a hand-over that has begun and is not over, although its call is, was interrupted. A lock shows whether the call is over, and
 Python releases it however the call ends.

@@ -7,8 +7,9 @@
         producer.flush()
         print(delivery.result().offsets)
 
-A caller blocks in three places only: for the first metadata of a topic, for buffer memory (each at most max.block.ms), and
-where it asks to wait (flush, Delivery.result, close, and the transactional methods). producer_parts.py makes the parts.
+A caller blocks where it asks to wait (flush, Delivery.result, close, and the transactional methods). Where it hands rows over, it
+waits for the first metadata of a topic, for buffer memory, for another thread that encodes single records of the topic, and with
+Avro for the schema registry, each time at most max.block.ms. producer_parts.py makes the parts.
 """
 
 from __future__ import annotations
@@ -172,15 +173,15 @@ class KafkaProducer(TransactionalMethods):
             topic: one name for all rows, or a string column without nulls.
             value: binary or string column, with `avro` of any type that Avro has; null is a tombstone. None: all are null.
             key: as value; null means no key.
-            partition: int32 column; null leaves the choice to the partitioner.
-            headers: list<struct<key: string, value: binary>> column.
+            partition: int32 column, or of other integers; null leaves the choice to the partitioner.
+            headers: list<struct<key: string, value: binary>> or map<string, binary> column.
             timestamp: int64 column, milliseconds since 1970; null means now.
 
         Returns:
             A Delivery: when all rows are acknowledged, their offsets, and the first error.
 
-        Blocks for metadata of topics not seen before, while buffer memory is exhausted, and with `avro` for the schema registry,
-        each time at most `max.block.ms`.
+        Blocks for metadata of topics not seen before, while buffer memory is exhausted, while another thread encodes records of
+        `send` for one of the topics, and with `avro` for the schema registry, each time at most `max.block.ms`.
 
         Raises:
             SchemaError: a column has a type that is not listed above, or columns differ in length. No row is queued.
@@ -272,7 +273,8 @@ class KafkaProducer(TransactionalMethods):
         Returns:
             A future; `.result()` makes the call synchronous.
 
-        Blocks for metadata of a topic not seen before and while buffer memory is exhausted, each time at most `max.block.ms`.
+        Blocks for metadata of a topic not seen before, while buffer memory is exhausted, while another thread encodes records of
+        the topic, and with `avro` for the schema registry, each time at most `max.block.ms`.
         In a callback, a record fails at once when there is no memory.
 
         Raises:
@@ -352,7 +354,7 @@ class KafkaProducer(TransactionalMethods):
         return data, len(data or b"")
 
     def _gather(self, record: ProducerRecord, gathered: GatheredRecord) -> RecordFuture:
-        """`send` for the first record of a bundle, and for one with partition, headers or timestamp: makes all checks."""
+        """`send` for the first record of a bundle, and for one with partition, headers or timestamp: waits, where it must."""
         topic, details = record.topic, gathered.details
         highest = NO_PARTITION if details is None or details.partition is None else details.partition
         try:

@@ -31,7 +31,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 logger = logging.getLogger(__name__)
 
 _NO_LIMIT = 2**62
-_SEALED = -1
+_NO_MORE = -1
 _FAILED = -1  # in `_outcomes`; what is less is not settled
 _FAILING = -2  # has an error, of which interceptors hear first; an interrupt may keep it from them
 _PENDING = -3
@@ -73,7 +73,7 @@ class _Acknowledgement(NamedTuple):
 
 
 class GatheredRecord(NamedTuple):
-    """What `RecordBundle.add` takes."""
+    """A record on its way into a bundle: its fields are the arguments of `RecordBundle.add`."""
 
     key: Any  # bytes or None, or what a serializer encodes for the whole bundle
     value: Any
@@ -98,7 +98,7 @@ class RecordBundle:
         self.cluster = cluster  # metadata that contains the topic
         self.memory = PoolMemory()  # a charge; the thread that has the bundle encoded gives it back
         self._lock = threading.Lock()  # guards what `add` fills
-        self._room_bytes = _NO_LIMIT  # the limit of `size_bytes`, or _SEALED
+        self._room_bytes = _NO_LIMIT  # the limit of `size_bytes`, or _NO_MORE
         self.size_bytes = 0  # the sum of the records' size bounds
         self.values: list[Any] = []  # bytes or None, or what a serializer encodes for the whole bundle
         self.keys: list[Any] = []
@@ -139,7 +139,7 @@ class RecordBundle:
                 self.size_bytes = size
                 callbacks.append(callback)  # last: with it the record is in the bundle
             except BaseException:
-                self._room_bytes = _SEALED  # an interrupt may have left half a record, which nothing may follow
+                self._room_bytes = _NO_MORE  # an interrupt may have left half a record, which nothing may follow
                 raise
             return future
 
@@ -147,13 +147,13 @@ class RecordBundle:
         """Add to the memory that records may fill. Takes all of `memory`."""
         with self._lock:
             self.memory.add(memory)
-            if not self.is_sealed:
+            if not self.takes_no_more:
                 self._room_bytes = self.memory.charged * block_size
 
     @property
-    def is_sealed(self) -> bool:
-        """Takes no more records."""
-        return self._room_bytes == _SEALED
+    def takes_no_more(self) -> bool:
+        """Whether `add` refuses every record: the bundle is sealed, or will be."""
+        return self._room_bytes == _NO_MORE
 
     def missing_bytes(self, size_bytes: int) -> int:
         """How much more has to be charged before a record of this size fits."""
@@ -161,7 +161,7 @@ class RecordBundle:
 
     def refuse_records(self) -> None:
         with self._lock:
-            self._room_bytes = _SEALED
+            self._room_bytes = _NO_MORE
 
     def seal(self) -> None:
         """Take no more records. From here on outcomes may be reported."""
@@ -177,7 +177,7 @@ class RecordBundle:
                     self.callbacks = []
 
     def as_columns(self, column_of: ColumnOf = _column_of_bytes) -> ProducerColumns:
-        """The records as columns, for `rows_of`. `column_of`: makes bytes of keys and values."""
+        """The records as columns, as ColumnSender queues them. `column_of`: makes bytes of keys and values."""
         rounding = 0.0005  # half of the precision that a double has for seconds since 1970, in milliseconds
         timestamps = (np.array(self.sent_s) * 1000 + rounding).astype(np.int64)
         given = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}

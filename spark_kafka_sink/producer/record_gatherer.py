@@ -104,13 +104,13 @@ class RecordGatherer:
                     if self._closed:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     bundle = self.bundles.get(topic)
-                    is_sealed = bundle is not None and bundle.is_sealed  # an interrupt has cut off a record
+                    takes_no_more = bundle is not None and bundle.takes_no_more  # an interrupt has cut off a record
                     missing = self._missing_blocks(bundle, record) - memory.charged
-                    if missing <= 0 and not is_sealed:
+                    if missing <= 0 and not takes_no_more:
                         hand_over.begin()
                         added = self._add_locked(bundle, topic, cluster, record, memory)
                         continue
-                if is_sealed:
+                if takes_no_more:
                     self.encode_topic(topic)
                 else:
                     self._charge(hand_over, missing, 0 if bundle is None else bundle.memory.charged, memory)

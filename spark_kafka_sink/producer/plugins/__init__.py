@@ -1,7 +1,8 @@
-"""Users' own classes: the partitioner and the interceptors of a producer. docs/plug-ins.md tells users how to write them.
+"""What is plugged into a producer: users' own classes. docs/plug-ins.md tells users how to write them.
 
-plugin.py               loads, creates and configures what an option names
+producer_plugins.py     what one producer has of all this; and its Avro serializers, which are in avro_serializers.py
 partitioner.py          `partitioner.class`
 interceptors.py         `interceptor.classes`
 columns_as_records.py   columns to records and back, for interceptors that take one record at a time
+plugin.py               loads, creates, configures and closes the objects that options name
 """

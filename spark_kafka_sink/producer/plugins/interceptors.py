@@ -1,8 +1,7 @@
 """Interceptors: plug-ins that see rows before they are sent, and learn the outcome of each.
 
 The columns of `send_columns` pass through the interceptors before anything is checked. Records of `send` pass through those that
-take records at once, and through those that take columns when they have been gathered. KafkaProducer calls this module only when
-`interceptor.classes` is set; plugin.py loads the interceptors.
+take records at once, and through those that take columns when they have been gathered. plugin.py loads the interceptors.
 Law: when an interceptor raises, that is logged and the next one gets the rows unchanged, as in Java.
 """
 
@@ -24,7 +23,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, OwnedRows, RecordsOwner
 from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
-from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, make_plugin
+from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, close_all, make_plugin
 from spark_kafka_sink.producer.producer_record import BatchMetadata, Callback, ProducerColumns, ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
@@ -124,8 +123,7 @@ class Interceptors:
                 self._chain.append(_Interceptor.of(plugins[-1]))
                 plugins[-1].configure(_OPTION, config.for_plugins())
         except BaseException:  # an interrupt too
-            for plugin in plugins:
-                plugin.close()
+            close_all(plugins)
             raise
         self.any_wants_gathered = any(each.wants_gathered for each in self._chain)
         self._any_hears_records = any(
@@ -133,9 +131,8 @@ class Interceptors:
         )
 
     def close(self) -> None:
-        """Never raises."""
-        for each in self._chain:
-            each.plugin.close()
+        """As `close_all`."""
+        close_all(each.plugin for each in self._chain)
 
     # COLUMNS
 

@@ -54,7 +54,7 @@ class Partitioner(Protocol):
 class RecordPartitioner(Protocol):
     """As in Java, `partitioner.class` may also name a class that only has this method.
 
-    It costs a call and several Python objects per record: about a microsecond, where columns cost nanoseconds.
+    It costs a call and several Python objects per record, where columns cost nanoseconds.
     """
 
     def partition(

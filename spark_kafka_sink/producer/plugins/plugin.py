@@ -8,9 +8,10 @@ Law: if a plug-in cannot be loaded, the producer's constructor raises, with the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from spark_kafka_sink.config.dotted_names import load
 from spark_kafka_sink.errors import ConfigError
@@ -43,7 +44,7 @@ class Plugin:
             raise ConfigError(f"{option}: {self.name}.configure failed: {_text_of(error)}") from error
 
     def close(self) -> None:
-        """Never raises: logs what `close` raises."""
+        """Logs an Exception that `close` raises."""
         method = self.method("close")
         if method is None:
             return
@@ -51,6 +52,17 @@ class Plugin:
             method()
         except Exception:
             logger.exception("! %s.close failed", self.name)
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+def close_all(plugins: Iterable[Closable]) -> None:
+    """Close each in this order, whatever the others raise. What is no Exception, like SystemExit, is raised in the end."""
+    with ExitStack() as stack:
+        for plugin in reversed(tuple(plugins)):
+            stack.callback(plugin.close)
 
 
 def make_plugin(option: str, wanted: object) -> Plugin:

@@ -8,6 +8,7 @@ from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
+from spark_kafka_sink.producer.plugins.plugin import close_all
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.avro_serializers import AvroSerializers
@@ -33,7 +34,5 @@ class ProducerPlugins:
         self.bundle_partitioner = None if asks_per_record else self.partitioner  # asked when a gathered bundle is encoded
 
     def close(self) -> None:
-        """Never raises."""
-        for plugin in (self.interceptors, self.partitioner):
-            if plugin is not None:
-                plugin.close()
+        """As `close_all`."""
+        close_all(plugin for plugin in (self.interceptors, self.partitioner) if plugin is not None)

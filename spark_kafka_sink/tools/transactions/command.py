@@ -82,7 +82,9 @@ def _add_changing_command(commands: Commands, prog: str, verb: str, what: str) -
     command = _add_command(commands, prog, verb, what, needs)
     yes = f"{verb} without a question; needed where there is no terminal to ask at"
     command.add_argument("--yes", action="store_true", help=yes)
-    watch = "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 s that"
+    watch = (
+        "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 to 8 s that"
+    )
     watch += " they are at work; 0 only with --force"
     command.add_argument("--watch-seconds", type=not_negative, default=10, metavar="N", help=watch)
     return command

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -462,6 +462,23 @@ def test_an_interceptor_that_cannot_be_had_is_a_configuration_error(wanted: obje
     with pytest.raises(ConfigError) as raised:
         chain(wanted)
     assert message in raised.value.message
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), ZeroDivisionError("as planned")], ids=lambda error: type(error).__name__)
+def test_a_plug_in_that_cannot_close_leaves_none_open(error: BaseException) -> None:
+    class Failing(Appends):
+        def close(self) -> None:
+            super().close()
+            raise error
+
+    class Chooses(Life):
+        def partition_columns(self, columns: object, cluster: object) -> None: ...
+
+    interceptors, partitioner = [Appends(), Failing(), Appends()], Chooses()
+    found = ProducerPlugins(config(interceptor_classes=interceptors, partitioner_class=partitioner))
+    with pytest.raises(SystemExit) if isinstance(error, SystemExit) else nullcontext():
+        found.close()
+    assert [plugin.closed for plugin in (*interceptors, partitioner)] == [1, 1, 1, 1]
 
 
 def test_no_interceptors_make_no_chain() -> None:
