@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from tests.interop.java import run_java
 from tests.records.batches import batch_of, columns_of
 from tests.records.reference import DecodedRecord, decode_batch
@@ -32,8 +33,7 @@ def unhex(text: str | None) -> bytes | None:
 def test_our_batch_equals_the_java_clients(case: dict[str, Any]) -> None:
     batch = batch_of(
         columns_of(records_of(case)),
-        producer_id=case["producer_id"],
-        producer_epoch=case["producer_epoch"],
+        identity=ProducerIdentity(case["producer_id"], case["producer_epoch"]),
         base_sequence=case["base_sequence"],
         is_transactional=case["transactional"],
     )
