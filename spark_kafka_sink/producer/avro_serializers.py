@@ -41,7 +41,7 @@ class EncodedRow(bytes):
 class _ObjectFormat(NamedTuple):
     """How the objects of `send` are taken, and then encoded."""
 
-    rows: PythonRows
+    rows_format: PythonRows
     column: ColumnFormat
 
 
@@ -91,14 +91,14 @@ class AvroSerializers:
         names, codes = names_and_codes(topic)
         if len(names) == 1:
             return self._encode_column(part, names[0], column)
-        column, encoded, places = contiguous(column), [], []
+        column, encoded, positions_by_topic = contiguous(column), [], []
         for number, name in enumerate(names):
-            rows = np.flatnonzero(codes == number)
-            if len(rows):
-                result = self._column_format(part, column.type, name).encode(column.take(pa.array(rows)))
-                encoded.append(_require_all(result, part, rows).cast(pa.large_binary()))
-                places.append(rows)
-        return pa.concat_arrays(encoded).take(pa.array(np.argsort(np.concatenate(places))))
+            positions = np.flatnonzero(codes == number)
+            if len(positions):
+                result = self._column_format(part, column.type, name).encode(column.take(pa.array(positions)))
+                encoded.append(_require_all(result, part, positions).cast(pa.large_binary()))
+                positions_by_topic.append(positions)
+        return pa.concat_arrays(encoded).take(pa.array(np.argsort(np.concatenate(positions_by_topic))))
 
     def _column_format(self, part: str, type: pa.DataType, topic: str) -> ColumnFormat:
         key = (part, type, topic)
@@ -125,9 +125,9 @@ class AvroSerializers:
             SerializationError: it does not have the schema's form.
             SchemaError, RegistryError, KafkaTimeoutError: the schema is not known.
         """
-        rows = self._object_format(part, topic).rows
+        rows_format = self._object_format(part, topic).rows_format
         try:
-            taken, size = rows.take(value)
+            taken, size = rows_format.take(value)
             return taken, FRAME_BYTES + size
         except (TypeError, ValueError, AttributeError) as error:
             raise SerializationError(f"{part} of type {type(value).__name__} cannot be serialized as Avro: {error}") from error
@@ -169,8 +169,8 @@ class AvroSerializers:
         return self._objects.get(key) or self._ask_once(key, self._objects, partial(self._plan_objects, *key))
 
     def _plan_objects(self, part: str, topic: str) -> _ObjectFormat:
-        rows = python_rows(self._schema_of_objects(part, topic), part)
-        return _ObjectFormat(rows, self._plan_column(part, rows.type, topic))
+        rows_format = python_rows(self._schema_of_objects(part, topic), part)
+        return _ObjectFormat(rows_format, self._plan_column(part, rows_format.type, topic))
 
     def _schema_of_objects(self, part: str, topic: str) -> AvroSchema:
         options = self.parts[part]
@@ -228,11 +228,11 @@ def _result_of(plan: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, fault
 
 
-def _require_all(encoded: EncodedColumn, part: str, places: np.ndarray[Any, Any] | None = None) -> pa.Array:
-    """`places`: of the rows among those of the call."""
+def _require_all(encoded: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:
+    """`positions`: of the rows among those of the call."""
     if encoded.refused:
         first = min(encoded.refused, key=lambda each: int(each.rows[0]))
-        row = int(first.rows[0]) if places is None else int(places[first.rows[0]])
+        row = int(first.rows[0]) if positions is None else int(positions[first.rows[0]])
         count = sum(len(each.rows) for each in encoded.refused)
         more = f"; {count - 1:,} more rows cannot be encoded" if count > 1 else ""
         raise _not_encodable(f"row {row}: the {part}", first.field, first.reason, more, row)

@@ -32,9 +32,9 @@ from spark_kafka_sink.producer.topic_rows import (
     TopicRows,
     by_topic,
     check_topic_type,
+    count_rows,
     explicit_partitions,
     record_rows,
-    row_count,
 )
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
@@ -70,25 +70,25 @@ class ColumnSender:
     def queue(self, hand_over: HandOver, delivery: Delivery, given: ProducerColumns, call: InterceptedCall | None = None) -> None:
         """Queue rows of a Delivery, which may have rows already. What begins the hand-over is the first append."""
         check_topic_type(given.topic)
-        count = row_count(given)
+        row_count = count_rows(given)
         if self.plugins.avro is not None:
             given = self.plugins.avro.encode_columns(given)
-        columns = record_rows(given, count, self.clock.wall_ms())
-        topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.rows))
+        columns = record_rows(given, row_count, self.clock.wall_ms())
+        topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.row_count))
         try:
             slices = self._checked_slices(topics)
         except KafkaError:
             for rows in topics:
-                self.metrics.records_failed(rows.topic, len(rows.rows))
+                self.metrics.records_failed(rows.topic, len(rows.positions))
             raise
 
-        whole = delivery.expect(columns.rows)
+        whole = delivery.expect(columns.row_count)
         for rows, cluster in slices:
             hand_over.begin()
             try:
                 owner = whole if call is None else call.owner(rows, columns, whole)
             except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
-                self.accumulator.abandon(rows.topic, rows.rows, whole, error)
+                self.accumulator.abandon(rows.topic, rows.positions, whole, error)
                 raise
             self.accumulator.append(rows, cluster, owner, hand_over)
 
@@ -97,7 +97,7 @@ class ColumnSender:
         for rows in topics:
             bounds = size_upper_bounds(rows.columns)
             largest = int(bounds.argmax())
-            row = int(rows.rows[largest])
+            row = int(rows.positions[largest])
             self.size_limits.check(int(bounds[largest]), f"row {row} of this chunk, topic {rows.topic}", row)
         if len(topics) > 1:
             self.metadata_wait.ask_for(rows.topic for rows in topics)
@@ -121,7 +121,7 @@ class ColumnSender:
         try:
             self.metadata_wait.ask_for([bundle.topic])  # metadata of a topic in use must not expire
             rows = self._rows_of(bundle)
-            left = rows.rows
+            left = rows.positions
             if not len(left):
                 return
             if self.plugins.bundle_partitioner is not None:
@@ -147,7 +147,7 @@ class ColumnSender:
             given = interceptors.on_send_gathered(given)
         columns = record_rows(given, len(bundle), self.clock.wall_ms())
         bundle.become(columns)
-        explicit = explicit_partitions(given.partition, columns.rows)
+        explicit = explicit_partitions(given.partition, columns.row_count)
         rows = TopicRows(bundle.topic, columns, explicit, np.arange(len(bundle), dtype=np.int32))
         if interceptors is not None:
             errors = self._errors_of_spoiled(rows, bundle.cluster) | errors
@@ -169,9 +169,9 @@ class ColumnSender:
 
     def _without_failed(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
         """The rows without an error. The others fail when nothing is left to raise, which would fail the whole bundle again."""
-        others = rows.take(np.setdiff1d(np.arange(len(rows.rows)), list(errors)))
+        others = rows.take(np.setdiff1d(np.arange(len(rows.positions)), list(errors)))
         for row, error in sorted(errors.items()):
-            self.accumulator.abandon(bundle.topic, rows.rows[row : row + 1], bundle, error)
+            self.accumulator.abandon(bundle.topic, rows.positions[row : row + 1], bundle, error)
         return others
 
 

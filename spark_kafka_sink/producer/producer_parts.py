@@ -80,9 +80,9 @@ class ProducerParts:
             took = metrics.transaction_call
             self.caller_side = CallerSide(sequencer, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, took)
 
-    def rows_abandoned(self, topic: str, rows: int, error: KafkaError) -> None:
+    def rows_abandoned(self, topic: str, row_count: int, error: KafkaError) -> None:
         """Rows that were accepted got into no batch: the transaction that they belong to cannot be committed."""
-        self.metrics.records_failed(topic, rows)
+        self.metrics.records_failed(topic, row_count)
         self.sequencer.row_failed(error)
 
     def _interrupted(self) -> None:

@@ -168,12 +168,12 @@ class RecordBundle:
         self.refuse_records()
         with self._outcome_lock:
             if self._outcomes is None:
-                rows = len(self.callbacks)
+                row_count = len(self.callbacks)
                 for column in (self.values, self.keys, self.sent_s):
-                    del column[rows:]  # of a record that an interrupt has cut off
-                self.details.pop(rows, None)
-                self._outcomes = np.full(rows, _PENDING, np.int32)
-                if self.callbacks.count(None) == rows:
+                    del column[row_count:]  # of a record that an interrupt has cut off
+                self.details.pop(row_count, None)
+                self._outcomes = np.full(row_count, _PENDING, np.int32)
+                if self.callbacks.count(None) == row_count:
                     self.callbacks = []
 
     def as_columns(self, column_of: ColumnOf = _column_of_bytes) -> ProducerColumns:
@@ -182,11 +182,11 @@ class RecordBundle:
         timestamps = (np.array(self.sent_s) * 1000 + rounding).astype(np.int64)
         given = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
         timestamps[list(given)] = list(given.values())
-        rows, headers = len(self.values), None
+        row_count, headers = len(self.values), None
         if any(each.headers for each in self.details.values()):
             none = RecordDetails()
-            headers = pa.array([self.details.get(row, none).headers for row in range(rows)], HEADERS_MAP)
-        keys = column_of("key", self.topic, self.keys) if self.keys.count(None) < rows else None
+            headers = pa.array([self.details.get(row, none).headers for row in range(row_count)], HEADERS_MAP)
+        keys = column_of("key", self.topic, self.keys) if self.keys.count(None) < row_count else None
         named = self._named_partitions()
         partitions = pa.array(named, mask=named == NO_PARTITION)
         values = column_of("value", self.topic, self.values)
@@ -218,64 +218,65 @@ class RecordBundle:
             self._waiters.wake_all_locked()
         if self.callbacks:
             assert self._columns is not None
-            self._call_back(owned.rows, metadata_of_rows(owned, base_offset, log_append_time_ms, self._columns), repeat(None))
+            metadata = metadata_of_rows(owned, base_offset, log_append_time_ms, self._columns)
+            self._call_back(owned.positions, metadata, repeat(None))
 
     def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        own = {int(owned.rows[at]): each for at, each in owned.errors_of_rows(record_errors).items()}
+        own = {int(owned.positions[at]): each for at, each in owned.errors_of_rows(record_errors).items()}
         others = error
         if record_errors:
             others = KafkaError(
                 f"{owned.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
                 condition="KAFKA_BATCH_HAS_INVALID_RECORDS",
             )
-        self._begin_to_fail(owned.rows, dict.fromkeys(owned.rows.tolist(), others) | own)
-        self._settle_failing(owned.rows)
+        self._begin_to_fail(owned.positions, dict.fromkeys(owned.positions.tolist(), others) | own)
+        self._settle_failing(owned.positions)
 
-    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+    def abandon(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
         error = for_keeping(error)
-        rows = self._begin_to_fail(rows, dict.fromkeys(rows.tolist(), error))
+        positions = self._begin_to_fail(positions, dict.fromkeys(positions.tolist(), error))
         try:
             if self._interceptors is not None:
-                self._interceptors.report_abandoned(self.topic, self._named_partitions()[rows], error)
+                self._interceptors.report_abandoned(self.topic, self._named_partitions()[positions], error)
         finally:
-            self._settle_failing(rows)
+            self._settle_failing(positions)
 
     def abandon_all(self, error: KafkaError) -> None:
         """Fail the rows that are not settled, and finish what an interrupted call has begun to fail."""
-        rows = np.arange(len(self), dtype=np.int32)
+        positions = np.arange(len(self), dtype=np.int32)
         try:
-            self.abandon(rows, error)
+            self.abandon(positions, error)
         finally:
-            self._settle_failing(rows)
+            self._settle_failing(positions)
 
-    def _begin_to_fail(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> npt.NDArray[np.int32]:
-        """Returns the rows that this call fails: at the producer's end, another thread may have failed some of them."""
+    def _begin_to_fail(self, positions: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> npt.NDArray[np.int32]:
+        """Returns those of the rows that this call fails: at the producer's end, another thread may have failed some of them."""
         with self._outcome_lock:
             outcomes = self._looked_up_outcomes_locked()
             assert outcomes is not None
-            rows = rows[outcomes[rows] == _PENDING]
-            self._errors.update((row, errors[row]) for row in rows.tolist())
-            outcomes[rows] = _FAILING
-            return rows
+            positions = positions[outcomes[positions] == _PENDING]
+            self._errors.update((row, errors[row]) for row in positions.tolist())
+            outcomes[positions] = _FAILING
+            return positions
 
-    def _settle_failing(self, rows: npt.NDArray[np.int32]) -> None:
+    def _settle_failing(self, positions: npt.NDArray[np.int32]) -> None:
         """Futures of these rows get their errors, then callbacks that have not heard. Leaves rows that have no error."""
         with self._outcome_lock:
             assert self._outcomes is not None
-            found = self._outcomes[rows]
-            rows = rows[(found == _FAILING) | (found == _FAILED)]
+            found = self._outcomes[positions]
+            positions = positions[(found == _FAILING) | (found == _FAILED)]
             self._waiters.wake_all_locked()
-            self._outcomes[rows] = _FAILED
+            self._outcomes[positions] = _FAILED
         if self.callbacks:
-            self._call_back(rows, repeat(None), map(self._errors.get, rows.tolist()))
+            self._call_back(positions, repeat(None), map(self._errors.get, positions.tolist()))
 
     def _call_back(
-        self, rows: npt.NDArray[np.int32], outcomes: Iterable[RecordMetadata | None], errors: Iterable[KafkaError | None]
+        self, positions: npt.NDArray[np.int32], outcomes: Iterable[RecordMetadata | None], errors: Iterable[KafkaError | None]
     ) -> None:
         """Call every record's callback, whatever one of them raises. Raises at the end what is no Exception, like SystemExit."""
         ended_by: BaseException | None = None
         callbacks = self.callbacks
-        for row, metadata, error in zip(rows.tolist(), outcomes, errors, strict=False):
+        for row, metadata, error in zip(positions.tolist(), outcomes, errors, strict=False):
             # Taken out as it is called: up to the call, CPython with its GIL lets neither a signal nor another thread in.
             callback, callbacks[row] = callbacks[row], None
             if callback is None:
@@ -305,7 +306,7 @@ class RecordBundle:
     def _looked_up_outcomes_locked(self) -> npt.NDArray[np.int32] | None:
         if self._outcomes is not None:
             for index in range(self._looked_up, len(self._acknowledgements)):
-                self._outcomes[self._acknowledgements[index].owned.rows] = index
+                self._outcomes[self._acknowledgements[index].owned.positions] = index
             self._looked_up = len(self._acknowledgements)
         return self._outcomes
 
@@ -323,7 +324,7 @@ class RecordBundle:
         """Where an acknowledged row was written."""
         assert self._columns is not None
         owned, base_offset, log_append_time_ms = self._acknowledgements[self._outcome_of(row)]
-        at = int(np.argmax(owned.rows == row))
+        at = int(np.argmax(owned.positions == row))
         return next(metadata_of_rows(owned, base_offset, log_append_time_ms, self._columns, at))
 
 

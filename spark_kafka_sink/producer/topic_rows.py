@@ -1,7 +1,7 @@
 """The rows of one call, split by topic and cut into slices: columns in, columns out.
 
 ColumnSender checks each TopicRows, then RecordAccumulator appends it slice by slice. Knows nothing of brokers, batches or memory.
-Law: within a topic rows keep their order, and `rows` holds the position of each in the caller's columns.
+Law: within a topic rows keep their order, and `positions` says where each is in the caller's columns.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ class TopicRows:
     topic: str
     columns: RecordColumns
     explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
-    rows: npt.NDArray[np.int32]  # position of each row in the caller's columns
+    positions: npt.NDArray[np.int32]  # of each row in the caller's columns
 
     def slices(self, partitions: int = 1) -> Iterator[TopicRows]:
         """Parts of about the same number of rows, at most SLICE_ROWS. They share this chunk's memory.
 
         For a topic with many `partitions` they are larger, within the limits above.
         """
-        count = -(-self.columns.rows // SLICE_ROWS)
+        count = -(-self.columns.row_count // SLICE_ROWS)
         wanted_rows = min(partitions * ROWS_PER_PARTITION, LARGEST_SLICE_ROWS)
         if count > 1 and wanted_rows > SLICE_ROWS:
             least = -(-int(self.columns.base_sizes.sum()) // LARGEST_SLICE_BYTES)
-            count = min(count, max(least, -(-self.columns.rows // wanted_rows)))
-        bounds = [self.columns.rows * part // count for part in range(count + 1)] if count else []
+            count = min(count, max(least, -(-self.columns.row_count // wanted_rows)))
+        bounds = [self.columns.row_count * part // count for part in range(count + 1)] if count else []
         for start, stop in itertools.pairwise(bounds):
-            yield TopicRows(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop])
+            yield TopicRows(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.positions[start:stop])
 
     def take(self, chosen: npt.NDArray[np.integer]) -> TopicRows:
-        """The rows at these positions, in that order."""
-        return TopicRows(self.topic, self.columns.take(chosen), self.explicit[chosen], self.rows[chosen])
+        """The rows at these indices, in that order."""
+        return TopicRows(self.topic, self.columns.take(chosen), self.explicit[chosen], self.positions[chosen])
 
 
-def record_rows(given: ProducerColumns, rows: int, now_ms: int) -> RecordColumns:
+def record_rows(given: ProducerColumns, row_count: int, now_ms: int) -> RecordColumns:
     """The columns as records. A row without a timestamp gets `now_ms`."""
     timestamps: pa.Array | int = now_ms if given.timestamp is None else given.timestamp
-    return record_columns(given.value, given.key, given.headers, timestamps, now_ms, rows=rows)
+    return record_columns(given.value, given.key, given.headers, timestamps, now_ms, row_count=row_count)
 
 
-def row_count(given: ProducerColumns) -> int:
+def count_rows(given: ProducerColumns) -> int:
     """Raises InvalidRecordError when no column says how many rows there are."""
     columns = (None if isinstance(given.topic, str) else given.topic, given.value, given.key, given.partition)
     lengths = [len(column) for column in columns if column is not None]
@@ -73,18 +73,20 @@ def row_count(given: ProducerColumns) -> int:
     return lengths[0]
 
 
-def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
+def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArray[np.int32]:
     if partition is None:
-        return np.full(rows, NO_PARTITION, np.int32)
-    if len(partition) != rows:
-        raise SchemaError(f"column partition has {len(partition)} rows where {rows} are expected; pass columns of one length")
+        return np.full(row_count, NO_PARTITION, np.int32)
+    if len(partition) != row_count:
+        raise SchemaError(
+            f"column partition has {len(partition)} rows where {row_count} are expected; pass columns of one length"
+        )
     kind = partition.type.value_type if pa.types.is_dictionary(partition.type) else partition.type
     if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise SchemaError(f"column partition has type {partition.type}; it must be int32: cast it before sending")
     if pa.types.is_dictionary(partition.type):
         partition = contiguous(partition).dictionary_decode()
     if partition.null_count == len(partition):
-        return np.full(rows, NO_PARTITION, np.int32)
+        return np.full(row_count, NO_PARTITION, np.int32)
     lowest, highest = pc.min_max(partition).as_py().values()
     if lowest < 0:
         raise InvalidRecordError(
@@ -99,13 +101,13 @@ def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np
 
 def by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> list[TopicRows]:
     """The rows of each topic, in their order. Nothing for no rows."""
-    if not columns.rows:
+    if not columns.row_count:
         return []
     names, codes = ([topic], None) if isinstance(topic, str) else names_and_codes(topic)
-    rows = np.arange(columns.rows, dtype=np.int32)
+    positions = np.arange(columns.row_count, dtype=np.int32)
     if len(names) == 1 or codes is None:
-        return [TopicRows(names[0], columns, explicit, rows)]
-    everything = TopicRows("", columns.in_one_piece(), explicit, rows)
+        return [TopicRows(names[0], columns, explicit, positions)]
+    everything = TopicRows("", columns.in_one_piece(), explicit, positions)
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
     parts = zip(names, [0, *ends], ends, strict=False)

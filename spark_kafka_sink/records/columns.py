@@ -35,9 +35,9 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
-    """`rows` records. A column that is None is null in every row. Created by `record_columns`."""
+    """`row_count` records. A column that is None is null in every row. Created by `record_columns`."""
 
-    rows: int
+    row_count: int
     key: pa.Array | None  # binary or large_binary, may be a slice
     value: pa.Array | pa.ChunkedArray | None
     headers: pa.Array | None  # binary: each row's header count and headers as a record writes them; None if no row has any
@@ -47,13 +47,17 @@ class RecordColumns:
     base_sizes: Int64Column  # bytes of each record that do not depend on its batch: all but length, timestamp and offset delta
 
     def __len__(self) -> int:
-        return self.rows
+        return self.row_count
 
     def slice(self, start: int, stop: int) -> RecordColumns:
         """Rows start … stop-1, over the same memory."""
-        start, stop, _ = slice(start, stop).indices(self.rows)
-        rows = max(0, stop - start)
-        return self._map(rows, lambda column: column.slice(start, rows), lambda numbers: numbers[start : start + rows])
+        start, stop, _ = slice(start, stop).indices(self.row_count)
+        row_count = max(0, stop - start)
+        return self._map(
+            row_count,
+            lambda column: column.slice(start, row_count),
+            lambda numbers: numbers[start : start + row_count],
+        )
 
     def in_one_piece(self) -> RecordColumns:
         """The same rows, in one chunk if it can hold them, for callers of several `take`: Arrow would join chunks for each."""
@@ -69,13 +73,13 @@ class RecordColumns:
         """The rows in `indices`, in that order."""
         return self._map(len(indices), lambda column: take_rows(column, indices), lambda numbers: numbers[indices])
 
-    def _map(self, rows: int, payload: Callable[[Any], Any], numbers: Callable[[Int64Column], Int64Column]) -> RecordColumns:
+    def _map(self, row_count: int, payload: Callable[[Any], Any], numbers: Callable[[Int64Column], Int64Column]) -> RecordColumns:
         key, value, headers = (None if column is None else payload(column) for column in (self.key, self.value, self.headers))
         timestamps, key_lengths, value_lengths = (
             column if isinstance(column, int) else numbers(column)
             for column in (self.timestamps, self.key_lengths, self.value_lengths)
         )
-        return RecordColumns(rows, key, value, headers, timestamps, key_lengths, value_lengths, numbers(self.base_sizes))
+        return RecordColumns(row_count, key, value, headers, timestamps, key_lengths, value_lengths, numbers(self.base_sizes))
 
 
 def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) -> pa.Array | pa.ChunkedArray:
@@ -94,7 +98,7 @@ def record_columns(
     headers: Column = None,
     timestamps: pa.Array | pa.ChunkedArray | Int64Column | int = NO_TIMESTAMP,
     default_timestamp: int = NO_TIMESTAMP,
-    rows: int | None = None,
+    row_count: int | None = None,
 ) -> RecordColumns:
     """Check columns and prepare them for encoding. Never blocks, and usually copies no payload.
 
@@ -104,33 +108,33 @@ def record_columns(
             duplicates are kept; a null list counts as empty. Encoded here, all rows at once.
         timestamps: int64 milliseconds since 1970-01-01 UTC, or one int for all rows.
         default_timestamp: milliseconds, for rows whose timestamp is null.
-        rows: needed only when key and value are both None.
+        row_count: needed only when key and value are both None.
 
     Raises:
         SchemaError: a column has a type that is not listed above, or columns differ in length.
         InvalidRecordError: a header without a key, or a negative timestamp; names the first such row.
     """
-    if rows is None:
-        rows = next((len(column) for column in (value, key, headers) if column is not None), None)
-    if rows is None:
-        raise ValueError("rows is needed when there is no column")
+    if row_count is None:
+        row_count = next((len(column) for column in (value, key, headers) if column is not None), None)
+    if row_count is None:
+        raise ValueError("row_count is needed when there is no column")
     for name, column in (("value", value), ("key", key), ("headers", headers)):
-        if column is not None and len(column) != rows:
-            raise SchemaError(f"column {name} has {len(column)} rows where {rows} are expected; pass columns of one length")
+        if column is not None and len(column) != row_count:
+            raise SchemaError(f"column {name} has {len(column)} rows where {row_count} are expected; pass columns of one length")
     keys, values = binary_column("key", key), binary_column("value", value)
     if keys is not None:
         keys = contiguous(keys)
-    encoded_headers = _encode_headers(headers, rows)
+    encoded_headers = _encode_headers(headers, row_count)
     key_lengths, value_lengths = (_one_if_equal(lengths_of(column)) for column in (keys, values))
     return RecordColumns(
-        rows=rows,
+        row_count=row_count,
         key=keys,
         value=values,
         headers=encoded_headers,
-        timestamps=_timestamps(timestamps, default_timestamp, rows),
+        timestamps=_timestamps(timestamps, default_timestamp, row_count),
         key_lengths=key_lengths,
         value_lengths=value_lengths,
-        base_sizes=_base_sizes(key_lengths, value_lengths, encoded_headers, rows),
+        base_sizes=_base_sizes(key_lengths, value_lengths, encoded_headers, row_count),
     )
 
 
@@ -195,21 +199,21 @@ def _one_if_equal(lengths: Int64Column | int) -> Int64Column | int:
 
 
 def _base_sizes(
-    key_lengths: Int64Column | int, value_lengths: Int64Column | int, headers: pa.Array | None, rows: int
+    key_lengths: Int64Column | int, value_lengths: Int64Column | int, headers: pa.Array | None, row_count: int
 ) -> Int64Column:
     headers_sizes = len(NO_HEADERS) if headers is None else np.diff(binary_offsets(headers))
-    sizes: Int64Column = np.full(rows, ATTRIBUTES_SIZE, np.int64) + headers_sizes
+    sizes: Int64Column = np.full(row_count, ATTRIBUTES_SIZE, np.int64) + headers_sizes
     for lengths in (key_lengths, value_lengths):
         sizes += varint_sizes(lengths)
         sizes += np.maximum(lengths, 0)
     return sizes
 
 
-def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default: int, rows: int) -> Int64Column | int:
+def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default: int, row_count: int) -> Int64Column | int:
     if isinstance(column, int):
         return column
-    if len(column) != rows:
-        raise SchemaError(f"column timestamp has {len(column)} rows where {rows} are expected; pass columns of one length")
+    if len(column) != row_count:
+        raise SchemaError(f"column timestamp has {len(column)} rows where {row_count} are expected; pass columns of one length")
     if isinstance(column, np.ndarray):
         return _refuse_negative(column)
     if pa.types.is_null(column.type):
@@ -232,13 +236,13 @@ def _refuse_negative(timestamps: Int64Column) -> Int64Column:
 # HEADERS
 
 
-def _encode_headers(column: Column, rows: int) -> pa.Array | None:
+def _encode_headers(column: Column, row_count: int) -> pa.Array | None:
     """Each row's header count and headers; None if no row has any."""
-    joined = join_headers(column, rows)
+    joined = join_headers(column, row_count)
     if joined is None:
         return None
     _refuse_null_header_keys(joined)
-    return _binary(*join_rows([joined.counts, Payload.of(joined.headers)], rows))
+    return _binary(*join_rows([joined.counts, Payload.of(joined.headers)], row_count))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,7 +254,7 @@ class JoinedHeaders:
     key_lengths: Int64Column | int  # of each header; NULL_LENGTH for a header without a key
 
 
-def join_headers(column: Column, rows: int) -> JoinedHeaders | None:
+def join_headers(column: Column, row_count: int) -> JoinedHeaders | None:
     """None if no row has headers. Nested columns are flattened, encoded and grouped by row; null lists count as empty.
 
     Raises SchemaError for a type that `record_columns` does not list.
@@ -260,7 +264,7 @@ def join_headers(column: Column, rows: int) -> JoinedHeaders | None:
     column = contiguous(column)
     _check_header_type(column.type)
     counts, entries = entries_of(column)
-    ends = np.zeros(rows + 1, np.int64)
+    ends = np.zeros(row_count + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     if ends[-1] == 0:
         return None

@@ -113,7 +113,7 @@ Piece: TypeAlias = bytes | int | Int64Column | Word | Payload
 _ShortPiece: TypeAlias = bytes | int | Int64Column | Word
 
 
-def interleave(pieces: Sequence[Piece], rows: int) -> InterleavedRows:
+def interleave(pieces: Sequence[Piece], row_count: int) -> InterleavedRows:
     """Place the pieces of each row side by side; copies no payload of more than 12 bytes.
 
     Numbers are written as zigzag varints, one per row.
@@ -125,28 +125,28 @@ def interleave(pieces: Sequence[Piece], rows: int) -> InterleavedRows:
         if not isinstance(piece, Payload):
             run.append(piece)
             continue
-        columns += _numbers(run, rows)
+        columns += _numbers(run, row_count)
         run = []
         columns.append(_moved(piece.views, len(buffers)) if buffers and piece.buffers else piece.views)
         buffers += piece.buffers
-    columns += _numbers(run, rows)
+    columns += _numbers(run, row_count)
     columns = columns or [np.zeros(1, _OPAQUE_VIEW)]
-    joined = np.empty((rows, len(columns)), _OPAQUE_VIEW)
+    joined = np.empty((row_count, len(columns)), _OPAQUE_VIEW)
     for place, column in enumerate(columns):
         joined[:, place] = column
     return InterleavedRows(joined, buffers)
 
 
-def join_rows(pieces: Sequence[Piece], rows: int) -> tuple[Int64Column, pa.Buffer]:
-    """Write all pieces of row 0, then all of row 1 …; returns (offsets int64[rows + 1], data)."""
-    interleaved = interleave(pieces, rows)
-    return row_offsets_and_data(interleaved.write(0, rows, interleaved.size_in_bytes() > INT32_MAX), rows)
+def join_rows(pieces: Sequence[Piece], row_count: int) -> tuple[Int64Column, pa.Buffer]:
+    """Write all pieces of row 0, then all of row 1 …; returns (offsets int64[row_count + 1], data)."""
+    interleaved = interleave(pieces, row_count)
+    return row_offsets_and_data(interleaved.write(0, row_count, interleaved.size_in_bytes() > INT32_MAX), row_count)
 
 
-def row_offsets_and_data(written: pa.Array, rows: int) -> tuple[Int64Column, pa.Buffer]:
+def row_offsets_and_data(written: pa.Array, row_count: int) -> tuple[Int64Column, pa.Buffer]:
     """The offsets of the rows in the written bytes, and these bytes."""
     offsets = binary_offsets(written)
-    return offsets[:: len(written) // rows if rows else 1].astype(np.int64), data_buffer(written)
+    return offsets[:: len(written) // row_count if row_count else 1].astype(np.int64), data_buffer(written)
 
 
 def binary_offsets(array: pa.Array) -> NDArray[np.int32] | NDArray[np.int64]:
@@ -215,7 +215,7 @@ def _addressable(payload: pa.Array) -> list[pa.Array]:
 # NUMBERS
 
 
-def _numbers(run: Sequence[_ShortPiece], rows: int) -> list[NDArray[np.void]]:
+def _numbers(run: Sequence[_ShortPiece], row_count: int) -> list[NDArray[np.void]]:
     """Neighboring numbers and constants, packed into as few views as they need."""
     packed: list[Word] = []
     for piece in run:
@@ -227,7 +227,7 @@ def _numbers(run: Sequence[_ShortPiece], rows: int) -> list[NDArray[np.void]]:
     columns = []
     for word in packed:
         is_constant = isinstance(word.octets, int) and isinstance(word.size, int)
-        views = np.zeros(1 if is_constant else rows, _VIEW)
+        views = np.zeros(1 if is_constant else row_count, _VIEW)
         views["size"] = word.size
         views["data"] = word.octets
         columns.append(views.view(_OPAQUE_VIEW))

@@ -116,10 +116,10 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
     brokers = InstantBrokers()
     sender = Sender(stage.parts._replace(client=brokers), stage.gatherer)
     columns = _columns(arguments)
-    size = columns.rows
+    row_count = columns.row_count
     random = np.random.default_rng(7)
-    rows = np.arange(size, dtype=np.int32)
-    calls = max(1, arguments.rows // size)
+    positions = np.arange(row_count, dtype=np.int32)
+    calls = max(1, arguments.rows // row_count)
     caller: list[float] = []
     working: list[float] = []
     idle: list[float] = []
@@ -141,17 +141,17 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
         if number == 0:  # what came before was to warm up
             caller, working, idle = [], [], []
             brokers.requests = 0
-        chunk = TopicRows(TOPIC, columns, random.integers(0, partitions, size, dtype=np.int32), rows)
-        delivery = Delivery(size, stage.clock)
+        chunk = TopicRows(TOPIC, columns, random.integers(0, partitions, row_count, dtype=np.int32), positions)
+        delivery = Delivery(row_count, stage.clock)
         of_sender = sum(working) + sum(idle)
         started = time.thread_time()
         for part in chunk.slices(partitions):
             stage.hand_overs.run(stage._append, part, delivery)
         caller.append(time.thread_time() - started - (sum(working) + sum(idle) - of_sender))
         least_free = min(least_free, stage.pool.available_memory)
-        for _ in range(size // ROWS_PER_MS):
+        for _ in range(row_count // ROWS_PER_MS):
             run_round()
-    records = size * calls
+    records = row_count * calls
 
     def ms(times: list[float], share: float) -> str:
         return f"{sorted(times)[min(len(times) - 1, int(len(times) * share))] * 1e3:.2f}" if times else "-"

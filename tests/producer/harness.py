@@ -246,10 +246,10 @@ class Accumulation:
 
     def _append_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
         given = bundle.as_columns()
-        rows = record_rows(given, len(bundle), 0)
-        bundle.become(rows)
+        records = record_rows(given, len(bundle), 0)
+        bundle.become(records)
         explicit = explicit_partitions(given.partition, len(bundle))
-        gathered = TopicRows(bundle.topic, rows, np.maximum(explicit, 0), np.arange(len(bundle), dtype=np.int32))
+        gathered = TopicRows(bundle.topic, records, np.maximum(explicit, 0), np.arange(len(bundle), dtype=np.int32))
         self._append(hand_over, gathered, bundle.owner, created_ms=bundle.created_ms, prepaid=bundle.memory)
 
     def wake(self) -> None:

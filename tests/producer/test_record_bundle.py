@@ -33,9 +33,14 @@ class Sent(NamedTuple):
     timestamp: int | None = 1234
 
 
-def rows_of(bundle: RecordBundle, rows: list[int], *, first_delta: int = 0, partition: int = 0) -> OwnedRows:
+def rows_of(bundle: RecordBundle, positions: list[int], *, first_delta: int = 0, partition: int = 0) -> OwnedRows:
     return OwnedRows(
-        bundle, tp(partition), first_delta, np.array(rows, np.int32), np.full(len(rows), 10, np.int32), 10 * len(rows)
+        bundle,
+        tp(partition),
+        first_delta,
+        np.array(positions, np.int32),
+        np.full(len(positions), 10, np.int32),
+        10 * len(positions),
     )
 
 

@@ -146,7 +146,7 @@ def test_keys_and_values_may_have_any_layout_of_text_and_bytes(kind: pa.DataType
 def test_topics_may_have_any_layout_of_text(kind: pa.DataType) -> None:
     columns = given(None, topic=column(["a", "b", "a"], kind))
     rows = by_topic(columns.topic, record_rows(columns, 3, 0), explicit_partitions(None, 3))
-    assert {each.topic: each.rows.tolist() for each in rows} == {"a": [0, 2], "b": [1]}
+    assert {each.topic: each.positions.tolist() for each in rows} == {"a": [0, 2], "b": [1]}
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.uint8(), encoded(pa.int32())], ids=str)

@@ -11,24 +11,26 @@ from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.sink.rows.gathering import GATHERED_BYTES, GATHERED_ROWS
 
 
-def chunk_of(rows: int, value_size: int = 1) -> TopicRows:
-    columns = record_columns(pa.array([bytes(value_size)] * rows, pa.binary()))
-    return TopicRows("orders", columns, np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32))
+def chunk_of(row_count: int, value_size: int = 1) -> TopicRows:
+    columns = record_columns(pa.array([bytes(value_size)] * row_count, pa.binary()))
+    return TopicRows("orders", columns, np.zeros(row_count, np.int32), np.arange(row_count, dtype=np.int32))
 
 
 @pytest.mark.parametrize("partitions", [1, 6, 128, 300, 5_000])
-@pytest.mark.parametrize("rows", [1, SLICE_ROWS, SLICE_ROWS + 1, 300_000])
-def test_slices_hold_every_row_once_and_in_order(rows: int, partitions: int) -> None:
-    slices = list(chunk_of(rows).slices(partitions))
-    assert np.concatenate([each.rows for each in slices]).tolist() == list(range(rows))
+@pytest.mark.parametrize("row_count", [1, SLICE_ROWS, SLICE_ROWS + 1, 300_000])
+def test_slices_hold_every_row_once_and_in_order(row_count: int, partitions: int) -> None:
+    slices = list(chunk_of(row_count).slices(partitions))
+    assert np.concatenate([each.positions for each in slices]).tolist() == list(range(row_count))
     assert (
-        [each.columns.rows for each in slices] == [len(each.rows) for each in slices] == [len(each.explicit) for each in slices]
+        [each.columns.row_count for each in slices]
+        == [len(each.positions) for each in slices]
+        == [len(each.explicit) for each in slices]
     )
-    assert max(len(each.rows) for each in slices) <= LARGEST_SLICE_ROWS
+    assert max(len(each.positions) for each in slices) <= LARGEST_SLICE_ROWS
 
 
 def sizes(chunk: TopicRows, partitions: int) -> list[int]:
-    return [len(each.rows) for each in chunk.slices(partitions)]
+    return [len(each.positions) for each in chunk.slices(partitions)]
 
 
 def test_slices_are_small_for_few_partitions_and_larger_for_many() -> None:

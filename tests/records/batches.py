@@ -54,8 +54,8 @@ def batch_of(
     **producer_state: Any,
 ) -> bytes:
     """All rows as one batch; of several `parts` if its records are to be compressed piece by piece."""
-    timestamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), columns.rows)
-    encoded = encode_records(columns, np.arange(columns.rows), timestamps - timestamps[0])
+    timestamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), columns.row_count)
+    encoded = encode_records(columns, np.arange(columns.row_count), timestamps - timestamps[0])
     if parts == 1:
         records = compress(codec, encoded.data, level)
     else:
@@ -64,7 +64,7 @@ def batch_of(
         records = b"".join(framed_blocks(codec, blocks))
     header = encode_batch_header(
         [records],
-        record_count=columns.rows,
+        record_count=columns.row_count,
         base_timestamp=int(timestamps[0]),
         max_timestamp=int(timestamps.max()),
         codec_id=CODECS[codec].id,

@@ -64,7 +64,7 @@ def test_fixed_size_binary_gives_the_same_rows() -> None:
 
 @pytest.mark.parametrize("column", [None, pa.nulls(3), pa.nulls(3, pa.binary()), pa.chunked_array([pa.nulls(3)])])
 def test_a_column_without_values_is_null_in_every_row(column: Any) -> None:
-    assert rows_of(record_columns(column, key=column, rows=3)) == [DecodedRecord(NO_TIMESTAMP, None, None)] * 3
+    assert rows_of(record_columns(column, key=column, row_count=3)) == [DecodedRecord(NO_TIMESTAMP, None, None)] * 3
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
@@ -97,8 +97,8 @@ def test_stray_bytes_under_a_null_are_not_written() -> None:
 
 
 def test_an_empty_column_gives_no_rows() -> None:
-    assert record_columns(pa.array([], pa.string())).rows == 0
-    assert record_columns(pa.chunked_array([], pa.string()), headers=pa.chunked_array([], HEADERS)).rows == 0
+    assert record_columns(pa.array([], pa.string())).row_count == 0
+    assert record_columns(pa.chunked_array([], pa.string()), headers=pa.chunked_array([], HEADERS)).row_count == 0
 
 
 def test_chunks_too_large_for_int32_offsets_become_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_columns_of_different_lengths_are_refused() -> None:
 
 
 def test_without_any_column_the_rows_must_be_told() -> None:
-    with pytest.raises(ValueError, match="rows is needed"):
+    with pytest.raises(ValueError, match="row_count is needed"):
         record_columns(None)
 
 

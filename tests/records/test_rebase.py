@@ -17,8 +17,8 @@ from tests.records.batches import encode_records
 
 def encode(columns: RecordColumns, base: int) -> EncodedRecords:
     """The records as one batch with a base timestamp."""
-    deltas = np.broadcast_to(np.asarray(columns.timestamps, np.int64), columns.rows) - base
-    return encode_records(columns, np.arange(columns.rows, dtype=np.int64), deltas)
+    deltas = np.broadcast_to(np.asarray(columns.timestamps, np.int64), columns.row_count) - base
+    return encode_records(columns, np.arange(columns.row_count, dtype=np.int64), deltas)
 
 
 Row = tuple[bytes | None, bytes | None, int]  # key, value, timestamp

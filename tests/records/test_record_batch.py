@@ -36,7 +36,7 @@ rows = st.lists(st.builds(DecodedRecord, timestamps, payloads, payloads, headers
 
 
 def encode(columns: RecordColumns, order: Any = None) -> EncodedRecords:
-    order = np.arange(columns.rows) if order is None else np.asarray(order)
+    order = np.arange(columns.row_count) if order is None else np.asarray(order)
     return encode_records(columns, order, 0, order)
 
 
@@ -102,11 +102,11 @@ def test_a_number_for_all_rows_equals_a_column_of_it() -> None:
 
 
 def test_the_smallest_record_is_seven_bytes() -> None:
-    assert bytes(encode(record_columns(None, rows=1)).data).hex() == "0c000000010100"
+    assert bytes(encode(record_columns(None, row_count=1)).data).hex() == "0c000000010100"
 
 
 def test_no_rows_give_no_bytes() -> None:
-    for columns in (record_columns(pa.array([], pa.string())), record_columns(None, rows=0)):
+    for columns in (record_columns(pa.array([], pa.string())), record_columns(None, row_count=0)):
         assert columns.base_sizes.tolist() == []
         assert encode(columns).offsets.tolist() == [0]
         assert len(encode(columns).data) == 0
@@ -173,7 +173,7 @@ def test_the_upper_bound_is_what_java_compares_with_max_request_size(records: li
 
 
 def encode_at_zero(columns: RecordColumns) -> EncodedRecords:
-    return encode_records(columns, np.zeros(columns.rows, np.int64), 0)
+    return encode_records(columns, np.zeros(columns.row_count, np.int64), 0)
 
 
 def record_length_size(row: bytes) -> int:

@@ -104,10 +104,10 @@ class RoundRobinPartitioner:
         self._lock = threading.Lock()  # guards the counter
         self._next = 0
 
-    def assign(self, rows: int, available: Sequence[int]) -> npt.NDArray[np.int32]:
+    def assign(self, row_count: int, available: Sequence[int]) -> npt.NDArray[np.int32]:
         with self._lock:
-            turns = np.arange(self._next, self._next + rows) % len(available)
-            self._next = (self._next + rows) % len(available)
+            turns = np.arange(self._next, self._next + row_count) % len(available)
+            self._next = (self._next + row_count) % len(available)
         return np.asarray(available, np.int32)[turns]
 
 

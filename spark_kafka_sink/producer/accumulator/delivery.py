@@ -49,36 +49,36 @@ class RecordsOwner(Protocol):
 
     def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None: ...
 
-    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None: ...
+    def abandon(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None: ...
 
 
 @dataclass(slots=True)
 class OwnedRows:
     """Rows of one call that are next to each other in one batch.
 
-    `rows` are their positions in the caller's chunk and `sizes` their encoded sizes, both in the order of the batch: what a split
-    or a record-level error needs to find a row again, at 8 bytes per row.
+    `positions` are those in the caller's chunk and `sizes` the encoded sizes, both in the order of the batch: what a split or a
+    record-level error needs to find a row again, at 8 bytes per row.
     """
 
     owner: RecordsOwner
     topic_partition: TopicPartition
     first_delta: int  # offset of the first row within its batch
-    rows: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.int32]
     size_bytes: int
 
     @property
     def row_count(self) -> int:
-        return len(self.rows)
+        return len(self.positions)
 
     def first_offset(self, base_offset: int) -> int:
         """That of the first row, if the batch has this one."""
         return UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + self.first_delta
 
     def errors_of_rows(self, record_errors: Mapping[int, KafkaError]) -> dict[int, KafkaError]:
-        """Of errors by their positions in the batch, those of these rows, by their positions in `rows`."""
-        by_position = {index - self.first_delta: error for index, error in sorted(record_errors.items())}
-        return {position: error for position, error in by_position.items() if 0 <= position < self.row_count}
+        """Of errors by offset delta, those of these rows, by the row's index in `positions`."""
+        by_index = {delta - self.first_delta: error for delta, error in sorted(record_errors.items())}
+        return {index: error for index, error in by_index.items() if 0 <= index < self.row_count}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ class Delivery:
         self._lock = threading.Lock()  # guards rows, acknowledged, failed, error, failures, offsets and settled_ns
         self._waiters = Waiters(self._lock)  # woken when the last row is settled
 
-    def expect(self, rows: int) -> RecordsOwner:
+    def expect(self, row_count: int) -> RecordsOwner:
         """Further rows are about to be queued. Returns their owner, which knows how many rows came before them."""
         first_row = self.rows
         with self._lock:
-            self.rows = first_row + rows
+            self.rows = first_row + row_count
             self.settled_ns = None  # those before may have been settled
         return self if first_row == 0 else _LaterRows(self, first_row)
 
@@ -146,14 +146,14 @@ class Delivery:
 
     def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
         del log_append_time_ms  # only single records report timestamps
-        rows = len(owned.rows)
+        row_count = len(owned.positions)
         first = owned.first_offset(base_offset)
-        last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + rows - 1
-        new = OffsetRange(first, last, rows, owned.size_bytes)
+        last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + row_count - 1
+        new = OffsetRange(first, last, row_count, owned.size_bytes)
         with self._lock:
             known = self.offsets.get(owned.topic_partition)
             self.offsets[owned.topic_partition] = new if known is None else known.merge(new)
-            self.acknowledged += rows
+            self.acknowledged += row_count
             self._settle_locked()
 
     def fail(
@@ -161,22 +161,23 @@ class Delivery:
         owned: OwnedRows,
         error: KafkaError,
         record_errors: Mapping[int, KafkaError],
-        rows: npt.NDArray[np.int64] | None = None,
+        positions: npt.NDArray[np.int32] | npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """Fail these rows. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467).
+        """Fail these rows. `record_errors` maps offset deltas to the errors of invalid rows (KIP-467).
 
-        `rows`: their positions in the call, where they are others than `owned` says.
+        `positions`: in the call, where they are others than `owned` says.
         """
-        positions: npt.NDArray[np.int32] | npt.NDArray[np.int64] = owned.rows if rows is None else rows
-        blamed = {int(positions[at]): record_error for at, record_error in owned.errors_of_rows(record_errors).items()}
+        if positions is None:
+            positions = owned.positions
+        blamed = {int(positions[index]): record_error for index, record_error in owned.errors_of_rows(record_errors).items()}
         if blamed:
             row, record_error = next(iter(blamed.items()))
             error = _at_row(record_error, owned.topic_partition, row, self._whole)
         self._fail(RowFailure(positions, for_keeping(error), owned.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
-    def abandon(self, rows: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
+    def abandon(self, positions: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
         """Fail rows that got into no batch."""
-        self._fail(RowFailure(rows, for_keeping(error), None, {}, rows_are_named=False))
+        self._fail(RowFailure(positions, for_keeping(error), None, {}, rows_are_named=False))
 
     def _fail(self, failure: RowFailure) -> None:
         with self._lock:
@@ -203,13 +204,13 @@ class _LaterRows:
         self._delivery.acknowledge(owned, base_offset, log_append_time_ms)
 
     def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self._delivery.fail(owned, error, record_errors, self._in_call(owned.rows))
+        self._delivery.fail(owned, error, record_errors, self._in_call(owned.positions))
 
-    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
-        self._delivery.abandon(self._in_call(rows), error)
+    def abandon(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
+        self._delivery.abandon(self._in_call(positions), error)
 
-    def _in_call(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        return rows.astype(np.int64) + self._first_row
+    def _in_call(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        return positions.astype(np.int64) + self._first_row
 
 
 def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int, whole: str) -> KafkaError:

@@ -147,7 +147,7 @@ class ProducerBatch:
         return index
 
     def _add(self, owned: OwnedRows, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
-        rows, size = len(owned.rows), owned.size_bytes
+        row_count, size = len(owned.positions), owned.size_bytes
         self.reservations += 1  # first: an interrupt may come at each call below, and must not leave a batch that looks whole
         self.memory.add(memory)
         if extends_last:
@@ -155,7 +155,7 @@ class ProducerBatch:
         else:
             self.segments.append(segment)
         self.owned_rows.append(owned)
-        self.record_count += rows
+        self.record_count += row_count
         self.record_bytes += size
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
@@ -243,8 +243,9 @@ class ProducerBatch:
             lo, hi = max(start, owned.first_delta), min(stop, owned.first_delta + owned.row_count)
             if lo < hi:
                 own = sizes[lo - start : hi - start]
-                rows = owned.rows[lo - owned.first_delta : hi - owned.first_delta]
-                smaller.owned_rows.append(OwnedRows(owned.owner, owned.topic_partition, lo - start, rows, own, int(own.sum())))
+                positions = owned.positions[lo - owned.first_delta : hi - owned.first_delta]
+                part = OwnedRows(owned.owner, owned.topic_partition, lo - start, positions, own, int(own.sum()))
+                smaller.owned_rows.append(part)
         if self.has_sequence:
             smaller.set_producer_state(self.identity, increment_sequence(self.base_sequence, start))
             smaller.sequence_has_been_reset = self.sequence_has_been_reset

@@ -111,7 +111,7 @@ class RecordAccumulator:
         layout: SliceLayout | None = None
         reservations: list[Reservation] = []
         try:
-            sorted_slice = SortedSlice(rows.columns, self.built_in_partitioner.choose(rows, cluster), rows.rows)
+            sorted_slice = SortedSlice(rows.columns, self.built_in_partitioner.choose(rows, cluster), rows.positions)
             layout = SliceLayout(self, rows.topic, sorted_slice, owner, created_ms, prepaid)
             while not layout.done:
                 reservations = []
@@ -126,9 +126,9 @@ class RecordAccumulator:
                     self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
         except ORDINARY_ERRORS as error:
             try:
-                left = rows.rows
+                left = rows.positions
                 if layout is not None:
-                    left = layout.rows_without_place()
+                    left = layout.positions_without_place()
                     layout.give_back_stock()
                     self._writer.give_up(reservations)
                 self.abandon(rows.topic, left, owner, error)
@@ -141,11 +141,11 @@ class RecordAccumulator:
             hand_over.has_queued_rows = True
             self._writer.write(sorted_slice, reservations)
 
-    def abandon(self, topic: str, rows: npt.NDArray[np.int32], owner: RecordsOwner, error: BaseException) -> None:
+    def abandon(self, topic: str, positions: npt.NDArray[np.int32], owner: RecordsOwner, error: BaseException) -> None:
         """Fail rows that got into no batch."""
         reason = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
-        self._on_abandoned(topic, len(rows), reason)
-        owner.abandon(rows, reason)
+        self._on_abandoned(topic, len(positions), reason)
+        owner.abandon(positions, reason)
 
     def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, taking: Callable[[], None]) -> None:
         """Have all queued batches sent, and wait for the memory that comes back. As BufferPool.allocate, and raises the same."""

@@ -25,13 +25,13 @@ SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copie
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room for the rows lo..hi (positions in the sorted slice) in a batch."""
+    """Room for the rows lo..hi of the sorted slice in a batch."""
 
     queue: PartitionQueue
     batch: ProducerBatch
     begins_batch: bool
     is_segment: bool  # the rows are a segment of their own; otherwise they lie in the batch's blocks
-    position: int  # the index of the segment, or the position in the blocks
+    where: int  # the index of the segment, or the first byte in the blocks
     lo: int
     hi: int
     size_bytes: int
@@ -86,7 +86,7 @@ class _Place:
     """Where the next rows of a run would go, and the memory that they need in addition to what the batch has."""
 
     tail: _Tail
-    rows: FittingRows
+    fitting: FittingRows
     is_segment: bool
     memory: MemoryWanted
 
@@ -101,15 +101,15 @@ class SliceLayout:
 
     accumulator: BatchSource
     topic: str
-    rows: SortedSlice
+    sorted_slice: SortedSlice
     owner: RecordsOwner
     created_ms: int | None = None  # for new batches; None: the time at which each is made
     prepaid: PoolMemory | None = None  # a charge that the caller has for these rows. With it they never wait for memory
 
     def __post_init__(self) -> None:
         self._pool = self.accumulator.pool
-        self._queues = self.accumulator.queues.of_partitions(self.topic, self.rows.run_partitions)
-        self._ends: list[int] = self.rows.run_ends.tolist()
+        self._queues = self.accumulator.queues.of_partitions(self.topic, self.sorted_slice.run_partitions)
+        self._ends: list[int] = self.sorted_slice.run_ends.tolist()
         self._raw_limit = self.accumulator.raw_limit(self.topic)
         self._run = 0
         self._row = 0  # the first row that has no room yet
@@ -119,11 +119,11 @@ class SliceLayout:
 
     @property
     def done(self) -> bool:
-        return self._row >= self.rows.rows
+        return self._row >= self.sorted_slice.row_count
 
-    def rows_without_place(self) -> npt.NDArray[np.int32]:
-        """Their positions in the caller's chunk."""
-        return self.rows.original_rows[self._row :]
+    def positions_without_place(self) -> npt.NDArray[np.int32]:
+        """In the caller's chunk, of the rows that have no room yet."""
+        return self.sorted_slice.positions[self._row :]
 
     @property
     def allocation_wanted(self) -> tuple[int, int, PoolMemory]:
@@ -163,34 +163,37 @@ class SliceLayout:
     def _guess_all_runs(self) -> dict[int, _Place]:
         """Places for all runs in the batches that are open now, where there is room."""
         tails = [_Tail.of(queue) for queue in self._queues]
-        fitting = self.rows.fit_all_runs(
+        fitting_of_runs = self.sorted_slice.fit_all_runs(
             [tail.record_count for tail in tails],
             [None if tail.batch is None else tail.batch.base_timestamp for tail in tails],
             [self._room_in(tail) for tail in tails],
         )
         return {
-            run: self._place(tail, rows) for run, (tail, rows) in enumerate(zip(tails, fitting, strict=True)) if rows is not None
+            run: self._place(tail, fitting)
+            for run, (tail, fitting) in enumerate(zip(tails, fitting_of_runs, strict=True))
+            if fitting is not None
         }
 
     def _next_place(self, queue: PartitionQueue, end: int) -> _Place:
         """A place for as many rows as the open batch has room for, or else a new batch."""
         tail = _Tail.of(queue)
         if tail.batch is not None:
-            rows = self.rows.fit(self._row, end, tail.record_count, tail.batch.base_timestamp, self._room_in(tail))
-            if rows is not None:
-                return self._place(tail, rows)
+            fitting = self.sorted_slice.fit(self._row, end, tail.record_count, tail.batch.base_timestamp, self._room_in(tail))
+            if fitting is not None:
+                return self._place(tail, fitting)
             with queue.lock:
                 queue.close_locked(tail.batch)
-        return self._place(_NO_BATCH, self.rows.fit_new_batch(self._row, end, self._raw_limit))
+        return self._place(_NO_BATCH, self.sorted_slice.fit_new_batch(self._row, end, self._raw_limit))
 
     def _room_in(self, tail: _Tail) -> int:
         return (self._raw_limit if tail.batch is None else tail.batch.raw_limit) - tail.record_bytes
 
-    def _place(self, tail: _Tail, rows: FittingRows) -> _Place:
-        if rows.size_bytes >= SEGMENT_BYTES:
-            return _Place(tail, rows, is_segment=True, memory=MemoryWanted(0, self._pool.blocks_for(rows.size_bytes)))
-        blocks = self._pool.blocks_for(rows.size_bytes) if tail.batch is None else tail.batch.missing_blocks(rows.size_bytes)
-        return _Place(tail, rows, is_segment=False, memory=MemoryWanted(blocks, 0))
+    def _place(self, tail: _Tail, fitting: FittingRows) -> _Place:
+        size = fitting.size_bytes
+        if size >= SEGMENT_BYTES:
+            return _Place(tail, fitting, is_segment=True, memory=MemoryWanted(0, self._pool.blocks_for(size)))
+        blocks = self._pool.blocks_for(size) if tail.batch is None else tail.batch.missing_blocks(size)
+        return _Place(tail, fitting, is_segment=False, memory=MemoryWanted(blocks, 0))
 
     # MEMORY
 
@@ -214,7 +217,7 @@ class SliceLayout:
             return False
         batch = place.tail.batch
         segment_bytes, charged = (0, 0) if batch is None else (batch.record_bytes - batch.block_bytes, batch.memory.charged)
-        charge = max(0, self._pool.blocks_for(segment_bytes + place.rows.size_bytes) - charged)
+        charge = max(0, self._pool.blocks_for(segment_bytes + place.fitting.size_bytes) - charged)
         from_prepaid = min(charge, self.prepaid.charged)
         self.prepaid.charged -= from_prepaid
         self._stock.charged += from_prepaid
@@ -234,8 +237,9 @@ class SliceLayout:
             if not tail.is_still(batch):
                 return
             if batch is None:
-                batch = self.accumulator.new_batch(queue, self.rows.timestamp_at(self._row), self._raw_limit, self.created_ms)
-            owned = self._owned_rows(queue, tail.record_count, place.rows)
+                base_timestamp = self.sorted_slice.timestamp_at(self._row)
+                batch = self.accumulator.new_batch(queue, base_timestamp, self._raw_limit, self.created_ms)
+            owned = self._owned_rows(queue, tail.record_count, place.fitting)
             try:
                 self._reserve_locked(queue, batch, place, owned, into)
             except ORDINARY_ERRORS as error:
@@ -244,13 +248,13 @@ class SliceLayout:
     def _owned_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> OwnedRows:
         lo, hi = self._row, fitting.end
         # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
-        positions, sizes = self.rows.original_rows[lo:hi].copy(), self.rows.sizes[lo:hi].copy()
+        positions, sizes = self.sorted_slice.positions[lo:hi].copy(), self.sorted_slice.sizes[lo:hi].copy()
         return OwnedRows(self.owner, queue.topic_partition, first_delta, positions, sizes, fitting.size_bytes)
 
     def _reserve_locked(
         self, queue: PartitionQueue, batch: ProducerBatch, place: _Place, owned: OwnedRows, into: list[Reservation]
     ) -> None:
-        rows = place.rows
+        fitting = place.fitting
         reserve = batch.reserve_segment if place.is_segment else batch.reserve
         memory = self._stock.take(place.memory.blocks, place.memory.charge)
         into.append(
@@ -259,15 +263,15 @@ class SliceLayout:
                 batch=batch,
                 begins_batch=owned.first_delta == 0,
                 is_segment=place.is_segment,
-                position=reserve(owned, memory, rows.max_timestamp),
+                where=reserve(owned, memory, fitting.max_timestamp),
                 lo=self._row,
-                hi=rows.end,
-                size_bytes=rows.size_bytes,
+                hi=fitting.end,
+                size_bytes=fitting.size_bytes,
                 charge=place.memory.charge,
             )
         )
-        self._row = rows.end
-        if rows.fill_batch:
+        self._row = fitting.end
+        if fitting.fill_batch:
             queue.close_locked(batch)
         if place.tail.batch is None:
             self.accumulator.enqueue(queue, batch)

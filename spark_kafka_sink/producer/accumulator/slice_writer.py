@@ -35,12 +35,12 @@ class SliceWriter:
         first = reservations[0].lo
         wake = False
         try:
-            rows = sorted_slice.interleave(first, reservations[-1].hi)
+            interleaved = sorted_slice.interleave(first, reservations[-1].hi)
             for group in _encoded_together(reservations):
                 if group[0].is_segment:
-                    self._write_segment(rows, first, group[0])
+                    self._write_segment(interleaved, first, group[0])
                 else:
-                    _write_to_blocks(rows, first, group)
+                    _write_to_blocks(interleaved, first, group)
                 for reservation in group:
                     if self.compressor.compression.enabled:
                         self._compress_if_full(reservation)
@@ -60,21 +60,21 @@ class SliceWriter:
 
     # SEGMENTS
 
-    def _write_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> None:
+    def _write_segment(self, interleaved: InterleavedRows, first: int, reservation: Reservation) -> None:
         compression = self.compressor.compression
         is_large = reservation.size_bytes >= SEGMENT_BYTES  # a small segment would compress badly by itself
-        packed = self._packed_segment(rows, first, reservation) if compression.is_blockwise and is_large else None
+        packed = self._packed_segment(interleaved, first, reservation) if compression.is_blockwise and is_large else None
         if packed is None:
-            data = _encoded(rows, reservation.lo - first, reservation.hi - first, reservation.size_bytes)
-            reservation.batch.attach(reservation.position, data)
+            data = _encoded(interleaved, reservation.lo - first, reservation.hi - first, reservation.size_bytes)
+            reservation.batch.attach(reservation.where, data)
             return
-        reservation.batch.attach(reservation.position, packed)
+        reservation.batch.attach(reservation.where, packed)
         surplus = reservation.charge - self.pool.blocks_for(packed.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
                 self.pool.reduce_charge(reservation.batch.memory, surplus)
 
-    def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
+    def _packed_segment(self, interleaved: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
         """Encode and compress in steps that stay in the CPU's cache; None if the first step does not get smaller."""
         codec, level = self.compressor.compression.codec, self.compressor.compression.level
         count = reservation.hi - reservation.lo
@@ -82,7 +82,7 @@ class SliceWriter:
         blocks: list[memoryview] = []
         encoded_bytes = 0
         for lo in range(reservation.lo - first, reservation.hi - first, step):
-            data = octets(data_buffer(rows.write(lo, min(lo + step, reservation.hi - first))))
+            data = octets(data_buffer(interleaved.write(lo, min(lo + step, reservation.hi - first))))
             blocks.append(compress_blocks(codec, data, level))
             encoded_bytes += len(data)
             if len(blocks) == 1 and len(blocks[0]) >= encoded_bytes:
@@ -135,18 +135,18 @@ def _encoded_together(reservations: list[Reservation]) -> Iterator[list[Reservat
     yield group
 
 
-def _write_to_blocks(rows: InterleavedRows, first: int, reservations: list[Reservation]) -> None:
+def _write_to_blocks(interleaved: InterleavedRows, first: int, reservations: list[Reservation]) -> None:
     size = sum(reservation.size_bytes for reservation in reservations)
-    data = _encoded(rows, reservations[0].lo - first, reservations[-1].hi - first, size)
+    data = _encoded(interleaved, reservations[0].lo - first, reservations[-1].hi - first, size)
     begin = 0
     for reservation in reservations:
         end = begin + reservation.size_bytes
-        reservation.batch.write(reservation.position, data[begin:end])
+        reservation.batch.write(reservation.where, data[begin:end])
         begin = end
 
 
-def _encoded(rows: InterleavedRows, lo: int, hi: int, size_bytes: int) -> memoryview:
-    data = octets(data_buffer(rows.write(lo, hi)))
+def _encoded(interleaved: InterleavedRows, lo: int, hi: int, size_bytes: int) -> memoryview:
+    data = octets(data_buffer(interleaved.write(lo, hi)))
     _check_size(len(data), size_bytes)
     return data
 

@@ -25,7 +25,7 @@ _DELTAS = np.arange(TWO_BYTE_DELTAS)
 class FittingRows(NamedTuple):
     """The first rows of a range, as many as fit into the room that a batch has. At least one."""
 
-    end: int  # position after the last of them
+    end: int  # the row after the last of them
     size_bytes: int
     max_timestamp: int
     fill_batch: bool  # the batch has no room for another row
@@ -34,29 +34,29 @@ class FittingRows(NamedTuple):
 class SortedSlice:
     """A slice of one topic's rows in partition order. A run is the rows of one partition.
 
-    Arrays are int64[rows] in sorted order unless said otherwise. Positions count in sorted order too.
+    Arrays are int64[row_count] in sorted order unless said otherwise. Rows are numbered in that order too.
     """
 
-    def __init__(self, columns: RecordColumns, partitions: npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> None:
+    def __init__(self, columns: RecordColumns, partitions: npt.NDArray[np.int32], positions: npt.NDArray[np.int32]) -> None:
         self._columns = columns
-        self.rows = len(partitions)
+        self.row_count = len(partitions)
         self._order = _stable_order(partitions)
         base = columns.base_sizes
-        stamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), self.rows)
+        stamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), self.row_count)
         self._has_one_timestamp = isinstance(columns.timestamps, int)  # then all timestamp deltas in a new batch are 0
         if self._order is not None:
-            base, rows, partitions = base[self._order], rows[self._order], partitions[self._order]
+            base, positions, partitions = base[self._order], positions[self._order], partitions[self._order]
             stamps = stamps if self._has_one_timestamp else stamps[self._order]
         self._base_sizes = base
         self.timestamps = stamps
-        self.original_rows = rows  # int32: the row's position in the caller's chunk
+        self.positions = positions  # int32: of each row in the caller's chunk
         switches = np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
         self.run_starts: npt.NDArray[np.int64] = np.concatenate(([0], switches)).astype(np.int64)
-        self.run_ends: npt.NDArray[np.int64] = np.append(self.run_starts[1:], self.rows)
+        self.run_ends: npt.NDArray[np.int64] = np.append(self.run_starts[1:], self.row_count)
         self.run_partitions: list[int] = partitions[self.run_starts].tolist()
-        self.offset_deltas = np.zeros(self.rows, np.int64)
-        self.timestamp_deltas = np.zeros(self.rows, np.int64)
-        self.sizes = np.zeros(self.rows, np.int32)  # encoded bytes
+        self.offset_deltas = np.zeros(self.row_count, np.int64)
+        self.timestamp_deltas = np.zeros(self.row_count, np.int64)
+        self.sizes = np.zeros(self.row_count, np.int32)  # encoded bytes
 
     def timestamp_at(self, row: int) -> int:
         return int(self.timestamps[row])
@@ -78,11 +78,11 @@ class SortedSlice:
             rooms: for each run, how many bytes of records its batch has room for.
         """
         starts, lengths = self.run_starts, self.run_ends - self.run_starts
-        self.offset_deltas[:] = np.arange(self.rows) + np.repeat(np.asarray(first_deltas, np.int64) - starts, lengths)
+        self.offset_deltas[:] = np.arange(self.row_count) + np.repeat(np.asarray(first_deltas, np.int64) - starts, lengths)
         firsts: list[int] = self.timestamps[starts].tolist()
         bases = [first if base is None else base for base, first in zip(base_timestamps, firsts, strict=True)]
         self.timestamp_deltas[:] = self.timestamps - np.repeat(np.asarray(bases, np.int64), lengths)
-        self.measure(0, self.rows)
+        self.measure(0, self.row_count)
         sizes: list[int] = np.add.reduceat(self.sizes, starts, dtype=np.int64).tolist()
         latest: list[int] = np.maximum.reduceat(self.timestamps, starts).tolist()
         begins, ends = starts.tolist(), self.run_ends.tolist()
@@ -131,7 +131,7 @@ class SortedSlice:
     @cached_property
     def _new_batch_ends(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Sums of sizes in a new batch, beginning with a 0: with offset deltas of one byte, and of two. For one timestamp."""
-        sums = np.zeros((2, self.rows + 1), np.int64)
+        sums = np.zeros((2, self.row_count + 1), np.int64)
         for row, delta in zip(sums, (0, ONE_BYTE_DELTAS), strict=True):
             np.cumsum(record_sizes(self._base_sizes, delta, 0), out=row[1:])
         return sums[0], sums[1]

@@ -15,11 +15,11 @@ from spark_kafka_sink.producer.serializers import as_bytes
 from spark_kafka_sink.records.columns import is_text, texts
 
 
-def records_of(columns: ProducerColumns, rows: int) -> list[ProducerRecord]:
+def records_of(columns: ProducerColumns, row_count: int) -> list[ProducerRecord]:
     def cells(column: pa.Array | None) -> list[Any]:
-        return [None] * rows if column is None else _cells(column)
+        return [None] * row_count if column is None else _cells(column)
 
-    topics = [columns.topic] * rows if isinstance(columns.topic, str) else texts(columns.topic)
+    topics = [columns.topic] * row_count if isinstance(columns.topic, str) else texts(columns.topic)
     others = map(cells, (columns.value, columns.key, columns.partition, columns.headers, columns.timestamp))
     return [
         ProducerRecord(topic, value, key, partition, _pairs(headers), timestamp)

@@ -149,8 +149,8 @@ class Interceptors:
             return send(columns, call)
         except Exception as error:
             topics = Counter([columns.topic] * (columns.rows or 0) if isinstance(columns.topic, str) else texts(columns.topic))
-            for topic, rows in (topics - call.queued).items():
-                self.report_failure(topic or "", NO_PARTITION, rows, error)
+            for topic, row_count in (topics - call.queued).items():
+                self.report_failure(topic or "", NO_PARTITION, row_count, error)
             raise
 
     def on_send_gathered(self, given: ProducerColumns) -> ProducerColumns:
@@ -194,7 +194,7 @@ class Interceptors:
     # OUTCOMES
 
     def report_success(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns) -> None:
-        """`columns`: the columns that `owned.rows` are positions in."""
+        """`columns`: those to which `owned.positions` refer."""
         topic, partition = owned.topic_partition
         batch = BatchMetadata(topic, partition, owned.first_offset(base_offset), owned.row_count, log_append_time_ms)
         records: list[RecordMetadata] = []
@@ -203,18 +203,18 @@ class Interceptors:
         self._report(batch, records, [None] * len(records), None)
 
     def report_failure(
-        self, topic: str, partition: int, rows: int, error: Exception, record_errors: Mapping[int, Exception] | None = None
+        self, topic: str, partition: int, row_count: int, error: Exception, record_errors: Mapping[int, Exception] | None = None
     ) -> None:
         """`record_errors`: errors of single rows, by their positions from 0."""
-        batch = BatchMetadata(topic, partition, UNKNOWN_OFFSET, rows, NO_TIMESTAMP)
-        count = rows if self._any_hears_records else 0
+        batch = BatchMetadata(topic, partition, UNKNOWN_OFFSET, row_count, NO_TIMESTAMP)
+        count = row_count if self._any_hears_records else 0
         records = [RecordMetadata(topic, partition, UNKNOWN_OFFSET, NO_TIMESTAMP, NULL_LENGTH, NULL_LENGTH)] * count
         self._report(batch, records, [(record_errors or {}).get(row, error) for row in range(count)], error)
 
     def report_abandoned(self, topic: str, partitions: npt.NDArray[np.int32], error: Exception) -> None:
         """Gathered records that got into no batch. `partitions`: those that they name, or NO_PARTITION."""
-        for partition, rows in Counter(partitions.tolist()).items():
-            self.report_failure(topic, partition, rows, error)
+        for partition, row_count in Counter(partitions.tolist()).items():
+            self.report_failure(topic, partition, row_count, error)
 
     def _report(
         self,
@@ -249,7 +249,7 @@ class InterceptedCall:
     def owner(self, rows: TopicRows, columns: RecordColumns, delivery: RecordsOwner) -> RecordsOwner:
         """The owner of the rows that are queued next. `columns`: all of the call."""
         owner = InterceptedOwner(self.interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
-        self.queued[rows.topic] += len(rows.rows)
+        self.queued[rows.topic] += len(rows.positions)
         return owner
 
 
@@ -262,7 +262,7 @@ class InterceptedOwner:
 
     interceptors: Interceptors
     topic: str
-    columns: RecordColumns  # that rows are positions in
+    columns: RecordColumns  # to which the rows' positions refer
     owner: RecordsOwner
     queued: Counter[str] = field(default_factory=Counter)
 
@@ -278,10 +278,10 @@ class InterceptedOwner:
         finally:
             self.owner.fail(owned, error, record_errors)
 
-    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+    def abandon(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
         """Rows in no batch are reported by `send_columns`, which raises the error, and by the bundle of gathered records."""
-        self.queued[self.topic] -= len(rows)
-        self.owner.abandon(rows, error)
+        self.queued[self.topic] -= len(positions)
+        self.owner.abandon(positions, error)
 
 
 class Failures:
@@ -301,14 +301,14 @@ class Failures:
             logger.warning("! %s failed for %d records; the first:", self._where, self._count, exc_info=self._first)
 
 
-def _check_columns(found: object, rows: int | None) -> None:
+def _check_columns(found: object, row_count: int | None) -> None:
     """Raises TypeError or ValueError unless these are ProducerColumns with this number of rows."""
     if not isinstance(found, ProducerColumns):
         raise TypeError(f"returned {type(found).__name__}, not ProducerColumns")
     found.check_types()
     lengths = {name: len(column) for name, column in found.columns().items()}
-    if set(lengths.values()) - {rows} or (rows and not lengths):
-        raise ValueError(f"returned columns of {lengths} rows for {rows} rows")
+    if set(lengths.values()) - {row_count} or (row_count and not lengths):
+        raise ValueError(f"returned columns of {lengths} rows for {row_count} rows")
 
 
 def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerColumns) -> ProducerColumns:
@@ -337,21 +337,21 @@ def metadata_of_rows(
 ) -> Iterator[RecordMetadata]:
     """Metadata of these rows from `start` on, made by columns: little is left to do per row. May yield more than that.
 
-    `columns`: the columns that `owned.rows` are positions in.
+    `columns`: those to which `owned.positions` refer.
     """
-    rows, first = owned.rows[start:], owned.first_offset(base_offset)
+    positions, first = owned.positions[start:], owned.first_offset(base_offset)
     offsets = repeat(UNKNOWN_OFFSET) if first == UNKNOWN_OFFSET else count(first + start)
-    times = _rows_of(columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, rows)
-    sizes = (_rows_of(lengths, rows) for lengths in (columns.key_lengths, columns.value_lengths))
+    times = _rows_of(columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, positions)
+    sizes = (_rows_of(lengths, positions) for lengths in (columns.key_lengths, columns.value_lengths))
     topic, partition = owned.topic_partition
     return map(_new_metadata, zip(repeat(topic), repeat(partition), offsets, times, *sizes))
 
 
-def _rows_of(column: Int64Column | int, rows: npt.NDArray[np.int32]) -> Iterable[int]:
-    """The column's values for these rows; an endless iterator when all rows have the same value."""
+def _rows_of(column: Int64Column | int, positions: npt.NDArray[np.int32]) -> Iterable[int]:
+    """The column's values at these positions; an endless iterator when all rows have the same value."""
     if isinstance(column, int):
         return repeat(column)
-    values: list[int] = column[rows].tolist()
+    values: list[int] = column[positions].tolist()
     return values
 
 

@@ -97,20 +97,21 @@ class UserPartitioner:
 
         NO_PARTITION remains where the user's partitioner leaves the choice to the sticky one. Raises KafkaError.
         """
-        topic, columns, partitions, rows = given.topic, given.columns, given.explicit, given.rows
+        topic, columns, partitions, positions = given.topic, given.columns, given.explicit, given.positions
         undecided = partitions == NO_PARTITION
         if not undecided.any():
             return partitions
         if not undecided.all():
-            columns, rows = replace(columns, headers=None).take(np.flatnonzero(undecided)), rows[undecided]
+            columns = replace(columns, headers=None).take(np.flatnonzero(undecided))
+            positions = positions[undecided]
         key, value = (
-            pa.nulls(columns.rows, pa.binary()) if column is None else contiguous(column)
+            pa.nulls(columns.row_count, pa.binary()) if column is None else contiguous(column)
             for column in (columns.key, columns.value)
         )
         method = self._ask_per_row if self._by_columns is None else self._by_columns
         answer = self._ask(method, topic, key, value, cluster)
         decided = partitions.copy()
-        decided[undecided] = self._checked(answer, topic, rows, cluster.partition_count(topic) or 1)
+        decided[undecided] = self._checked(answer, topic, positions, cluster.partition_count(topic) or 1)
         return decided
 
     def _ask(self, method: Callable[..., object], topic: str, *others: object) -> object:
@@ -137,17 +138,19 @@ class UserPartitioner:
         numbers = np.array([NO_PARTITION if answer is None else answer])
         return int(self._checked(numbers, topic, np.zeros(1, np.int32), count)[0])
 
-    def _checked(self, answer: object, topic: str, rows: npt.NDArray[np.int32], partition_count: int) -> npt.NDArray[np.int32]:
+    def _checked(
+        self, answer: object, topic: str, positions: npt.NDArray[np.int32], partition_count: int
+    ) -> npt.NDArray[np.int32]:
         numbers = self._numbers(answer, topic)
-        if numbers.shape != rows.shape:
-            raise self._failed(f"returned {numbers.size} partitions for {len(rows)} rows", topic)
+        if numbers.shape != positions.shape:
+            raise self._failed(f"returned {numbers.size} partitions for {len(positions)} rows", topic)
         wrong = (numbers < NO_PARTITION) | (numbers >= partition_count)
         if wrong.any():
             at = int(wrong.argmax())
             raise InvalidRecordError(
-                f"partitioner {self._plugin.name} chose partition {numbers[at]} for row {rows[at]} of this chunk, but topic"
+                f"partitioner {self._plugin.name} chose partition {numbers[at]} for row {positions[at]} of this chunk, but topic"
                 f" {topic} has partitions 0 to {partition_count - 1}; null or -1 lets the sticky partitioner choose",
-                row=int(rows[at]),
+                row=int(positions[at]),
                 condition="KAFKA_INVALID_PARTITION",
             )
         return numbers.astype(np.int32)

@@ -115,7 +115,7 @@ def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], goo
     value, key, headers = (columns[name] for name in ("value", "key", "headers"))
     if len(rows) < len(good):
         value, key, headers = (None if each is None else take_rows(each, rows) for each in (value, key, headers))
-    bounds = size_upper_bounds(record_columns(value, key, headers, rows=len(rows)))
+    bounds = size_upper_bounds(record_columns(value, key, headers, row_count=len(rows)))
     for option, limit in size_limits.items():
         mask = np.zeros(len(good), np.bool_)
         mask[rows[bounds > limit]] = True

@@ -29,8 +29,8 @@ def rows_of(partitions: list[int], size: int = 100, topic: str = TOPIC) -> Topic
     return TopicRows(topic, values, np.array(partitions, np.int32), np.arange(len(partitions), dtype=np.int32))
 
 
-def assign(stage: Accumulation, rows: int, where: Cluster = ONE_NODE, size: int = 100) -> list[int]:
-    chosen: list[int] = stage.accumulator.built_in_partitioner.choose(rows_of([NO_PARTITION] * rows, size), where).tolist()
+def assign(stage: Accumulation, row_count: int, where: Cluster = ONE_NODE, size: int = 100) -> list[int]:
+    chosen: list[int] = stage.accumulator.built_in_partitioner.choose(rows_of([NO_PARTITION] * row_count, size), where).tolist()
     return chosen
 
 

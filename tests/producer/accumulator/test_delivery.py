@@ -16,10 +16,10 @@ from tests.producer.harness import tp
 
 
 def owned(
-    owner: Delivery, rows: list[int], *, first_delta: int = 0, where: TopicPartition | None = None, size: int = 10
+    owner: Delivery, positions: list[int], *, first_delta: int = 0, where: TopicPartition | None = None, size: int = 10
 ) -> OwnedRows:
-    sizes = np.full(len(rows), size, np.int32)
-    return OwnedRows(owner, where or tp(), first_delta, np.array(rows, np.int32), sizes, size * len(rows))
+    sizes = np.full(len(positions), size, np.int32)
+    return OwnedRows(owner, where or tp(), first_delta, np.array(positions, np.int32), sizes, size * len(positions))
 
 
 def test_a_handle_is_done_when_its_last_row_is_settled() -> None:
@@ -170,7 +170,7 @@ def test_a_row_of_another_caller_is_not_blamed_on_this_one(index: int) -> None:
 def test_rows_that_are_queued_later_count_on_whatever_their_number() -> None:
     """Batches count the rows of one step from 0, as int32; a table may have more."""
     delivery = Delivery(0, ManualClock(), whole="table")
-    first, later, last = (delivery.expect(rows) for rows in (2**31, 3, 2))
+    first, later, last = (delivery.expect(row_count) for row_count in (2**31, 3, 2))
     assert first is delivery
     assert delivery.rows == 2**31 + 5
     invalid = KafkaError("no key", condition="KAFKA_INVALID_RECORD")

@@ -15,14 +15,14 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, Po
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
-from tests.producer.accumulator.slices import ROW, sorted_slice
+from tests.producer.accumulator.slices import ROW, slice_of
 from tests.producer.harness import TOPIC, Accumulation
 
 BATCH = 1024
 
 
-def layout_of(stage: Accumulation, rows: SortedSlice) -> SliceLayout:
-    return SliceLayout(stage.accumulator, TOPIC, rows, Delivery(rows.rows, stage.clock))
+def layout_of(stage: Accumulation, sorted_slice: SortedSlice) -> SliceLayout:
+    return SliceLayout(stage.accumulator, TOPIC, sorted_slice, Delivery(sorted_slice.row_count, stage.clock))
 
 
 def reserve(layout: SliceLayout) -> list[Reservation]:
@@ -32,7 +32,7 @@ def reserve(layout: SliceLayout) -> list[Reservation]:
 
 
 def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int]) -> list[Reservation]:
-    layout = layout_of(stage, sorted_slice(values, partitions))
+    layout = layout_of(stage, slice_of(values, partitions))
     reservations = reserve(layout)
     assert layout.done
     return reservations
@@ -61,7 +61,7 @@ def test_a_run_is_cut_where_a_batch_is_full() -> None:
     assert shape(reservations) == [(0, 0, 9), (0, 9, 18), (0, 18, 25)]
     assert [each.batch.closed for each in reservations] == [True, True, False]
     assert all(each.begins_batch for each in reservations)
-    assert [each.position for each in reservations] == [0, 0, 0]
+    assert [each.where for each in reservations] == [0, 0, 0]
 
 
 def test_reservations_cover_all_rows_without_a_gap() -> None:
@@ -77,7 +77,7 @@ def test_the_open_batch_is_filled_before_a_new_one_is_begun() -> None:
     stage.append(*[ROW] * 5)
     reservations = lay_out(stage, [ROW] * 6, [0] * 6)
     assert shape(reservations) == [(0, 0, 4), (0, 4, 6)]
-    assert reservations[0].position == 500
+    assert reservations[0].where == 500
     assert not reservations[0].begins_batch
     assert reservations[0].batch.record_count == 9
     assert reservations[0].batch.closed
@@ -96,7 +96,7 @@ def test_parts_remember_which_rows_of_the_caller_they_hold() -> None:
     stage = Accumulation(batch_size=BATCH)
     reservations = lay_out(stage, [ROW] * 4, [1, 0, 1, 0])
     all_owned = [each.batch.owned_rows[-1] for each in reservations]
-    assert [owned.rows.tolist() for owned in all_owned] == [[101, 103], [100, 102]]
+    assert [owned.positions.tolist() for owned in all_owned] == [[101, 103], [100, 102]]
     assert [owned.size_bytes for owned in all_owned] == [200, 200]
 
 
@@ -106,8 +106,8 @@ def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
     lay_out(stage, [ROW] * 1000, sorted(row % 50 for row in range(1000)))
     (batch,) = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches
     (owned,) = batch.owned_rows
-    assert [len(owned.rows), len(owned.sizes)] == [20, 20]
-    assert owned.rows.base is None
+    assert [len(owned.positions), len(owned.sizes)] == [20, 20]
+    assert owned.positions.base is None
     assert owned.sizes.base is None
 
 
@@ -131,7 +131,7 @@ def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> Non
 def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> None:
     stage = Accumulation(batch_size=1024 * 1024, buffer_memory=6 * MAX_BLOCK_SIZE)
     held = stage.pool.allocate(2, 0)
-    layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))  # 40,360 bytes
+    layout = layout_of(stage, slice_of([bytes(1000)] * 40, [0] * 40))  # 40,360 bytes
     assert reserve(layout) == []
     stage.pool.deallocate(held)
     wait_for_memory(stage, layout)
@@ -144,8 +144,10 @@ def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> 
 def prepaid_layout(
     stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int], charge: int
 ) -> tuple[SliceLayout, PoolMemory]:
-    rows, prepaid = sorted_slice(values, partitions), stage.pool.allocate(0, 0, charge=charge)
-    return SliceLayout(stage.accumulator, TOPIC, rows, Delivery(rows.rows, stage.clock), prepaid=prepaid), prepaid
+    sorted_slice, prepaid = slice_of(values, partitions), stage.pool.allocate(0, 0, charge=charge)
+    return SliceLayout(
+        stage.accumulator, TOPIC, sorted_slice, Delivery(sorted_slice.row_count, stage.clock), prepaid=prepaid
+    ), prepaid
 
 
 def test_rows_that_are_paid_for_use_the_pool_while_it_has_memory() -> None:
@@ -174,7 +176,7 @@ def test_a_batch_is_charged_for_its_segments_together() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
     held = stage.pool.allocate(0, 0, charge=1)
     for expected in (1, 0, 0):
-        layout = SliceLayout(stage.accumulator, TOPIC, sorted_slice([ROW], [0]), Delivery(1, stage.clock), prepaid=held)
+        layout = SliceLayout(stage.accumulator, TOPIC, slice_of([ROW], [0]), Delivery(1, stage.clock), prepaid=held)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stage.pool, "try_allocate", lambda *_, **__: None)
             (reservation,) = reserve(layout)
@@ -208,20 +210,20 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
 def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(partitions: list[int]) -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(*[ROW] * 5, partition=[0, 1, 0, 1, 0])
-    rows = sorted_slice([ROW] * 300, partitions)
-    measure = Mock(wraps=rows.measure)
-    rows.measure = measure
-    reservations = reserve(layout_of(stage, rows))
+    sorted_slice = slice_of([ROW] * 300, partitions)
+    measure = Mock(wraps=sorted_slice.measure)
+    sorted_slice.measure = measure
+    reservations = reserve(layout_of(stage, sorted_slice))
     measure.assert_called_once_with(0, 300)
     assert [each.hi for each in reservations][-1] == 300
     for each in reservations:
         assert each.batch.record_bytes <= each.batch.raw_limit
-        assert each.batch.closed == (each.hi not in rows.run_ends)
+        assert each.batch.closed == (each.hi not in sorted_slice.run_ends)
 
 
 def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH)
-    layout = layout_of(stage, sorted_slice([ROW] * 5, range(5)))
+    layout = layout_of(stage, slice_of([ROW] * 5, range(5)))
     assert shape(reserve(layout)) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
     assert reserve(layout) == []
 
@@ -241,7 +243,7 @@ def test_deltas_of_two_and_three_bytes_are_counted() -> None:
 def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(ROW)
-    layout = layout_of(stage, sorted_slice([ROW] * 3, [0] * 3))
+    layout = layout_of(stage, slice_of([ROW] * 3, [0] * 3))
     guesses = layout._guess_all_runs()
     assert guesses[0].tail.record_count == 1
     stage.append(ROW)  # now the batch holds two
@@ -255,7 +257,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
 def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(ROW)
-    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    layout = layout_of(stage, slice_of([ROW], [0]))
     guess = layout._guess_all_runs()[0]
     stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.popleft().closed = True
     taken: list[Reservation] = []
@@ -267,7 +269,7 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
 
 def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Accumulation(batch_size=BATCH)
-    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    layout = layout_of(stage, slice_of([ROW], [0]))
     try_allocate = stage.pool.try_allocate
 
     def while_somebody_else_begins_the_batch(block_count: int, **more: Any) -> PoolMemory | None:
@@ -277,7 +279,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = reserve(layout)
-    assert reservation.position > 0
+    assert reservation.where > 0
     assert memory_in_use(stage) == BATCH
 
 
@@ -286,7 +288,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
 
 def test_what_found_memory_is_reserved_and_the_rest_waits() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
-    layout = layout_of(stage, sorted_slice([ROW] * 40, [0] * 40))
+    layout = layout_of(stage, slice_of([ROW] * 40, [0] * 40))
     assert shape(reserve(layout)) == [(0, 0, 9), (0, 9, 18)]
     assert not layout.done
     assert reserve(layout) == []
@@ -296,7 +298,7 @@ def test_what_found_memory_is_reserved_and_the_rest_waits() -> None:
 def test_memory_that_was_waited_for_is_used_for_the_row_that_waited() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=BATCH)
     held = stage.pool.allocate(1, 0)
-    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    layout = layout_of(stage, slice_of([ROW], [0]))
     assert reserve(layout) == []
     stage.pool.deallocate(held)
     wait_for_memory(stage, layout)
@@ -308,7 +310,7 @@ def test_memory_that_was_waited_for_is_used_for_the_row_that_waited() -> None:
 def test_memory_that_was_waited_for_and_is_no_longer_needed_is_given_back() -> None:
     """Meanwhile the partition's batch was drained, or another has room."""
     stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH)
-    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    layout = layout_of(stage, slice_of([ROW], [0]))
     held = stage.pool.allocate(3, 0)
     assert reserve(layout) == []
     stage.pool.deallocate(held)
@@ -320,7 +322,7 @@ def test_memory_that_was_waited_for_and_is_no_longer_needed_is_given_back() -> N
 
 def test_a_row_that_no_memory_could_hold_is_refused() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
-    layout = layout_of(stage, sorted_slice([bytes(3 * BATCH)], [0]))
+    layout = layout_of(stage, slice_of([bytes(3 * BATCH)], [0]))
     assert reserve(layout) == []
     with pytest.raises(RecordTooLargeError):
         wait_for_memory(stage, layout)
@@ -329,7 +331,7 @@ def test_a_row_that_no_memory_could_hold_is_refused() -> None:
 def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were lost with the stack: their batches, reserved for ever, could neither be drained nor expire."""
     stage = Accumulation(batch_size=BATCH)
-    layout = layout_of(stage, sorted_slice([ROW] * 3, [0, 1, 2]))
+    layout = layout_of(stage, slice_of([ROW] * 3, [0, 1, 2]))
     checks = iter([None, None, ProducerClosedError("closed meanwhile")])
 
     def check_open() -> None:
@@ -343,13 +345,13 @@ def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatc
         layout.reserve(reservations)
     layout.give_back_stock()
     assert shape(reservations) == [(0, 0, 1), (1, 1, 2)]
-    assert layout.rows_without_place().tolist() == [102]
+    assert layout.positions_without_place().tolist() == [102]
     assert memory_in_use(stage) == 2 * BATCH
 
 
 def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
     stage = Accumulation(batch_size=BATCH)
-    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    layout = layout_of(stage, slice_of([ROW], [0]))
     stage.accumulator.closed = True
     with pytest.raises(ProducerClosedError):
         reserve(layout)

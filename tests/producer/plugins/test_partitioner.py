@@ -77,8 +77,8 @@ def partitioner_of(wanted: object, **options: object) -> UserPartitioner:
 
 def decide(wanted: object, values: list[bytes | None], explicit: list[int] | None = None, **more: Any) -> list[int]:
     chosen = np.array([NO_PARTITION] * len(values) if explicit is None else explicit, np.int32)
-    rows = np.arange(100, 100 + len(values), dtype=np.int32)
-    decided = partitioner_of(wanted).decide(TopicRows(TOPIC, columns(values, **more), chosen, rows), CLUSTER)
+    positions = np.arange(100, 100 + len(values), dtype=np.int32)
+    decided = partitioner_of(wanted).decide(TopicRows(TOPIC, columns(values, **more), chosen, positions), CLUSTER)
     assert decided.dtype == np.int32
     return decided.tolist()
 
@@ -115,9 +115,9 @@ def test_only_rows_that_name_no_partition_are_shown_with_null_for_what_they_lack
 
 def test_values_in_pieces_are_one_array_to_a_partitioner() -> None:
     in_pieces = record_columns(pa.chunked_array([[b"a"], [b"bb", b""]], pa.binary()))
-    undecided, rows = np.full(3, NO_PARTITION, np.int32), np.arange(3, dtype=np.int32)
+    undecided, positions = np.full(3, NO_PARTITION, np.int32), np.arange(3, dtype=np.int32)
     instance = ByLength()
-    assert partitioner_of(instance).decide(TopicRows(TOPIC, in_pieces, undecided, rows), CLUSTER).tolist() == [1, 2, 0]
+    assert partitioner_of(instance).decide(TopicRows(TOPIC, in_pieces, undecided, positions), CLUSTER).tolist() == [1, 2, 0]
     assert instance.kinds == {pa.BinaryArray}
 
 
