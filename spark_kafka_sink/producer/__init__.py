@@ -9,10 +9,10 @@ Which thread uses which class
     RecordGatherer      callers add records; a bundle is encoded (ColumnSender) by the caller who fills it, or by the Sender after
                         linger.ms
     AvroSerializers     callers copy objects, encode columns, and ask the registry; objects are encoded with their bundle
-    RecordAccumulator   append: callers, and the Sender for gathered records after linger.ms; draining, retries and the rest:
-                        Sender
-    BufferPool          allocate: callers; deallocate: both
-    ProducerBatch       whoever appends fills it, under its queue's lock and their reservations; after that Sender only
+    RecordAccumulator   append: callers, and the Sender for gathered records after linger.ms; ready, drainer.drain,
+                        take_expired, reenqueue: Sender
+    BufferPool          allocate: callers; try_allocate, overdraw, deallocate: both
+    ProducerBatch       filled by the threads that append, under its queue's lock and their reservations; after that Sender only
     Delivery            completed by the Sender, or by the caller whose rows get into no batch; awaited by callers
     CallerSide          callers, for transactions; each call posts a TransactionalCall, which the Sender completes and the caller
                         awaits

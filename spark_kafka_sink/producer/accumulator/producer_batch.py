@@ -3,7 +3,8 @@
 Life: callers reserve room and fill it (under the queue's lock and their reservations) → closed → compressed → drained by
 the Sender, which writes producer id, epoch and sequence into the header → in flight, perhaps several times → done, once.
 Few rows are copied into BufferPool blocks, which many calls share; many rows of a call stay in the memory they were encoded in,
-which is charged to the pool. A batch neither allocates memory nor gives it back: RecordAccumulator does both.
+which is charged to the pool. A batch neither allocates memory nor gives it back. SliceLayout and RecordGatherer allocate.
+SliceWriter and BatchCompressor give back what compression saves, RecordAccumulator.deallocate the memory of a batch that is done.
 """
 
 from __future__ import annotations

@@ -70,12 +70,13 @@ class RecordAccumulator:
         self._writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.poisoned, wake_sender)
         self.drainer = Drainer(config.linger_ms, self.queues, sequencer, self._compressor)
         self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, self._random)
-        # Set by the Sender while a transaction is committed or aborted: nothing lingers then.
-        self.completing = False
-        # closed, _ended_by and _refusal are written by one thread at a time and read by all without a lock.
+        # The next four are read by all threads without a lock. The Sender writes the first two.
+        self.transaction_waits_for_rows = False  # its commit or preparation, or offsets that go behind the rows
+        self._refusal: KafkaError | None = None
+        # Callers who close the producer write the other two, and so does the Sender when it ends, perhaps at the same time. That
+        # does no harm: `closed` never becomes false again, no error is replaced by None, and each says why the producer ended.
         self.closed = False
         self._ended_by: KafkaError | None = None
-        self._refusal: KafkaError | None = None
         self._starving = Inside()  # callers that wait for memory
 
     # CALLERS
@@ -197,8 +198,8 @@ class RecordAccumulator:
     # SENDER: what to send
 
     def wants_all_at_once(self) -> bool:
-        """Whether nothing lingers: a caller waits for memory or flushes, a transaction completes, or the producer is closed."""
-        return len(self._starving) > 0 or self.closed or self.incomplete.is_flushing or self.completing
+        """Whether nothing lingers: a caller waits for memory or flushes, a transaction for rows, or the producer is closed."""
+        return len(self._starving) > 0 or self.closed or self.incomplete.is_flushing or self.transaction_waits_for_rows
 
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send, when to ask again at the latest, and where `drainer.drain` will find batches."""
@@ -238,7 +239,7 @@ class RecordAccumulator:
 
     # SENDER: batches that fail
 
-    def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
+    def take_expired(self, now_ms: int) -> list[ProducerBatch]:
         """Take the batches that are older than delivery.timeout.ms, or poisoned, out of all queues."""
         expired: list[ProducerBatch] = []
         oldest = self.queues.oldest

@@ -1,4 +1,4 @@
-"""Encodes the rows of a slice into the room that slice_layout.py has reserved for them. Callers' threads.
+"""Encodes the rows of a slice into the room that slice_layout.py has reserved for them, on the thread that reserved it.
 
 Small pieces are encoded together and copied into pool blocks. A large piece stays in the memory it was encoded into, and is
 compressed while it is in the CPU's cache if the codec allows that. A batch that is full then is compressed here too.
@@ -93,7 +93,7 @@ class SliceWriter:
     # THE END OF A RESERVATION
 
     def _compress_if_full(self, reservation: Reservation) -> None:
-        """Compress a full batch on the caller's thread. It is still reserved, so the Sender does not touch it."""
+        """Compress a full batch. It is still reserved, so the Sender does not drain it."""
         batch = reservation.batch
         with reservation.queue.lock:
             is_last_writer = batch.closed and batch.reservations == 1 and batch.poison is None

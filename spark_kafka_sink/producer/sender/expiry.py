@@ -26,7 +26,7 @@ class Expiry:
 
     def expire(self, now_ms: int) -> bool:
         """Fail the batches whose time is over; returns whether there were any."""
-        expired = self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms)
+        expired = self._accumulator.take_expired(now_ms) + self._expired_in_flight(now_ms)
         for batch in expired:
             logger.debug("- %s: delivery.timeout.ms has run out", batch)
             with self._failures.contained(batch):

@@ -99,7 +99,7 @@ def test_queue_lengths_are_counted_only_when_one_may_have_changed() -> None:
     assert rounds() == [[1, 1, 2, 1]]
     assert rounds(cluster({TOPIC: (0, 0, None, 0)})) == [[1, 1, 1]]
     stage.clock.advance(1_000_000)
-    stage.accumulator.expired_batches(stage.now_ms)
+    stage.accumulator.take_expired(stage.now_ms)
     assert rounds() == [[0, 0, 0, 0], []]  # without batches there is nothing to weigh
 
 

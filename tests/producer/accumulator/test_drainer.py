@@ -272,7 +272,7 @@ ENDS_OF_LINGER: dict[str, Callable[[Accumulation], object]] = {
     "a second batch": lambda stage: stage.append(bytes(2 * BATCH)),
     "close()": lambda stage: stage.accumulator.close(),
     "retry": retry,
-    "a transaction that ends": lambda stage: setattr(stage.accumulator, "completing", True),
+    "a transaction that waits for rows": lambda stage: setattr(stage.accumulator, "transaction_waits_for_rows", True),
 }
 
 
@@ -291,9 +291,9 @@ def test_a_batch_that_follows_one_that_lingered_lingers_for_its_own_time() -> No
     stage = Accumulation(linger_ms=10)
     stage.append(VALUE)
     assert stage.ready(ONE_NODE) == set()
-    stage.accumulator.completing = True
+    stage.accumulator.transaction_waits_for_rows = True
     stage.drain_one(ONE_NODE)
-    stage.accumulator.completing = False
+    stage.accumulator.transaction_waits_for_rows = False
     stage.clock.advance(5)
     stage.append(VALUE)
     assert stage.accumulator.ready(ONE_NODE, stage.now_ms).next_ready_check_delay_ms == 10

@@ -78,7 +78,7 @@ class Look:
     def work(self) -> None:
         """What the Sender does in some rounds."""
         while True:
-            for batch in self.stage.accumulator.expired_batches(self.stage.now_ms):
+            for batch in self.stage.accumulator.take_expired(self.stage.now_ms):
                 assert batch.poison is not None
                 batch.fail(batch.poison)
                 self.stage.accumulator.deallocate(batch)

@@ -46,9 +46,9 @@ def test_a_batch_that_is_being_written_does_not_expire() -> None:
     stage = Accumulation(linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=200)
     writing = OpenAppend(stage, b"1")
     stage.clock.advance(10_000)
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
     writing.fill()
-    assert len(stage.accumulator.expired_batches(stage.now_ms)) == 1
+    assert len(stage.accumulator.take_expired(stage.now_ms)) == 1
 
 
 def test_queues_are_searched_for_expired_batches_only_when_one_may_be_there() -> None:
@@ -59,11 +59,11 @@ def test_queues_are_searched_for_expired_batches_only_when_one_may_be_there() ->
     queue = stage.accumulator.queues.of_partitions(TOPIC, [0])[0]
     queue.batches = Searched(queue.batches, searched)
     stage.clock.advance(150)
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 50
     assert searched == []
     stage.clock.advance(50)
-    assert len(stage.accumulator.expired_batches(stage.now_ms)) == 1
+    assert len(stage.accumulator.take_expired(stage.now_ms)) == 1
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == NEVER_MS
 
 
@@ -83,12 +83,12 @@ def test_a_batch_that_is_put_back_expires_with_its_own_age() -> None:
     stage.append(b"1")
     old = stage.drain_one(ONE_NODE)
     stage.clock.advance(200)
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == NEVER_MS
     stage.append(b"2")
     stage.accumulator.queues.put_back(old)
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 0
-    assert stage.accumulator.expired_batches(stage.now_ms) == [old]
+    assert stage.accumulator.take_expired(stage.now_ms) == [old]
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 200
 
 
@@ -97,11 +97,11 @@ def test_a_poisoned_batch_behind_others_is_removed_when_it_is_the_first() -> Non
     stage.append(bytes(BATCH))
     writing = OpenAppend(stage, b"1")
     stage.accumulator.abort_undrained(KafkaError("the transaction is aborted"))
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
     writing.fill()
-    assert len(stage.accumulator.expired_batches(stage.now_ms)) == 1
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert len(stage.accumulator.take_expired(stage.now_ms)) == 1
+    assert stage.accumulator.take_expired(stage.now_ms) == []
 
 
 def test_the_sender_that_found_a_batch_being_written_is_woken_when_it_is_done() -> None:
@@ -159,7 +159,7 @@ def test_a_batch_in_which_writing_failed_is_never_sent_and_gives_its_memory_back
         with pytest.raises(MemoryError):
             stage.append(b"1")
     assert stage.drain(ONE_NODE, 0) == {0: []}
-    (poisoned,) = stage.accumulator.expired_batches(stage.now_ms)
+    (poisoned,) = stage.accumulator.take_expired(stage.now_ms)
     assert poisoned.poison is not None
     poisoned.fail(poisoned.poison)
     stage.accumulator.deallocate(poisoned)
@@ -503,10 +503,10 @@ def test_a_batch_expires_after_delivery_timeout_ms_even_if_muted(linger_ms: int,
     if muted:
         stage.accumulator.queues.of_partition(tp()).muted = True
     stage.clock.advance(999)
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 1
     stage.clock.advance(1)
-    (batch,) = stage.accumulator.expired_batches(stage.now_ms)
+    (batch,) = stage.accumulator.take_expired(stage.now_ms)
     assert batch.closed
     assert not stage.accumulator.has_undrained()
 
@@ -515,7 +515,7 @@ def test_the_largest_delivery_timeout_never_expires() -> None:
     stage = Accumulation(delivery_timeout_ms=2**31 - 1)
     stage.append(b"1")
     stage.clock.advance(2**31 - 2)
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
 
 
 def test_batches_expire_oldest_first_and_the_rest_stay() -> None:
@@ -526,7 +526,7 @@ def test_batches_expire_oldest_first_and_the_rest_stay() -> None:
     stage.clock.advance(300)
     stage.append(bytes(902))
     stage.clock.advance(700)
-    assert [len(payload_of(batch)) for batch in stage.accumulator.expired_batches(stage.now_ms)] == [900, 901]
+    assert [len(payload_of(batch)) for batch in stage.accumulator.take_expired(stage.now_ms)] == [900, 901]
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 300
 
 
@@ -549,9 +549,9 @@ def test_a_retried_batch_expires_counted_from_its_creation() -> None:
     batch = stage.drain_one(ONE_NODE)
     stage.clock.advance(900)
     stage.accumulator.reenqueue(batch, stage.now_ms)
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
     stage.clock.advance(100)
-    assert stage.accumulator.expired_batches(stage.now_ms) == [batch]
+    assert stage.accumulator.take_expired(stage.now_ms) == [batch]
 
 
 # FLUSH, CLOSE, ABORT
@@ -680,7 +680,7 @@ def test_a_withdrawn_batch_that_is_being_written_stays_until_its_caller_is_done(
     assert len(stage.accumulator.withdraw_all(error)) == 1
     writing.fill()
     assert stage.drain(ONE_NODE, 0) == {0: []}
-    (poisoned,) = stage.accumulator.expired_batches(stage.now_ms)
+    (poisoned,) = stage.accumulator.take_expired(stage.now_ms)
     assert poisoned.poison is error
     stage.accumulator.deallocate(poisoned)
     assert stage.is_whole
@@ -705,14 +705,14 @@ def test_batches_of_no_transaction_say_so() -> None:
     assert not decode_batch(b"".join(stage.drain_one(ONE_NODE).wire_buffers())).transactional
 
 
-def test_while_a_transaction_completes_nothing_lingers() -> None:
+def test_while_a_transaction_waits_for_its_rows_nothing_lingers() -> None:
     stage = Accumulation(linger_ms=60_000)
     stage.append(b"1")
     assert stage.ready(ONE_NODE) == set()
-    stage.accumulator.completing = True
+    stage.accumulator.transaction_waits_for_rows = True
     assert stage.accumulator.wants_all_at_once()
     assert stage.ready(ONE_NODE) == {0}
-    stage.accumulator.completing = False
+    stage.accumulator.transaction_waits_for_rows = False
     assert stage.ready(ONE_NODE) == set()
 
 
@@ -782,11 +782,11 @@ def test_an_aborted_batch_that_is_being_written_stays_until_its_caller_is_done()
     writing = OpenAppend(stage, b"1")
     assert stage.accumulator.abort_undrained(ABORT) == []
     assert stage.drain(ONE_NODE, 0) == {0: []}
-    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.take_expired(stage.now_ms) == []
     stage.wakeups = 0
     writing.fill()
     assert stage.wakeups == 1
-    (aborted,) = stage.accumulator.expired_batches(stage.now_ms)
+    (aborted,) = stage.accumulator.take_expired(stage.now_ms)
     assert aborted.poison is ABORT
     stage.accumulator.deallocate(aborted)
     assert not stage.accumulator.incomplete

@@ -457,7 +457,7 @@ def run_to_the_end(stage: Stage) -> None:
         ("client", "ready"),
         ("accumulator", "ready"),
         ("accumulator.drainer", "drain"),
-        ("accumulator", "expired_batches"),
+        ("accumulator", "take_expired"),
         ("metadata", "cluster"),
         ("metrics", "request_sent"),
         ("idempotent_sequencer", "prepare_drain"),
