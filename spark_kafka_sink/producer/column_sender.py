@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError, for_keeping
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
@@ -157,14 +157,14 @@ class ColumnSender:
         """Of records that interceptors made too large, or that name a partition which does not exist. The others go on."""
         errors: dict[int, KafkaError] = {}
         bounds = size_upper_bounds(rows.columns)
-        count = cluster.partition_count(rows.topic) or 0
-        spoiled = (bounds > self.size_limits.largest_record) | (rows.explicit >= count)
-        for row in np.flatnonzero(spoiled).tolist():
-            try:
-                self.size_limits.check(int(bounds[row]), f"a record for topic {rows.topic}, as interceptors left it")
-                errors[row] = self.metadata_wait.absent(rows.topic, int(rows.explicit[row]), count, 0)
-            except KafkaError as error:
-                errors[row] = for_keeping(error)
+        partition_count = cluster.partition_count(rows.topic) or 0
+        too_large, absent = bounds > self.size_limits.largest_record, rows.explicit >= partition_count
+        for row in np.flatnonzero(too_large | absent).tolist():
+            if too_large[row]:
+                where = f"a record for topic {rows.topic}, as interceptors left it"
+                errors[row] = self.size_limits.too_large(int(bounds[row]), where)
+            else:
+                errors[row] = self.metadata_wait.absent(rows.topic, int(rows.explicit[row]), partition_count, 0)
         return errors
 
     def _without_failed(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:

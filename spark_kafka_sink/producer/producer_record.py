@@ -219,12 +219,15 @@ class SizeLimits:
         self.largest_record = min(self._limits.values())
 
     def check(self, size_bytes: int, where: str, row: int | None = None) -> None:
-        """Raises RecordTooLargeError, which begins with `where`. `row`: the error's."""
-        for option, limit in self._limits.items():
-            if size_bytes > limit:
-                raise RecordTooLargeError(
-                    f"{where}: the record is {size_bytes} bytes when serialized, which exceeds"
-                    f" {option}={limit}; raise {option}"
-                    + ("" if option == "buffer.memory" else " and the topic's max.message.bytes"),
-                    row=row,
-                )
+        """Raises the error of `too_large` for a record larger than `largest_record`."""
+        if size_bytes > self.largest_record:
+            raise self.too_large(size_bytes, where, row)
+
+    def too_large(self, size_bytes: int, where: str, row: int | None = None) -> RecordTooLargeError:
+        """The error for a record larger than `largest_record`. It begins with `where`. `row`: the error's."""
+        option, limit = next((option, limit) for option, limit in self._limits.items() if size_bytes > limit)
+        return RecordTooLargeError(
+            f"{where}: the record is {size_bytes} bytes when serialized, which exceeds {option}={limit}; raise {option}"
+            + ("" if option == "buffer.memory" else " and the topic's max.message.bytes"),
+            row=row,
+        )

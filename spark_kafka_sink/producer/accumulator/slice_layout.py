@@ -258,13 +258,16 @@ class SliceLayout:
         fitting = place.fitting
         reserve = batch.reserve_segment if place.is_segment else batch.reserve
         memory = self._stock.take(place.memory.blocks, place.memory.charge)
+        # The batch counts the reservation before `into` has it. If an error or an interrupt comes between, nobody ends the
+        # reservation: the batch is not sent, and the producer ends.
+        where = reserve(owned, memory, fitting.max_timestamp)
         into.append(
             Reservation(
                 queue=queue,
                 batch=batch,
                 begins_batch=owned.first_delta == 0,
                 is_segment=place.is_segment,
-                where=reserve(owned, memory, fitting.max_timestamp),
+                where=where,
                 lo=self._row,
                 hi=fitting.end,
                 size_bytes=fitting.size_bytes,
