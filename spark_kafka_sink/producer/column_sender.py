@@ -68,7 +68,7 @@ class ColumnSender:
         return delivery
 
     def queue(self, hand_over: HandOver, delivery: Delivery, given: ProducerColumns, call: InterceptedCall | None = None) -> None:
-        """Queue rows of a Delivery, which may have rows already. What begins the hand-over is the first append."""
+        """Queue rows of a Delivery, which may have rows already. The hand-over begins with the first append."""
         check_topic_type(given.topic)
         row_count = count_rows(given)
         if self.plugins.avro is not None:

@@ -23,6 +23,7 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, closed_error, fresh_copy
 from spark_kafka_sink.interrupts import Inside
+from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
@@ -62,14 +63,14 @@ class RecordAccumulator:
         self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
         self._clock = clock
         self.wake_sender = wake_sender
-        self._random = random
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._on_abandoned = on_abandoned
         self.queues = PartitionQueues()
         self.incomplete = IncompleteBatches(clock)
         self._compressor = BatchCompressor(config, self.pool)
         self._writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.poisoned, wake_sender)
         self.drainer = Drainer(config.linger_ms, self.queues, sequencer, self._compressor)
-        self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, self._random)
+        self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, random)
         # The next four are read by all threads without a lock. The Sender writes the first two.
         self.transaction_waits_for_rows = False  # its commit or preparation, or offsets that go behind the rows
         self._refusal: KafkaError | None = None
@@ -216,16 +217,10 @@ class RecordAccumulator:
         """
         batch.reenqueued(now_ms)
         if at_most_ms is None:
-            batch.backoff_ms = self._draw_backoff_ms(batch.attempts)  # drawn once: the shortest of many draws would end the wait
+            batch.backoff_ms = self._backoff.backoff_ms(batch.attempts - 1)  # once: the shortest of many draws would end the wait
         else:
             batch.backoff_ms = min(at_most_ms, self._config.retry_backoff_ms)
         self.queues.put_back(batch)
-
-    def _draw_backoff_ms(self, attempts: int) -> int:
-        """retry.backoff.ms · 2^(attempts-1), at most retry.backoff.max.ms, ±20 % (KIP-580)."""
-        base = self._config.retry_backoff_ms * 2 ** min(attempts - 1, 30)
-        most = max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
-        return int(min(base, most) * self._random.uniform(0.8, 1.2))
 
     def split(self, big: ProducerBatch) -> list[ProducerBatch]:
         """Split a batch that the broker found too large into smaller ones, and free its memory.

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager
+from random import Random
 from types import TracebackType
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, fresh_copy
+from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.producer.hand_overs import HandOvers
 
 logger = logging.getLogger(__name__)
@@ -24,6 +26,7 @@ class SenderFailures:
     def __init__(self, config: ProducerConfig, hand_overs: HandOvers) -> None:
         self._config = config
         self._hand_overs = hand_overs
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, Random())
         self._ended_by: BaseException | None = None
         self.last_round: Exception | None = None  # from the latest round; None if that round worked
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
@@ -49,8 +52,7 @@ class SenderFailures:
         if now_ms - self._failing_since_ms >= self._config.delivery_timeout_ms:
             self.end(error)
             return 0
-        first_ms = max(MIN_BACKOFF_MS, self._config.retry_backoff_ms)
-        backoff_ms = min(first_ms << min(self._failed_rounds, 30), max(first_ms, self._config.retry_backoff_max_ms))
+        backoff_ms = max(MIN_BACKOFF_MS, self._backoff.backoff_ms(self._failed_rounds))
         self._failed_rounds += 1
         self.last_round = error
         return backoff_ms

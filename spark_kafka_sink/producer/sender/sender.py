@@ -190,7 +190,7 @@ class Sender:
     def _prepare_producer(self) -> bool:
         """Before draining: resolve sequences, bump the epoch, fail what is lost. Returns whether rows have failed."""
         self._sequencer.prepare_drain()
-        self._accumulator.transaction_waits_for_rows = self._sequencer.wants_rows_at_once
+        self._accumulator.transaction_waits_for_rows = self._sequencer.transaction_waits_for_rows
         error = self._sequencer.error_of_lost_rows()
         if error is not None:
             return self._fail_lost_rows(error)

@@ -173,7 +173,7 @@ class Sequencer(DrainSequencer):
         return None
 
     @property
-    def wants_rows_at_once(self) -> bool:
+    def transaction_waits_for_rows(self) -> bool:
         """Whether nothing lingers: somebody waits for the end of a transaction."""
         return False
 

@@ -474,7 +474,7 @@ class TransactionManager(IdempotentSequencer):
         return self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR)
 
     @property
-    def wants_rows_at_once(self) -> bool:
+    def transaction_waits_for_rows(self) -> bool:
         return self.state is TxnState.COMMITTING or self.calls.preparing is not None or self.requests.waits_for_rows
 
     def error_of_lost_rows(self) -> TransactionAbortedError | None:

@@ -489,15 +489,30 @@ def test_back_off_is_drawn_for_each_attempt_of_each_batch_of_each_producer() -> 
     """It depended on the batch's number: batches of many producers that were rejected together came back together."""
     delays = []
     for seed in range(3):
-        stage = Accumulation(seed=seed, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000)
-        stage.append(b"1")
-        batch = stage.drain_one(ONE_NODE)
-        for _ in range(3):
-            stage.accumulator.reenqueue(batch, stage.now_ms)
-            delays.append(stage.accumulator.ready(ONE_NODE, stage.now_ms).next_ready_check_delay_ms)
-            stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.clear()
+        stage = Accumulation(seed=seed, retry_backoff_ms=10_000, retry_backoff_max_ms=100_000)
+        for doublings, delay_ms in enumerate(delays_of_retries(stage, 3)):
+            delays.append(delay_ms / 2**doublings)
     assert len(set(delays)) == 9
     assert all(8_000 <= delay <= 12_000 for delay in delays)
+
+
+def test_no_back_off_is_longer_than_retry_backoff_max_ms() -> None:
+    """It was by up to a fifth, and as long as retry.backoff.ms where that is more."""
+    stage = Accumulation(retry_backoff_ms=100, retry_backoff_max_ms=1_000)
+    assert 950 < max(delays_of_retries(stage, 20)) <= 1_000
+    assert delays_of_retries(Accumulation(retry_backoff_ms=3_000, retry_backoff_max_ms=1_000), 3) == [1_000] * 3
+
+
+def delays_of_retries(stage: Accumulation, retries: int) -> list[int]:
+    """How long one batch waits for each of its attempts."""
+    delays = []
+    stage.append(b"1")
+    batch = stage.drain_one(ONE_NODE)
+    for _ in range(retries):
+        stage.accumulator.reenqueue(batch, stage.now_ms)
+        delays.append(stage.accumulator.ready(ONE_NODE, stage.now_ms).next_ready_check_delay_ms)
+        stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.clear()
+    return delays
 
 
 def test_back_off_of_one_batch_is_the_same_at_each_look() -> None:
