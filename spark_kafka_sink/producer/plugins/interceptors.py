@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import count, islice, repeat
-from typing import Protocol, TypeVar, cast
+from itertools import islice
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, KafkaError
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, OwnedRows, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, OwnedRows, RecordsOwner, metadata_of_rows
 from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
 from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, close_all, make_plugin
 from spark_kafka_sink.producer.producer_record import BatchMetadata, Callback, ProducerColumns, ProducerRecord, RecordMetadata
@@ -29,7 +28,6 @@ from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, NULL_LENGTH, RecordColumns, texts
 from spark_kafka_sink.records.interleave import contiguous
-from spark_kafka_sink.records.varint import Int64Column
 
 T = TypeVar("T")
 
@@ -330,30 +328,3 @@ def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerCol
         changed = columns
     failures.log()
     return changed
-
-
-def metadata_of_rows(
-    owned: OwnedRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns, start: int = 0
-) -> Iterator[RecordMetadata]:
-    """Metadata of these rows from `start` on, made by columns: little is left to do per row. May yield more than that.
-
-    `columns`: those to which `owned.positions` refer.
-    """
-    positions, first = owned.positions[start:], owned.first_offset(base_offset)
-    offsets = repeat(UNKNOWN_OFFSET) if first == UNKNOWN_OFFSET else count(first + start)
-    times = _rows_of(columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, positions)
-    sizes = (_rows_of(lengths, positions) for lengths in (columns.key_lengths, columns.value_lengths))
-    topic, partition = owned.topic_partition
-    return map(_new_metadata, zip(repeat(topic), repeat(partition), offsets, times, *sizes))
-
-
-def _rows_of(column: Int64Column | int, positions: npt.NDArray[np.int32]) -> Iterable[int]:
-    """The column's values at these positions; an endless iterator when all rows have the same value."""
-    if isinstance(column, int):
-        return repeat(column)
-    values: list[int] = column[positions].tolist()
-    return values
-
-
-# Like RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
-_new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))
