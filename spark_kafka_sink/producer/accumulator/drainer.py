@@ -39,7 +39,10 @@ class DrainSequencer:
         return True
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:  # noqa: ARG002
-        """Whether the batch at the head of a queue must wait for other batches of its partition."""
+        """Whether the batch at the head of a queue must wait: for other batches of its partition, or for the transaction.
+
+        Where the transaction does not have the partition yet, this has it added.
+        """
         return False
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
