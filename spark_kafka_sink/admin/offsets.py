@@ -45,13 +45,13 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""  # at most offset.metadata.max.bytes of the broker, 4096 by default
 
 
-class OffsetQuestion(NamedTuple):
+class OffsetsToFetch(NamedTuple):
     group_id: str
     partitions: tuple[TopicPartition, ...] | None  # None: all partitions with a committed offset
 
 
 @dataclass(frozen=True)
-class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffset]]):
+class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffset]]):
     """Many groups in one request from version 8 on (KIP-709). Partitions without an offset are left out of the result."""
 
     require_stable: bool
@@ -65,13 +65,13 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
     def batch_size(self, version: int) -> int:
         return GROUPS_PER_REQUEST if version >= FIRST_VERSION_WITH_GROUPS else 1
 
-    def message(self, items: Sequence[OffsetQuestion], node_id: int, version: int) -> OffsetFetchRequest:  # noqa: ARG002
+    def message(self, items: Sequence[OffsetsToFetch], node_id: int, version: int) -> OffsetFetchRequest:  # noqa: ARG002
         return OffsetFetchRequest.for_groups(
             {item.group_id: None if item.partitions is None else _topics(item.partitions) for item in items},
             require_stable=self.require_stable,
         )
 
-    def judge(self, item: OffsetQuestion, answer: OffsetFetchResponse, version: int) -> dict[TopicPartition, CommittedOffset]:
+    def judge(self, item: OffsetsToFetch, answer: OffsetFetchResponse, version: int) -> dict[TopicPartition, CommittedOffset]:
         group = answer.of(item.group_id, version)
         where = self.describe(item)
         if group is None:
@@ -91,7 +91,7 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
             if offset.committed_offset != NO_OFFSET
         }
 
-    def describe(self, item: OffsetQuestion) -> str:
+    def describe(self, item: OffsetsToFetch) -> str:
         return f"OffsetFetch of group {printable(item.group_id)}"
 
 

@@ -4,12 +4,12 @@
         for transactional_id, outcome in client.end_transactions(prepared, commit=True).items():
             ...
 
-Every method blocks the caller's thread for at most `timeout_ms` milliseconds, for all that it is asked together, by default
-max.block.ms as Java's commitTransaction. A call sends its requests in parallel: to all coordinators, with several requests in
+Every method blocks the caller's thread for at most `timeout_ms` milliseconds in all, however much it is asked for; by default for
+max.block.ms, as Java's commitTransaction. A call sends its requests in parallel: to all coordinators, with several requests in
 flight on each connection. Each request is retried until it is answered or the time-out ends. Only one thread at a time may use a
 client.
 
-All methods but `end_transactions` raise, besides the errors that each method lists:
+Methods that return an outcome for each item do not raise for an item. All others raise, besides the errors that they list:
     KafkaTimeoutError: the time-out ended; the text has the last problem. KAFKA_BROKER_UNREACHABLE if no broker answered at all.
     AuthenticationError: brokers reject the login.
     AuthorizationError: a permission is missing; the text names the one to grant.
@@ -27,7 +27,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
-from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
+from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetsToCommit, OffsetsToFetch
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
 from spark_kafka_sink.admin.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
 from spark_kafka_sink.admin.question import Question, Reply
@@ -287,7 +287,7 @@ class TransactionClient:
     def whole_list_questions(
         self, prefix: str, states: Collection[str] = ()
     ) -> WholeListQuestions[list[ListedTransaction]] | None:
-        """Return None if the leaders of the transaction log are not known: before the first `list_transactions`, or always."""
+        """None if the leaders of the transaction log are not known: until `list_transactions` has found them, if it may."""
         before, asked = self._transaction_log_leaders, set(self._requests.known_brokers())
         if before is None or not asked:
             return None
@@ -463,8 +463,8 @@ class TransactionClient:
     ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
         """The answer is what `fetch_offsets` returns."""
         operation = FetchOffsets(require_stable)
-        questions = [OffsetQuestion(group, None if named is None else tuple(named)) for group, named in groups.items()]
-        asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in questions]
+        wanted = [OffsetsToFetch(group, None if named is None else tuple(named)) for group, named in groups.items()]
+        asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in wanted]
         return Question(asks, lambda found: dict(zip(groups, found, strict=True)))
 
     def commit_offsets(

@@ -204,12 +204,13 @@ class TransactionDescription:
     start_time_ms: int | None  # since 1970-01-01 UTC, by the coordinator's clock; None: no transaction since InitProducerId
     partitions: frozenset[TopicPartition]  # of the open transaction, without topics that the user has no permission to describe
 
-    def is_open(self, producer: tuple[int, int]) -> bool:
-        """Whether the producer with this id and epoch has an open transaction, and not a later one of the transactional id."""
-        return self.state == TransactionState.ONGOING and self.is_of(producer)
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
 
-    def is_of(self, producer: tuple[int, int]) -> bool:
-        return (self.producer_id, self.producer_epoch) == producer
+    def is_open(self, identity: ProducerIdentity) -> bool:
+        """Whether the producer with this id and epoch has an open transaction, and not a later one of the transactional id."""
+        return self.state == TransactionState.ONGOING and self.identity == identity
 
 
 @dataclass(frozen=True)

@@ -157,4 +157,4 @@ def check_untouched(
 def is_untouched(found: TransactionDescription | None, entry: TaskTransaction, *, is_empty: bool) -> bool:
     """Whether a task's transaction is as the task has left it: open, or Empty if the task had no rows."""
     state = TransactionState.EMPTY if is_empty else TransactionState.ONGOING
-    return found is not None and found.state == state and found.is_of(entry.identity)
+    return found is not None and found.state == state and found.identity == entry.identity

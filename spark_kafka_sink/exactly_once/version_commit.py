@@ -127,7 +127,7 @@ class _NotWholeError(Exception):
 
 @dataclass(eq=False, repr=False)
 class VersionCommit:
-    """One commit(), on the driver. Blocks for max.block.ms at most in each of its steps."""
+    """One commit(), on the driver. Blocks for max.block.ms at most in each of its requests; a step may need several."""
 
     client: TransactionClient
     names: Names

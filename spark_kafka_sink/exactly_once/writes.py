@@ -11,7 +11,7 @@ from typing import NamedTuple
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.names import AttemptId, Names
-from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
+from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 
 _HOST_CHARACTERS = 200
 _FINGERPRINTS = 1 << 64
@@ -89,9 +89,8 @@ class TaskTransaction(NamedTuple):
         return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
 
     @property
-    def identity(self) -> tuple[int, int]:
-        """The producer id and epoch."""
-        return self.producer_id, self.producer_epoch
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
 
 
 class Result(enum.Enum):

@@ -22,7 +22,8 @@ from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import OwnedRows, RecordsOwner, metadata_of_rows
+from spark_kafka_sink.producer.accumulator.delivery import OwnedRows, RecordsOwner
+from spark_kafka_sink.producer.accumulator.row_metadata import metadata_of_rows
 from spark_kafka_sink.producer.plugins.interceptors import InterceptedOwner, Interceptors
 from spark_kafka_sink.producer.producer_record import HEADERS_MAP, Callback, ProducerColumns, RecordDetails, RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION

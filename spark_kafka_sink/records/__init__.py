@@ -6,7 +6,7 @@
     interleave.py      columns joined row by row, without a loop over rows
     rebase.py          encoded records divided into new batches, for batches that have to be split
     varint.py          the numbers inside a record
-    compression.py     the codecs, and how well each topic compresses
+    compression.py     the codecs
     crc32c.py          the checksum of a batch
     murmur2.py         the partition of a key
 

@@ -1,9 +1,4 @@
-"""The codecs of a RecordBatch, and an estimate of how well each topic compresses.
-
-The records of a batch are compressed as a whole, or in parts if the codec's blocks are independent. The accumulator asks the
-CompressionRatioEstimator how many bytes fit into a batch; it compresses outside of every lock. Except for the estimator,
-everything here is a function of its arguments.
-"""
+"""The codecs of a RecordBatch. Its records are compressed as a whole, or in parts if the codec's blocks are independent."""
 
 from __future__ import annotations
 
@@ -176,35 +171,3 @@ def _snappy_raw_size(data: bytes, at: int) -> int:
         size |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
     return size | data[at] << shift
-
-
-class CompressionRatioEstimator:
-    """Expected compressed / raw size for each topic and codec; follows worse ratios at once, better ones in small steps.
-
-    An estimate that is too good leads to a batch that the broker rejects as too large and that has to be split.
-    Any thread may call; two updates of one topic at the same moment may count as one, which the next batch corrects.
-    Steps and initial value are those of Java's class of this name.
-    """
-
-    IMPROVING_STEP = 0.005
-    DETERIORATE_STEP = 0.05
-
-    def __init__(self) -> None:
-        self._ratios: dict[tuple[str, str], float] = {}  # (topic, codec) -> ratio; 1.0 until a batch was compressed
-
-    def estimation(self, topic: str, codec: str) -> float:
-        return self._ratios.get((topic, codec), 1.0)
-
-    def update_estimation(self, topic: str, codec: str, observed_ratio: float) -> float:
-        """Update the estimate with a batch's ratio; returns the new estimate."""
-        current = self.estimation(topic, codec)
-        if observed_ratio > current:
-            current = max(current + self.DETERIORATE_STEP, observed_ratio)
-        elif observed_ratio < current:
-            current = max(current - self.IMPROVING_STEP, observed_ratio)
-        self._ratios[topic, codec] = current
-        return current
-
-    def set_estimation(self, topic: str, codec: str, ratio: float) -> None:
-        """Set the estimate. After a broker rejected a batch as too large: max(1.0, the ratio of that batch)."""
-        self._ratios[topic, codec] = ratio

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
-from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
+from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetsToCommit, OffsetsToFetch
 from spark_kafka_sink.admin.operation import Operation, Retry
 from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
@@ -41,8 +41,8 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (FenceProducer(30_000), "P"),
     (ListTransactions(("Ongoing",)), "P-"),
     (DescribeTransactions(), "P"),
-    (FetchOffsets(require_stable=True), OffsetQuestion("g", (PARTITION,))),
-    (FetchOffsets(require_stable=False), OffsetQuestion("g", None)),
+    (FetchOffsets(require_stable=True), OffsetsToFetch("g", (PARTITION,))),
+    (FetchOffsets(require_stable=False), OffsetsToFetch("g", None)),
     (CommitOffsets(), OffsetsToCommit("g", {PARTITION: CommittedOffset(1, "m")})),
     (FindLeaders(), "t"),
     (DescribeProducers(), PARTITION),

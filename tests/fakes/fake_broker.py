@@ -416,13 +416,14 @@ class FakeBroker:
 
     def _topic_metadata(self, name: str, error: ErrorCode, asked: MetadataRequest) -> MetadataResponseTopic:
         topic = self.topics.get(name)
+        if error:
+            return MetadataResponseTopic(error_code=error.number, name=name)
         if topic is None:
             if asked.allow_auto_topic_creation and self.auto_create_partitions is not None:
                 self.add_topic(name, self.auto_create_partitions)  # as in Kafka, only the next answer contains it
             return MetadataResponseTopic(error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number, name=name)
-        error = error or topic.error or Errors.NONE
-        if error:
-            return MetadataResponseTopic(error_code=error.number, name=name, topic_id=topic.topic_id)
+        if topic.error:
+            return MetadataResponseTopic(error_code=topic.error.number, name=name, topic_id=topic.topic_id)
         partitions = [
             MetadataResponsePartition(
                 partition_index=index,

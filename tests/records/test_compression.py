@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records import compression
-from spark_kafka_sink.records.compression import CODECS, CompressionRatioEstimator, compress, compress_blocks, framed_blocks
+from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, framed_blocks
 from spark_kafka_sink.records.crc32c import ByteBuffer
 from tests.records.reference import decompress
 
@@ -127,27 +127,3 @@ def test_lz4_is_written_from_arrows_blocks_and_warned_about_once(caplog: pytest.
         assert decompress(CODECS["lz4"].id, data) == SAMPLES[sample]
     assert len(compressed["text", 17]) < len(compressed["text", 9]) < len(TEXT) / 2
     assert [record.levelname for record in caplog.records if "lz4 package" in record.message] == ["WARNING"]
-
-
-# THE ESTIMATOR
-
-
-def test_the_estimate_starts_at_one_for_each_topic_and_codec() -> None:
-    estimator = CompressionRatioEstimator()
-    estimator.update_estimation("orders", "lz4", 0.2)
-    assert estimator.estimation("orders", "lz4") == pytest.approx(0.995)
-    assert estimator.estimation("orders", "zstd") == estimator.estimation("clicks", "lz4") == 1.0
-
-
-def test_the_estimate_improves_in_small_steps_and_stops_at_what_was_seen() -> None:
-    estimator = CompressionRatioEstimator()
-    estimates = [estimator.update_estimation("orders", "lz4", 0.988) for _ in range(4)]
-    assert estimates == pytest.approx([0.995, 0.99, 0.988, 0.988])
-
-
-def test_the_estimate_worsens_at_once_and_by_a_twentieth_at_least() -> None:
-    estimator = CompressionRatioEstimator()
-    estimator.set_estimation("orders", "lz4", 0.5)
-    assert estimator.update_estimation("orders", "lz4", 0.51) == pytest.approx(0.55)
-    assert estimator.update_estimation("orders", "lz4", 0.9) == pytest.approx(0.9)
-    assert estimator.estimation("orders", "lz4") == pytest.approx(0.9)

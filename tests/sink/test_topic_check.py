@@ -102,6 +102,9 @@ def test_brokers_that_create_topics_are_left_to_do_so() -> None:
 def test_what_brokers_do_not_tell_is_left_to_the_tasks(error: object, broker: FakeBroker) -> None:
     broker.fail_next(ApiKey.DESCRIBE_CONFIGS, error, times=100)
     plan(broker, "ordres")
+
+
+def test_a_topic_that_the_user_may_not_see_is_left_to_the_tasks(broker: FakeBroker) -> None:
     broker.fail_next(ApiKey.METADATA, Errors.TOPIC_AUTHORIZATION_FAILED, times=100)
     plan(broker, "secret")
 

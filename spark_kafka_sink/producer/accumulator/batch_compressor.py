@@ -9,7 +9,6 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.producer.accumulator.batch_records import Compression, estimated_size
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.records.compression import CompressionRatioEstimator
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
 
 MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a consumer decompresses a batch as a whole
@@ -68,3 +67,35 @@ class BatchCompressor:
 
     def _ratio(self, topic: str) -> float:
         return self._ratios.estimation(topic, self.compression.codec)
+
+
+class CompressionRatioEstimator:
+    """Expected compressed / raw size for each topic and codec; follows worse ratios at once, better ones in small steps.
+
+    An estimate that is too good leads to a batch that the broker rejects as too large and that has to be split.
+    Any thread may call; two updates of one topic at the same moment may count as one, which the next batch corrects.
+    Steps and initial value are those of Java's class of this name.
+    """
+
+    IMPROVING_STEP = 0.005
+    DETERIORATE_STEP = 0.05
+
+    def __init__(self) -> None:
+        self._ratios: dict[tuple[str, str], float] = {}  # (topic, codec) -> ratio; 1.0 until a batch was compressed
+
+    def estimation(self, topic: str, codec: str) -> float:
+        return self._ratios.get((topic, codec), 1.0)
+
+    def update_estimation(self, topic: str, codec: str, observed_ratio: float) -> float:
+        """Update the estimate with a batch's ratio; returns the new estimate."""
+        current = self.estimation(topic, codec)
+        if observed_ratio > current:
+            current = max(current + self.DETERIORATE_STEP, observed_ratio)
+        elif observed_ratio < current:
+            current = max(current - self.IMPROVING_STEP, observed_ratio)
+        self._ratios[topic, codec] = current
+        return current
+
+    def set_estimation(self, topic: str, codec: str, ratio: float) -> None:
+        """Set the estimate. After a broker rejected a batch as too large: max(1.0, the ratio of that batch)."""
+        self._ratios[topic, codec] = ratio

@@ -7,11 +7,9 @@ reports the outcome of OwnedRows, its rows of one call. The Sender thread comple
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import count, repeat
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +18,7 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer import forks
-from spark_kafka_sink.producer.producer_record import RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.varint import Int64Column
 
 UNKNOWN_OFFSET = -1  # acknowledged without an offset: acks=0, or a duplicate of a batch that the broker no longer remembers
 
@@ -224,30 +219,3 @@ def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int, whole:
     where = "" if error.message.startswith(f"{topic_partition} ") else f", {topic_partition}"
     found.message = f"row {row} of this {whole}{where}: {error.message}"
     return found
-
-
-def metadata_of_rows(
-    owned: OwnedRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns, start: int = 0
-) -> Iterator[RecordMetadata]:
-    """Metadata of these rows from `start` on, made by columns: little is left to do per row. May yield more than that.
-
-    `columns`: those to which `owned.positions` refer.
-    """
-    positions, first = owned.positions[start:], owned.first_offset(base_offset)
-    offsets = repeat(UNKNOWN_OFFSET) if first == UNKNOWN_OFFSET else count(first + start)
-    times = _rows_of(columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, positions)
-    sizes = (_rows_of(lengths, positions) for lengths in (columns.key_lengths, columns.value_lengths))
-    topic, partition = owned.topic_partition
-    return map(_new_metadata, zip(repeat(topic), repeat(partition), offsets, times, *sizes))
-
-
-def _rows_of(column: Int64Column | int, positions: npt.NDArray[np.int32]) -> Iterable[int]:
-    """The column's values at these positions; an endless iterator when all rows have the same value."""
-    if isinstance(column, int):
-        return repeat(column)
-    values: list[int] = column[positions].tolist()
-    return values
-
-
-# Like RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
-_new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, KafkaError
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, OwnedRows, RecordsOwner, metadata_of_rows
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, OwnedRows, RecordsOwner
+from spark_kafka_sink.producer.accumulator.row_metadata import metadata_of_rows
 from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
 from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, close_all, make_plugin
 from spark_kafka_sink.producer.producer_record import BatchMetadata, Callback, ProducerColumns, ProducerRecord, RecordMetadata

@@ -2,8 +2,8 @@
 
 A handler makes its `message` and reads the `errors` of an answer, which transaction_errors.py judges. `succeed` passes on what an
 answer without errors says. Classes are named as in Kafka's TransactionManager. txn_request_queue.py queues, sends and retries.
-A new request is a class here, with its Priority, and rows of TXN_ERROR_RULES. TransactionManager queues it, and decides when it is
-of no use any more (`why_not_sent`).
+A new request is a class here, with its Priority, and rows of TXN_ERROR_RULES. TransactionManager queues it, and decides when it
+is of no use any more (`why_not_sent`).
 """
 
 from __future__ import annotations
