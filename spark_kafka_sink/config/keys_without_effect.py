@@ -49,6 +49,7 @@ NO_EFFECT: dict[str, str] = {
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _BROKERS,
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _BROKERS,
     "sasl.oauthbearer.jwks.endpoint.url": _BROKERS,
+    "sasl.oauthbearer.scope.claim.name": _BROKERS,
     "bootstrap.resolve.timeout.ms": _NEWER,
     "buffer.memory.allocation.strategy": _NEWER,
     "metadata.cluster.check.enable": _NEWER,

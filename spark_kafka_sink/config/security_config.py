@@ -135,8 +135,6 @@ class SecurityConfig:
     sasl_oauthbearer_client_credentials_client_secret: Secret | None = option(
         "sasl.oauthbearer.client.credentials.client.secret", PASSWORD, default=None,
         doc="OAuth client secret.")
-    sasl_oauthbearer_scope_claim_name: str = option("sasl.oauthbearer.scope.claim.name", STRING, default="scope",
-        doc="Claim of the token that holds the scope.")
     sasl_oauthbearer_sub_claim_name: str = option("sasl.oauthbearer.sub.claim.name", STRING, default="sub",
         doc="Claim of the token that holds the subject.")
     sasl_oauthbearer_header_urlencode: bool = option("sasl.oauthbearer.header.urlencode", BOOLEAN, default=False,
