@@ -1,9 +1,10 @@
-"""Work that may block (DNS, a token endpoint, a Kerberos server), done on threads of its own, so that the Sender need not wait.
+"""Work that may block (DNS, a token endpoint, a Kerberos server), done on threads of its own: NetworkClient need not wait.
 
 A handshake yields Background(work), or a new connection needs a name looked up. ConnectionSetup starts the work here, and the
 client serves its other connections until the outcome arrives. Each work runs on its own daemon thread: one that hangs in
 foreign code blocks nothing else, and the connection that needs it gives up after its own time-out.
-Law: an exception of `work` leaves this file as a KafkaError without the thread's frames, whose locals may be secrets.
+Law: an exception of `work` leaves this file as a KafkaError. Neither it nor its cause has the thread's frames, whose locals may
+be secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock, wait_seconds
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkError, printable
+from spark_kafka_sink.errors import KafkaError, NetworkError, printable
 
 
 class Background(NamedTuple):
@@ -92,14 +93,20 @@ class BackgroundWorker:
 
 
 def outcome_of(work: Callable[[], Any]) -> Outcome:
-    """Run `work` on this thread."""
+    """Run `work` on this thread. What it raises and is no KafkaError is a defect, and the cause of a KafkaError that says so.
+
+    Work that runs foreign code makes KafkaErrors of its exceptions.
+    """
+    cause: Exception | None = None
     try:
         return Outcome(work(), None)
     except KafkaError as error:
         failure = error
-    except Exception as error:  # noqa: BLE001 - it runs foreign code: a token callback, a Kerberos library
-        failure = AuthenticationError(f"{type(error).__name__}: {printable(error)}", condition="KAFKA_LOGIN_FAILED")
-    failure.__traceback__ = failure.__context__ = failure.__cause__ = None
+    except Exception as error:  # noqa: BLE001 - raised again, on the thread that waits
+        failure, cause = KafkaError(f"{type(error).__name__}: {printable(error)}", condition="KAFKA_INTERNAL_ERROR"), error
+        cause.__traceback__ = cause.__context__ = cause.__cause__ = None
+    failure.__traceback__ = failure.__context__ = None
+    failure.__cause__ = cause
     return Outcome(None, failure)
 
 

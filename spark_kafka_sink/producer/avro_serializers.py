@@ -195,7 +195,7 @@ class AvroSerializers:
     def _ask_once(self, key: tuple[Any, ...], known: dict[Any, Any], plan: Callable[[], Any]) -> Any:
         """What `plan` returns, kept in `known`. Several threads that come at the same time ask the same, which does no harm."""
         self._require_may_wait(key[-1])
-        outcome = outcome_within(partial(_result_of, plan), self.max_block_ms)
+        outcome = outcome_within(plan, self.max_block_ms)
         if outcome is None:
             raise KafkaTimeoutError(
                 f"the schema registry has not told the {key[0]}'s schema for topic {printable(key[-1])} within"
@@ -203,10 +203,7 @@ class AvroSerializers:
             )
         if outcome.error is not None:
             raise outcome.error
-        result, fault = outcome.result
-        if fault is not None:
-            raise fault
-        return known.setdefault(key, result)
+        return known.setdefault(key, outcome.result)
 
     def _require_may_wait(self, topic: str) -> None:
         if not self.may_wait():
@@ -215,17 +212,6 @@ class AvroSerializers:
                 " thread sends: send a record to the topic before, or send from another thread",
                 condition="KAFKA_ILLEGAL_STATE",
             )
-
-
-def _result_of(plan: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """A fault that is no KafkaError remains what it is: outcome_within would call it a login that failed."""
-    try:
-        return plan(), None
-    except KafkaError:
-        raise
-    except Exception as fault:  # noqa: BLE001 - raised again, on the thread that sends
-        fault.__traceback__ = fault.__context__ = fault.__cause__ = None  # frames of the registry's calls have its secrets
-        return None, fault
 
 
 def _require_all(encoded: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:

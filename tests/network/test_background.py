@@ -1,4 +1,4 @@
-"""network/background.py: work beside the Sender's thread, and what of it comes back."""
+"""network/background.py: work beside NetworkClient's thread, and what of it comes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError, ConfigError, NetworkError
+from spark_kafka_sink.errors import ConfigError, KafkaError, NetworkError
 from spark_kafka_sink.network.background import (
     HANGS_AFTER_MS,
     BackgroundWorker,
@@ -159,7 +159,9 @@ def test_waiting_for_an_outcome_has_a_limit() -> None:
     assert outcome_within(lambda: 5, LIMIT_S * 1000) == Outcome(5, None)
 
 
-def test_what_foreign_code_raises_is_an_authentication_error_without_its_frames() -> None:
+def test_what_is_no_error_of_ours_is_a_defect_without_its_frames() -> None:
+    """It was called a login that failed, whatever the work was."""
+
     def fails() -> None:
         password = "canary-7Qx2"
         try:
@@ -168,11 +170,13 @@ def test_what_foreign_code_raises_is_an_authentication_error_without_its_frames(
             raise ValueError("no such tenant") from None
 
     error = outcome_of(fails).error
-    assert isinstance(error, AuthenticationError)
-    assert str(error) == "[KAFKA_LOGIN_FAILED] ValueError: no such tenant"
+    assert type(error) is KafkaError
+    assert str(error) == "[KAFKA_INTERNAL_ERROR] ValueError: no such tenant"
+    assert isinstance(error.__cause__, ValueError)
+    assert error.__cause__.__traceback__ is None
     shown = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
     assert "canary" not in shown
-    assert error.__context__ is None
+    assert error.__context__ is error.__cause__.__context__ is None
 
 
 def test_our_own_errors_stay_what_they_are() -> None:

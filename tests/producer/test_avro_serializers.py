@@ -558,15 +558,17 @@ def test_a_fixed_that_is_too_large_is_an_error_of_the_schema(
 # THE REGISTRY
 
 
-def test_a_fault_of_planning_is_not_called_a_login_that_failed(
+def test_a_defect_of_planning_is_not_called_a_login_that_failed(
     broker: FakeBroker, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("planned badly")
 
     monkeypatch.setattr("spark_kafka_sink.producer.avro_serializers.plan_part", fails)
-    with producer_of(broker, registry) as producer, pytest.raises(ZeroDivisionError, match="planned badly"):
+    with producer_of(broker, registry) as producer, pytest.raises(KafkaError, match="planned badly") as raised:
         producer.send_columns(TOPIC, value=ORDERS)
+    assert raised.value.condition == "KAFKA_INTERNAL_ERROR"
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
 def test_options_are_checked_together(broker: FakeBroker) -> None:

@@ -17,8 +17,7 @@ from typing import Any
 from spark_kafka_sink.config.jaas import JaasEntry, kerberos_file
 from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
-from spark_kafka_sink.network.background import Background
-from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge
+from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge, login_work
 
 _NO_LAYER = 1  # the bit of "no security layer" in offer and choice
 _OFFER_BYTES = 4
@@ -57,12 +56,12 @@ class GssapiLogin:
         self.who = f"Kerberos principal '{self._principal}'" if self._principal else "the owner of the Kerberos tickets"
 
     def start(self, host: str) -> Exchange:
-        context, token, stands = yield Background(partial(self._begin, host))
+        context, token, stands = yield login_work(partial(self._begin, host))
         challenge = yield token
         while not stands:
-            token, stands = yield Background(partial(self._step, context, challenge))
+            token, stands = yield login_work(partial(self._step, context, challenge))
             challenge = yield token
-        choice = yield Background(partial(self._choose_layer, context, challenge))
+        choice = yield login_work(partial(self._choose_layer, context, challenge))
         yield choice
 
     def _begin(self, host: str) -> tuple[Any, SecretBytes, bool]:

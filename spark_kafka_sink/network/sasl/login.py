@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Protocol
 
 from spark_kafka_sink.config.secret import Secret, SecretBytes
-from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable
 from spark_kafka_sink.network.background import Background
 
 # Yields a message for the broker and receives its challenge, or yields work that may block and receives its result. It ends after
@@ -15,7 +16,7 @@ Exchange = Generator[SecretBytes | Background, Any, None]
 
 
 class Login(Protocol):
-    """One producer's credentials. Sender thread only, except for the work that an exchange yields."""
+    """One producer's credentials. Any thread. An exchange is for NetworkClient's thread, except for the work that it yields."""
 
     @property
     def mechanism(self) -> str:
@@ -30,6 +31,20 @@ class Login(Protocol):
     def start(self, host: str) -> Exchange:
         """A new exchange with the broker at `host`."""
         ...
+
+
+def login_work(work: Callable[[], Any]) -> Background:
+    """Run `work` in the background. What foreign code raises in it, a token callback or a library, is a login that failed."""
+    return Background(partial(_with_login_errors, work))
+
+
+def _with_login_errors(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise AuthenticationError(f"{type(error).__name__}: {printable(error)}", condition="KAFKA_LOGIN_FAILED") from error
 
 
 def illegal_challenge(what: str) -> AuthenticationError:

@@ -6,8 +6,7 @@ import re
 
 from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, printable
-from spark_kafka_sink.network.background import Background
-from spark_kafka_sink.network.sasl.login import Exchange
+from spark_kafka_sink.network.sasl.login import Exchange, login_work
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, TokenCache, token_error
 
 _TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
@@ -27,7 +26,7 @@ class OAuthBearerLogin:
         return "the bearer of a token" if name is None else f"token principal '{printable(name)}'"
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
-        refusal = yield (yield Background(lambda: first_message(self._tokens.token())))
+        refusal = yield (yield login_work(lambda: first_message(self._tokens.token())))
         if not refusal:
             return
         yield SecretBytes(b"\x01")  # required by RFC 7628 before the broker ends the exchange with an error
