@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from spark_kafka_sink.errors import NetworkError, printable
-from spark_kafka_sink.network.background import outcome_within
+from spark_kafka_sink.network.background import Outcome, outcomes_within
 from spark_kafka_sink.network.transport import Address
 
 logger = logging.getLogger(__name__)
@@ -58,13 +58,14 @@ def look_up(resolve_host: Resolver, host: str, port: int) -> Sequence[Address]:
     return addresses
 
 
-def canonical_bootstrap_servers(servers: Iterable[tuple[str, int]], timeout_ms: int) -> list[tuple[str, int]]:
-    """The canonical names of all servers. Waits for DNS at most `timeout_ms` each; a server without an answer keeps its name."""
-    return [found for host, port in servers for found in _canonical_within(host, port, timeout_ms)]
+def canonical_bootstrap_servers(servers: Sequence[tuple[str, int]], timeout_ms: int) -> list[tuple[str, int]]:
+    """The canonical names of all servers. Waits for DNS at most `timeout_ms`; a server without an answer keeps its name."""
+    outcomes = outcomes_within([partial(_try_canonical_servers, host, port) for host, port in servers], timeout_ms)
+    named = zip(servers, outcomes, strict=True)
+    return [found for (host, port), outcome in named for found in _canonical_or_given(host, port, outcome, timeout_ms)]
 
 
-def _canonical_within(host: str, port: int, timeout_ms: int) -> list[tuple[str, int]]:
-    outcome = outcome_within(partial(_try_canonical_servers, host, port), timeout_ms)
+def _canonical_or_given(host: str, port: int, outcome: Outcome | None, timeout_ms: int) -> list[tuple[str, int]]:
     if outcome is not None and outcome.error is None:
         servers: list[tuple[str, int]] = outcome.result
         return servers

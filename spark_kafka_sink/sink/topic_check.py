@@ -49,29 +49,35 @@ def require_topic(plan: WritePlan) -> None:
 
 def _brokers_say_it_is_missing(options: Mapping[str, object], topic: str) -> bool:
     # Imported here, as the driver plans every micro-batch and needs these once.
+    from dataclasses import replace
+
     from spark_kafka_sink.admin.cluster_access import ClusterAccess
     from spark_kafka_sink.admin.request_client import RequestClient
+    from spark_kafka_sink.clock import Clock
     from spark_kafka_sink.config.producer_config import ProducerConfig
     from spark_kafka_sink.sink.shipped_files import with_shipped_files
 
     try:
         with stderr_log.without_warnings():  # of connections: the tasks have their own
+            clock = Clock()
+            deadline_ms = clock.now_ms() + TIMEOUT_MS
             config = ProducerConfig.from_mapping(with_shipped_files(options))
-            with RequestClient(ClusterAccess(config)) as client:
-                return is_missing(client, topic)
+            # DNS, or an address that does not answer, leaves time for the rest.
+            limit_ms = min(config.socket_connection_setup_timeout_ms, TIMEOUT_MS // 2)
+            config = replace(config, socket_connection_setup_timeout_ms=limit_ms)
+            with RequestClient(ClusterAccess(config, clock=clock)) as client:
+                return is_missing(client, topic, deadline_ms)
     except KafkaError as error:
         logger.debug("= whether topic %s exists is not known: %s", topic, error)
         return False
 
 
-def is_missing(client: RequestClient, topic: str) -> bool:
+def is_missing(client: RequestClient, topic: str, deadline_ms: int) -> bool:
     """Whether the topic does not exist and will not be created. Raises KafkaError if the brokers do not answer that."""
     from spark_kafka_sink.admin.brokers import DescribeBrokerConfig
     from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
     from spark_kafka_sink.admin.producers import FindLeaders
     from spark_kafka_sink.protocol.error_codes import Errors
-
-    deadline_ms = client.clock.now_ms() + TIMEOUT_MS
 
     def left_ms() -> int:
         return max(deadline_ms - client.clock.now_ms(), 0)

@@ -58,3 +58,19 @@ def test_a_resolver_of_canonical_names_that_hangs_is_not_waited_for_any_longer(
     assert canonical_bootstrap_servers([("boot1", 9001)], timeout_ms=10) == [("boot1", 9001)]
     release.set()
     assert "boot1:9001 cannot be resolved to canonical names: no answer of DNS within 10 ms" in caplog.text
+
+
+def test_canonical_names_of_all_servers_are_looked_up_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each server had the whole time, one after another. Here, each is found when the look-up of the other has begun."""
+    begun = {"boot1": threading.Event(), "boot2": threading.Event()}
+
+    def canonical(host: str, port: int) -> list[tuple[str, int]]:
+        begun.pop(host).set()
+        other = next(iter(begun.values()), None)
+        if other is not None and not other.wait(2):
+            raise OSError("the other server waits")
+        return [(f"{host}.example", port)]
+
+    monkeypatch.setattr(dns, "canonical_servers", canonical)
+    servers = [("boot1", 9001), ("boot2", 9002)]
+    assert canonical_bootstrap_servers(servers, timeout_ms=30_000) == [("boot1.example", 9001), ("boot2.example", 9002)]

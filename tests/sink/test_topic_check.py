@@ -8,12 +8,14 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from spark_kafka_sink import KafkaDataSource, stderr_log
+from spark_kafka_sink import KafkaDataSource, clock, stderr_log
 from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.network import network_client
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.sink import datasource, topic_check
 from spark_kafka_sink.sink.writer import KafkaBatchWriter
+from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.sink.schemas import schema
 
@@ -121,6 +123,22 @@ def test_a_driver_that_reaches_no_broker_goes_on_and_asks_once(monkeypatch: pyte
         servers = f"127.0.0.1:{taken.getsockname()[1]}"
         source(servers, topic="t").writer(schema(value="binary"), False)
         assert topic_check._found == {((servers,), "t")}
+
+
+def test_dns_takes_half_of_the_time_of_the_check_at_most(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Canonical names were looked up before the time began: a driver without DNS waited 10 s longer for each server."""
+    manual, limits_ms, left_ms = ManualClock(), [], []
+
+    def resolved(servers: tuple[tuple[str, int], ...], timeout_ms: int) -> list[tuple[str, int]]:
+        limits_ms.append(timeout_ms)
+        manual.advance(timeout_ms)
+        return list(servers)
+
+    monkeypatch.setattr(clock, "Clock", lambda: manual)
+    monkeypatch.setattr(network_client, "canonical_bootstrap_servers", resolved)
+    monkeypatch.setattr(topic_check, "is_missing", lambda _, __, deadline_ms: left_ms.append(deadline_ms - manual.now_ms()))
+    plan(broker, **{"kafka.client.dns.lookup": "resolve_canonical_bootstrap_servers_only"})
+    assert limits_ms == left_ms == [topic_check.TIMEOUT_MS // 2]
 
 
 def test_files_that_are_on_executors_only_are_left_to_the_tasks(broker: FakeBroker) -> None:
