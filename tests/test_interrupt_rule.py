@@ -13,8 +13,8 @@ ELSEWHERE = {
     "interrupts.py": "has the tools",
     "clock.py": "sleeps on a condition that nobody else knows",
     "exactly_once/heartbeat.py": "its thread waits there, for a lock that the task holds",
-    "network/sasl/tokens.py": "the Sender waits there, and threads of background.py",
-    "sink/prometheus/text_file.py": "a thread of its own waits there",
+    "network/sasl/tokens.py": "only threads of background.py wait there",
+    "sink/prometheus/text_file.py": "Spark's commit waits there, for an event that nobody else knows",
 }
 UNSAFE = {"Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "acquire", "join"}
 

@@ -121,7 +121,7 @@ class RefreshWindow(NamedTuple):
 
 
 _HANGS_AFTER_WAITS = 2  # after this many times `wait_ms`, another fetch may begin
-_MAX_HANGING = 4  # fetches that take longer than that
+_MAX_RUNNING = 4  # fetches that run at the same time
 
 
 class TokenCache:
@@ -144,7 +144,7 @@ class TokenCache:
         self._clock = clock
         self._wait_ms = wait_ms
         self._random = random
-        # Guards all below; notified when a fetch ends. A Condition is safe here, as only the Sender and background threads wait.
+        # Guards all below; notified when a fetch ends. A Condition is safe here, as only threads of background.py wait.
         self._changed = threading.Condition()  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
         self._token: OAuthBearerToken | None = None
         self._refresh_at_ms = 0
@@ -187,7 +187,7 @@ class TokenCache:
                 return None
             if _is_good(self._token, wall_ms):
                 return self._token
-            if now_ms - self._began_ms >= _HANGS_AFTER_WAITS * self._wait_ms and self._running <= _MAX_HANGING:
+            if now_ms - self._began_ms >= _HANGS_AFTER_WAITS * self._wait_ms and self._running < _MAX_RUNNING:
                 return None
             if now_ms >= deadline_ms:
                 raise RetriableTokenError(f"another connection has been fetching a token for more than {self._wait_ms} ms")
