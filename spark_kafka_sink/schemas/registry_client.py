@@ -1,7 +1,8 @@
 """Requests to a schema registry over HTTP: its addresses in turn, with repetitions, within a time limit.
 
 Over urllib3, the extra `registry`. Blocks; each attempt runs on a thread of its own, since no time-out covers a DNS look-up that
-hangs, or a server that sends a byte now and then. When its time is over, its connection is closed, which ends the thread.
+hangs, or a server that sends a byte now and then. When its time is over, its connection is closed, which ends the thread, unless
+that waits for DNS, for a token or to be connected.
 Laws: urllib3's frames have the login in their locals, so none of its exceptions leaves this file, not even as a context. A
 redirect is not followed: it would send the login elsewhere. An answer is read up to MAX_ANSWER_BYTES.
 """
@@ -178,7 +179,7 @@ class RegistryClient:
                     preload_content=False,
                 ) as response,
             ):
-                return _read(address.url, request, response, headers)
+                return _read(address.url, request, response, headers, attempt)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return _failure(address.url, error, headers)
 
@@ -187,7 +188,7 @@ class RegistryClient:
 
 
 def _read(
-    url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse, sent: HiddenHeaders
+    url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse, sent: HiddenHeaders, attempt: RegistryAttempt
 ) -> RegistryAnswer | _NoAnswer:
     status, content_type = response.status, sent.conceal(response.headers.get("Content-Type", ""))
     if 300 <= status < 400:
@@ -197,7 +198,7 @@ def _read(
             " followed, as the login would be sent there; if that is the registry, write it into schema.registry.url",
             condition=NOT_A_REGISTRY,
         )
-    content = _content(response)
+    content = _content(response, attempt)
     if content is None:
         raise RegistryError(
             f"cannot {request.what} at {url}: the answer has more than {MAX_ANSWER_BYTES:,} bytes", condition=NOT_A_REGISTRY
@@ -208,10 +209,14 @@ def _read(
     return answer
 
 
-def _content(response: urllib3.BaseHTTPResponse) -> bytes | None:
-    """None if there is too much of it. Compressed answers are not asked for, and not unpacked."""
+def _content(response: urllib3.BaseHTTPResponse, attempt: RegistryAttempt) -> bytes | None:
+    """None if there is too much of it. Compressed answers are not asked for, and not unpacked.
+
+    With `Connection: close` the connection has no socket any more that `abandon` could close: the next byte ends the attempt.
+    """
     content = bytearray()
     while len(content) <= MAX_ANSWER_BYTES:
+        attempt.uses(response.connection)
         more = response.read1(65_536, decode_content=False)
         if not more:
             return bytes(content)

@@ -206,6 +206,15 @@ def test_what_is_no_http_is_shown_without_the_login(fake: FakeRegistry) -> None:
     assert "[hidden] is no HTTP" in str(error)
 
 
+def test_a_defect_here_is_not_called_a_login_that_failed(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("read badly")
+
+    monkeypatch.setattr("spark_kafka_sink.schemas.registry_client._read", fails)
+    error = refusal(client(fake.url))
+    assert str(error) == "[KAFKA_INTERNAL_ERROR] ZeroDivisionError: read badly"
+
+
 def test_reasons_of_an_incompatibility_are_shown_without_the_login(fake: FakeRegistry) -> None:
     body = json.dumps({"is_compatible": False, "messages": [f"me:{CANARY} may not", 5]}).encode()
     registry = client(fake.url, basic__auth__user__info=f"me:{CANARY}")
@@ -297,11 +306,13 @@ class Dripping:
         (b"", b""),
         (b"HTTP/1.1 200 OK\r\nX-Long: ", b"a"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n", b" "),
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     ],
-    ids=["silent", "headers", "body", "continue"],
+    ids=["silent", "headers", "body", "last-body", "continue"],
 )
 def test_a_server_that_drips_is_left_in_time_and_hung_up_on(first: bytes, then: bytes) -> None:
+    """After "Connection: close" it was not hung up on: http.client has let go of the socket before the body is read."""
     server = Dripping(first, then)
     limits = {"schema__registry__default__api__timeout__ms": "300", "schema__registry__max__retries": "0"}
     error = refusal(client(server.url, basic__auth__user__info=f"me:{CANARY}", **limits))
