@@ -1,5 +1,8 @@
 """Connections to brokers, the requests on them, and the metadata of the cluster. Knows nothing of records and batches.
 
+"NetworkClient's thread" is the one that uses a NetworkClient, or a part of it alone, at that time: the Sender, the caller of an
+admin client, or a thread of `pykafka-sink check`.
+
 Requests and metadata
     network_client.py        requests to many brokers: send, poll, callbacks; which broker is the least loaded. Start here
     kafka_client.py          what users of the network see: KafkaClient, requests and responses

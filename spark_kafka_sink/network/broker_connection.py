@@ -1,8 +1,7 @@
 """One broker's connection: its state and back-off, addresses, requests in flight, handshake, API versions, session.
 
-One thread at a time: the Sender, or the caller of an admin client. The object lives as long as the broker has its address; TCP
-connections come and go. NetworkClient and ConnectionSetup report what happened, and ask what is allowed. The Selector owns the
-sockets, Connection frames the bytes.
+NetworkClient's thread only. The object lives as long as the broker has its address; TCP connections come and go. NetworkClient
+and ConnectionSetup report what happened, and ask what is allowed. The Selector owns the sockets, Connection frames the bytes.
 
     DISCONNECTED ──> CONNECTING ──> CHECKING_API_VERSIONS ──> READY <──> REAUTHENTICATING
       │     ▲          ▲     │                │                 │               │

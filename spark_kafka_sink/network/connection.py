@@ -52,7 +52,7 @@ class Connection:
         self._client_id = client_id
         self._peer = peer
         self._next_correlation_id = 0
-        self.last_correlation_id = -1  # of the request that was sent last; for logs
+        self.last_correlation_id = -1  # of the request that was sent last; NetworkClient knows its answer by it
         self._pending: deque[_ExpectedResponse] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
         self._has_answered = False  # as Kafka does: what listens there is a broker

@@ -206,7 +206,7 @@ def _software_version() -> str:
 
 
 class LoginDetection:
-    """Finds out whether one node's listener demands a login, over all connections to it. Sender thread only.
+    """Finds out whether one node's listener demands a login, over all connections to it. NetworkClient's thread only.
 
     A listener with SASL answers ApiVersions from any client, and closes the connection without an answer at the next request.
     After a connection is lost that way, the handshake of the next one asks for the SASL mechanisms that the listener offers. If

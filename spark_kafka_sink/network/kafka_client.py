@@ -1,6 +1,6 @@
 """What users of the network see: KafkaClient, its requests and responses; and a request that is in flight.
 
-One thread at a time: the Sender, or the caller of an admin client.
+One thread at a time; __init__.py says which.
 """
 
 from __future__ import annotations

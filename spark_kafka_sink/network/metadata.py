@@ -1,6 +1,6 @@
 """What the producer knows about the cluster, how old that is, and which callers wait for an update.
 
-Callers add topics and wait. NetworkClient, on the Sender thread, asks `time_to_next_update_ms`, fetches, and passes each answer
+Callers add topics and wait. NetworkClient, on its thread, asks `time_to_next_update_ms`, fetches, and passes each answer
 to `update`. Metadata knows no connection and sends nothing. `cluster()` is an immutable snapshot that is read without a lock.
 Laws: a partition's leader epoch never decreases unless its topic was re-created; a topic that was not used for
 metadata.max.idle.ms is removed; an error is raised to one waiting caller, once, unless it is permanent.
@@ -246,7 +246,7 @@ class Metadata:
             self._ended_by = ended_by
             self._waiters.wake_all_locked()
 
-    # SENDER THREAD: WHEN TO SEND WHICH REQUEST, AND ITS OUTCOME
+    # NETWORKCLIENT'S THREAD: WHEN TO SEND WHICH REQUEST, AND ITS OUTCOME
 
     def bootstrap(self, servers: Sequence[tuple[str, int]]) -> None:
         """Start from `servers`, which get the node ids -1, -2, …"""

@@ -1,6 +1,6 @@
 """Sends Metadata requests when an update is due, chooses the node to ask, and handles the answers.
 
-Part of NetworkClient, on the Sender thread. Metadata decides whether an update is due, MetadataUpdater what to do about it.
+Part of NetworkClient, on its thread. Metadata decides whether an update is due, MetadataUpdater what to do about it.
 Law: at most one Metadata request is in flight.
 """
 

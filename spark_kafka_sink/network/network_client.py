@@ -1,11 +1,12 @@
 """Requests to many brokers: which node is ready, what is in flight, which responses came back.
 
-The Sender asks `ready`, calls `send`, and lets `poll` do everything else: write, read, connect, keep metadata fresh, time
+Its user asks `ready`, calls `send`, and lets `poll` do everything else: write, read, connect, keep metadata fresh, time
 requests out, run the callbacks. Selector waits and owns the sockets; a BrokerConnection has what belongs to one broker;
 ConnectionSetup makes connections ready.
-Threads: one at a time, the Sender or the caller of an admin client. Any may call `wakeup` and `in_flight_request_count`.
+Threads: one at a time; __init__.py says which. Any may call `wakeup` and `in_flight_request_count`.
 Laws: the callback of every request runs exactly once, unless `close` drops it; the callbacks of one node run in the order of its
-requests; when a callback runs, nothing refers to the request's buffers any more.
+requests, but one that needs no answer (acks=0), or was not sent because no version is in common, waits for no older one; when a
+callback runs, nothing refers to the request's buffers any more.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ class NetworkClient:
         except UnsupportedVersionError as error:
             logger.debug("! node %d: %s is not sent: %s", request.node_id, type(request.message).__name__, error)
             version = API_TABLE[request.message.API_KEY].max_version
-            self._responses.append(ClientResponse(request, None, version, now_ms, error=error))
+            self._responses += [ClientResponse(request, None, version, now_ms, error=error)]
             return
         if connection.in_flight[-1].is_written:
             self._handle_written(connection, now_ms)

@@ -1,7 +1,7 @@
 """Metrics of the network: bytes, requests, connections and waiting, for all nodes together and for each.
 
-Selector and NetworkClient record them, on their thread, per system call or response. The names are those of Java's
-Selector and NetworkClient. ProducerMetrics reads them, from any thread.
+Selector and NetworkClient record them, on NetworkClient's thread, per system call or response. The names are those of Java's
+Selector and NetworkClient. ProducerMetrics records the latency of Produce requests, and reads all of them, from any thread.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 NetworkClient connects and sends. `send` writes what the socket takes, `poll` moves all other bytes. What happened is listed in
 `connected`, `completed_sends`, `completed_receives` and `disconnected`, from which NetworkClient takes it; the next poll clears
 what is left there. Bytes that arrive go through the node's Connection.
-Threads: one at a time, the Sender or the caller of an admin client. Only `wakeup` may be called by any.
+Threads: NetworkClient's only. Any may call `wakeup`.
 Law: the Selector releases buffers that were passed to `send` when they are written or their connection is closed, never later.
 """
 

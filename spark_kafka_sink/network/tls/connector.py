@@ -45,7 +45,7 @@ _MAX_PROBE_ANSWER_BYTES = 64 * 1024
 
 
 class TlsConnector:
-    """Opens TLS transports for a client. Sender thread only.
+    """Opens TLS transports for a client. NetworkClient's thread only.
 
     A producer may outlive its certificates: files that were renewed in place are read again when the next connection is opened.
     If they cannot be read then, perhaps because they are being written, the certificates read before stay in use.

@@ -2,7 +2,7 @@
 
 PEM files and PEM texts need no package; PKCS12 stores need `cryptography` (extra `pkcs12`); only Java can read JKS stores, and
 the error explains how to convert them. ssl_context.py makes Python's context of what is in them.
-Laws: the first bytes of a file decide what it is, so that a path is enough; every error names the option and never quotes the
+Laws: the content of a file decides what it is, so that a path is enough; every error names the option and never quotes the
 content of a store or its password.
 """
 

@@ -429,8 +429,8 @@ def test_the_error_after_a_broker_hangs_up_on_a_login_has_the_likely_cause() -> 
     assert "before it was ready; does this listener speak SASL_PLAINTEXT?" in (net.metadata.last_connection_error() or "")
 
 
-def test_without_sasl_there_is_no_login_and_nothing_of_it_is_imported() -> None:
-    """Each Python worker of Spark would pay for it."""
+def test_without_sasl_there_is_no_login_and_what_makes_one_is_not_imported() -> None:
+    """Each Python worker of Spark would pay for http, json and email, which some mechanisms need."""
     code = (
         "import sys; from spark_kafka_sink import KafkaProducer; KafkaProducer({'bootstrap.servers': '127.0.0.1:9'}).close(0);"
         "sys.exit('spark_kafka_sink.network.sasl.factory' in sys.modules)"
