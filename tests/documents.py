@@ -42,8 +42,8 @@ def crash_points() -> str:
 
 
 def _table_of_crashes(first_words: str) -> str:
-    """A table in the docstring of commit.py. Read from the file, because importing it needs Spark."""
-    source = (ROOT / "spark_kafka_sink" / "sink" / "commit.py").read_text(encoding="utf-8")
+    """A table in the docstring of commit_report.py. Read from the file, because importing it needs Spark."""
+    source = (ROOT / "spark_kafka_sink" / "sink" / "commit_report.py").read_text(encoding="utf-8")
     paragraphs = source.split('"""')[1].split("\n\n")
     table = next(paragraph for paragraph in paragraphs if paragraph.lstrip().startswith(first_words))
     return f"```text\n{textwrap.dedent(table).rstrip()}\n```"

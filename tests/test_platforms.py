@@ -73,7 +73,7 @@ def test_without_what_windows_lacks_all_modules_import_and_prometheus_says_no(tm
             except spark_kafka_sink.errors.ConfigError as error:
                 print(error)
 
-        from spark_kafka_sink.sink.commit import _append
+        from spark_kafka_sink.sink.commit_report import _append
 
         for line in (b"cut off", b"first\\n", b"second\\n"):
             _append(str(Path(sys.argv[1], "report.jsonl")), line)

@@ -4,7 +4,7 @@ On the driver   datasource.py checks options and columns, write_plan.py is the r
                 with a format for keys or values: format_planning.py finds or derives their schemas
 In a task       writer.py takes the steps: worker_cache.py lends a producer, rows/ sends the rows
                 with exactly-once: exactly_once_task.py
-On the driver   commit.py adds up the tasks' messages (commit_message.py, commit_summary.py) and reports
+On the driver   commit_report.py adds up the tasks' messages (commit_message.py, commit_summary.py) and reports
                 with exactly-once: exactly_once_commit.py
 
 Importing the package fails with one sentence when pyspark is missing or too old.

@@ -1,4 +1,4 @@
-"""What a task reports to the driver: KafkaCommitMessage, and the ranges and counters in it. commit.py adds the messages up."""
+"""What a task reports to the driver: KafkaCommitMessage, its ranges and counters. commit_report.py adds the messages up."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.exactly_once.writes import DriverTime
 from spark_kafka_sink.sink import topic_check
-from spark_kafka_sink.sink.commit import find_function
+from spark_kafka_sink.sink.commit_report import find_function
 from spark_kafka_sink.sink.rows.spark_columns import find_columns
 from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, freeze_loaded_modules

@@ -2,7 +2,7 @@
 
 On the driver a writer is plain data: a WritePlan. In a task, write() takes a producer from the WorkerCache, hands chunk after
 chunk of Spark's rows to a RowSender, waits, and returns the task's commit message. On the driver again, commit() and abort() hand
-the messages to commit.py.
+the messages to commit_report.py.
 Laws: every row that comes in is accounted for, or write() raises, unless the driver has given the write up: then nobody takes
 what write() returns. On success the iterator has been read to its end. A producer returns to the cache flushed and empty, or it
 is closed: Spark ends its Python workers without warning.
@@ -30,7 +30,7 @@ from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.sink_options import FAIL_TASK
 from spark_kafka_sink.errors import ConfigError, KafkaError, RecordTooLargeError
 from spark_kafka_sink.exactly_once.writes import WriteAbortedError
-from spark_kafka_sink.sink import commit
+from spark_kafka_sink.sink import commit_report
 from spark_kafka_sink.sink.commit_message import KafkaCommitMessage, elapsed_s
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.task import Task
@@ -139,18 +139,18 @@ class _KafkaWriter:
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
         freeze_loaded_modules()
         started_s, options = time.monotonic(), self.plan.options
-        from_all = commit.require_all(messages)  # type: ignore[arg-type]
+        from_all = commit_report.require_all(messages)  # type: ignore[arg-type]
         version = None
         if options.is_exactly_once:
             from spark_kafka_sink.sink.exactly_once_commit import commit_version
 
-            commit.require_not_aborted(from_all)
+            commit_report.require_not_aborted(from_all)
             version = commit_version(self.plan, [each.exactly_once for each in from_all])
-        commit.commit(from_all, options.report_path, options.on_commit, version, elapsed_s(started_s))
+        commit_report.report_commit(from_all, options.report_path, options.on_commit, version, elapsed_s(started_s))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
         if not self.plan.options.is_exactly_once:
-            commit.abort(messages)  # type: ignore[arg-type]
+            commit_report.log_abort(messages)  # type: ignore[arg-type]
             return
         from spark_kafka_sink.sink.exactly_once_commit import abort_version
 

@@ -2,7 +2,7 @@
 
 Rows are numbered; a Spark partition has ROWS of them, in order. A partitioner of the tests does the harm, when it sees a certain
 row (plugins.Fault), so that the rows before it have been sent: buffer.memory holds 1 MiB of the 12 MiB of a partition. The table
-in docs/guarantees.md and in commit.py says what these tests see.
+in docs/guarantees.md and in commit_report.py says what these tests see.
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
 
 
 def commits(log: Path) -> int:
-    return log.read_text().count("INFO spark_kafka_sink.sink.commit: wrote ")
+    return log.read_text().count("INFO spark_kafka_sink.sink.commit_report: wrote ")
 
 
 def _run(command: list[str], directory: Path, **more: str) -> subprocess.CompletedProcess[str]:

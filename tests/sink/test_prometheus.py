@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.ports import free_port
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.sink import commit, prometheus
+from spark_kafka_sink.sink import commit_report, prometheus
 from spark_kafka_sink.sink.commit_message import WrittenRange
 from spark_kafka_sink.sink.commit_summary import CommitSummary
 from spark_kafka_sink.sink.prometheus import Target, metrics, record, text_file
@@ -274,11 +274,11 @@ def test_a_directory_that_is_missing_is_an_error(tmp_path: Path) -> None:
 def test_the_sink_calls_it_and_a_failure_is_only_logged(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    commit.commit([message(*ORDERS)], None, NAME)
+    commit_report.report_commit([message(*ORDERS)], None, NAME)
     assert samples(file.read_text())["rows_total", "q1", "orders"] == 40
     monkeypatch.delenv(FILE)
     with caplog.at_level(logging.ERROR):
-        commit.commit([message(*ORDERS)], None, NAME)
+        commit_report.report_commit([message(*ORDERS)], None, NAME)
     assert "the write succeeds all the same" in caplog.text
     assert FILE in caplog.text
 
@@ -289,7 +289,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
             changed.setitem(sys.modules, name, None)
         changed.delitem(sys.modules, "spark_kafka_sink.sink.prometheus")
         with pytest.raises(ConfigError, match="pip install prometheus-client where the driver runs"):
-            commit.find_function(NAME)
+            commit_report.find_function(NAME)
     assert importlib.import_module("spark_kafka_sink.sink.prometheus") is prometheus
 
 

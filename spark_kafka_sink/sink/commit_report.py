@@ -89,7 +89,7 @@ def require_not_aborted(messages: Sequence[KafkaCommitMessage]) -> None:
         )
 
 
-def commit(
+def report_commit(
     messages: Sequence[KafkaCommitMessage],
     report_path: str | None,
     on_commit: str | None = None,
@@ -155,7 +155,7 @@ def _last_byte(file: int) -> bytes:
     return os.read(file, 1)
 
 
-def abort(messages: Sequence[KafkaCommitMessage | None]) -> None:
+def log_abort(messages: Sequence[KafkaCommitMessage | None]) -> None:
     """Runs on the driver when a task has failed for good, or commit() has: logs what stays in Kafka. Never raises."""
     done = [message for message in messages if message is not None]
     rows = sum(message.rows for message in done)

@@ -1,4 +1,4 @@
-"""commit.py: reports are small, none may be missing, and they add up to one line."""
+"""commit_report.py: reports are small, none may be missing, and they add up to one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import ConfigError, DeliveryError
 from spark_kafka_sink.exactly_once.writes import Content, Result, TaskReport, TaskTransaction, WriteId
 from spark_kafka_sink.producer.producer_metrics import SECTIONS
 from spark_kafka_sink.records.row_mapping import RowMapping
-from spark_kafka_sink.sink import commit
+from spark_kafka_sink.sink import commit_report
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange, merge_ranges
 from spark_kafka_sink.sink.commit_summary import AVERAGES, ONLY_FOR_AVERAGES, REPORT_VERSION, CommitSummary, merge_counters
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
@@ -134,7 +134,7 @@ def test_every_counter_is_a_metric_of_the_producer() -> None:
 
 def test_commit_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    commit.commit([ONE, TWO], None)
+    commit_report.report_commit([ONE, TWO], None)
     (record,) = caplog.records
     assert record.getMessage() == "wrote 18 rows, 180 bytes, in 2 tasks to 3 partitions of a, b; slowest task 1.5 s"
 
@@ -144,10 +144,10 @@ def test_the_line_is_seen_in_sparks_process_and_in_no_other_unless_asked_for(
     by_spark: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four pages promised the line, and nobody saw it: Spark's process logged warnings only."""
-    logger = logging.getLogger("spark_kafka_sink.sink.commit")
+    logger = logging.getLogger("spark_kafka_sink.sink.commit_report")
     monkeypatch.setattr(stderr_log, "is_in_spark_worker", lambda: by_spark)
     try:
-        commit.commit([], None)
+        commit_report.report_commit([], None)
         assert logger.isEnabledFor(logging.INFO) == by_spark
     finally:
         logger.setLevel(logging.NOTSET)
@@ -155,18 +155,18 @@ def test_the_line_is_seen_in_sparks_process_and_in_no_other_unless_asked_for(
 
 def test_a_stream_is_named_in_the_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    commit.commit([message(0, query_id="q1")], None)
+    commit_report.report_commit([message(0, query_id="q1")], None)
     assert caplog.messages[0].endswith("; query q1, batch 4")
 
 
 def test_many_topics_are_only_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    commit.commit([message(0, *(WrittenRange(name, 0, 0, 0, 1, 1) for name in "abcd"))], None)
+    commit_report.report_commit([message(0, *(WrittenRange(name, 0, 0, 0, 1, 1) for name in "abcd"))], None)
     assert "to 4 partitions of 4 topics;" in caplog.text
 
 
 def test_a_commit_of_no_tasks_is_one_of_no_rows() -> None:
-    assert commit.commit([], None).rows == 0
+    assert commit_report.report_commit([], None).rows == 0
 
 
 @pytest.mark.parametrize("messages", [[None, None], [ONE, None]])
@@ -174,7 +174,7 @@ def test_a_missing_report_is_an_error_that_explains_the_continuous_trigger(
     messages: list[KafkaCommitMessage | None], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(DeliveryError) as raised:
-        commit.require_all(messages)
+        commit_report.require_all(messages)
     assert str(raised.value).startswith(f"[KAFKA_MISSING_COMMIT_MESSAGE] {messages.count(None)} of 2 tasks report nothing")
     assert "trigger(continuous=…)" in str(raised.value)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -201,8 +201,8 @@ def test_both_writers_commit_and_abort_as_spark_calls_them(tmp_path: Path, caplo
 
 def test_each_commit_appends_one_line_of_json(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
-    commit.commit([ONE], str(path))
-    commit.commit([TWO, message(2, query_id=None)], str(path))
+    commit_report.report_commit([ONE], str(path))
+    commit_report.report_commit([TWO, message(2, query_id=None)], str(path))
     first, second = (json.loads(line) for line in path.read_text().splitlines())
     assert (first["rows"], first["tasks"], first["bytes"]) == (11, 1, 110)
     assert first["offsets"] == {
@@ -218,7 +218,7 @@ def test_a_report_path_that_is_a_fifo_does_not_block_the_commit(tmp_path: Path, 
     """open() waited for a reader for ever, after all rows had been written."""
     path = tmp_path / "report"
     os.mkfifo(path)
-    commit.commit([ONE], str(path))
+    commit_report.report_commit([ONE], str(path))
     assert "it is not a regular file" in caplog.text
 
 
@@ -229,16 +229,16 @@ def test_a_line_that_was_written_in_part_does_not_spoil_the_next_one(
     path, write = tmp_path / "report", os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda file, line: write(file, line[:100]))
-        commit.commit([ONE], str(path))
+        commit_report.report_commit([ONE], str(path))
     assert "only 100 of" in caplog.text
-    commit.commit([ONE], str(path))
+    commit_report.report_commit([ONE], str(path))
     piece, line = path.read_text().splitlines()
     assert len(piece) == 100
     assert json.loads(line)["rows"] == 11
 
 
 def test_a_report_that_cannot_be_written_does_not_fail_the_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    commit.commit([ONE], str(tmp_path / "missing" / "report"))
+    commit_report.report_commit([ONE], str(tmp_path / "missing" / "report"))
     assert "the report of 11 rows could not be written to reportPath=" in caplog.text
 
 
@@ -330,7 +330,7 @@ def test_rejected_rows_are_counted_by_reason() -> None:
 
 
 def test_rows_that_were_not_written_are_counted_and_make_the_line_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    summary = commit.commit([ONE, message(1, rejected=(2, 3)), message(2, rejected=(1, 0))], None)
+    summary = commit_report.report_commit([ONE, message(1, rejected=(2, 3)), message(2, rejected=(1, 0))], None)
     assert (summary.rows, summary.skipped, summary.dead_lettered) == (11, 3, 3)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -352,12 +352,12 @@ def fail(summary: CommitSummary) -> None:
 
 
 def test_the_callers_function_gets_the_summary() -> None:
-    summary = commit.commit([ONE, TWO], None, f"{__name__}.remember")
+    summary = commit_report.report_commit([ONE, TWO], None, f"{__name__}.remember")
     assert summaries.pop() is summary
 
 
 def test_a_function_that_fails_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
-    assert commit.commit([ONE], None, f"{__name__}.fail").rows == 11
+    assert commit_report.report_commit([ONE], None, f"{__name__}.fail").rows == 11
     assert f"onCommit={__name__}.fail failed; the write succeeds all the same, with 11 rows" in caplog.text
     assert "no use for 11 rows" in caplog.text
 
@@ -371,14 +371,14 @@ def test_a_function_that_exits_or_is_gone_does_not_fail_the_write_either(
     name: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """sys.exit() ended Spark's commit process and failed the write, although its rows were in Kafka."""
-    assert commit.commit([ONE], None, name).rows == 11
+    assert commit_report.report_commit([ONE], None, name).rows == 11
     assert message in caplog.text
 
 
 @pytest.mark.parametrize("name", ["nowhere.at_all", "json.lods", "json.__name__", "print"])
 def test_a_function_that_cannot_be_called_is_an_error(name: str) -> None:
     with pytest.raises(ConfigError, match=f"onCommit={name} cannot be loaded: "):
-        commit.find_function(name)
+        commit_report.find_function(name)
 
 
 # ABORT
@@ -408,5 +408,5 @@ def test_abort_says_what_stays_in_kafka(
     messages: list[KafkaCommitMessage | None], line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A write that had written nothing logged "0 rows of theirs stay in Kafka …, those rows will be there twice"."""
-    commit.abort(messages)
+    commit_report.log_abort(messages)
     assert caplog.messages == [f"aborted: {line}"]
