@@ -28,10 +28,10 @@ from spark_kafka_sink.producer.topic_rows import names_and_codes
 from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.schemas.avro_encoder import EncodedColumn
 from spark_kafka_sink.schemas.avro_schema import AvroSchema, parse_schema
-from spark_kafka_sink.schemas.column_format import ColumnFormat
 from spark_kafka_sink.schemas.frame import FRAME_BYTES
-from spark_kafka_sink.schemas.part_format import plan_part
+from spark_kafka_sink.schemas.part_encoding import PartEncoding
 from spark_kafka_sink.schemas.registry import SchemaRegistry
+from spark_kafka_sink.schemas.wanted_schema import plan_schema
 
 
 class EncodedRow(bytes):
@@ -42,7 +42,7 @@ class _ObjectFormat(NamedTuple):
     """How the objects of `send` are taken, and then encoded."""
 
     rows_format: PythonRows
-    column: ColumnFormat
+    encoding: PartEncoding
 
 
 @dataclass(eq=False, repr=False)
@@ -58,7 +58,7 @@ class AvroSerializers:
     def __post_init__(self) -> None:
         limit_ms = min(self.registry.schema_registry_default_api_timeout_ms, max(1, self.max_block_ms))
         self._config = replace(self.registry, schema_registry_default_api_timeout_ms=limit_ms)
-        self._columns: dict[tuple[str, pa.DataType, str], ColumnFormat] = {}  # by part, type and topic; grows only
+        self._encodings: dict[tuple[str, pa.DataType, str], PartEncoding] = {}  # by part, type and topic; grows only
         self._objects: dict[tuple[str, str], _ObjectFormat] = {}  # by part and topic; grows only
 
     def encodes(self, part: str) -> bool:
@@ -87,7 +87,7 @@ class AvroSerializers:
     def _encode_column(self, part: str, topic: str | pa.Array, column: pa.Array) -> pa.Array:
         """Encode a column. Where each topic has a schema of its own, its rows are encoded by themselves and then put in order."""
         if isinstance(topic, str):
-            return _require_all(self._column_format(part, column.type, topic).encode(column), part)
+            return _require_all(self._encoding(part, column.type, topic).encode(column), part)
         names, codes = names_and_codes(topic)
         if len(names) == 1:
             return self._encode_column(part, names[0], column)
@@ -95,23 +95,23 @@ class AvroSerializers:
         for number, name in enumerate(names):
             positions = np.flatnonzero(codes == number)
             if len(positions):
-                result = self._column_format(part, column.type, name).encode(column.take(pa.array(positions)))
+                result = self._encoding(part, column.type, name).encode(column.take(pa.array(positions)))
                 encoded.append(_require_all(result, part, positions).cast(pa.large_binary()))
                 positions_by_topic.append(positions)
         return pa.concat_arrays(encoded).take(pa.array(np.argsort(np.concatenate(positions_by_topic))))
 
-    def _column_format(self, part: str, type: pa.DataType, topic: str) -> ColumnFormat:
+    def _encoding(self, part: str, type: pa.DataType, topic: str) -> PartEncoding:
         key = (part, type, topic)
-        found = self._columns.get(key)
+        found = self._encodings.get(key)
         if found is None:
             self._require_may_wait(topic)
             self.await_topic(topic)
-            found = self._ask_once(key, self._columns, partial(self._plan_column, *key))
+            found = self._ask_once(key, self._encodings, partial(self._plan_encoding, *key))
         return found
 
-    def _plan_column(self, part: str, type: pa.DataType, topic: str) -> ColumnFormat:
+    def _plan_encoding(self, part: str, type: pa.DataType, topic: str) -> PartEncoding:
         problems: list[str] = []
-        planned = plan_part(self.parts[part], type, self._config, problems)
+        planned = plan_schema(self.parts[part], type, self._config, problems)
         if problems:
             raise SchemaError(join_problems(problems))
         return planned.for_topic(SchemaRegistry(self._config), topic)
@@ -153,9 +153,9 @@ class AvroSerializers:
         rows = [None if row in done else value for row, value in enumerate(taken)] if done else taken
         if all(value is None for value in rows):
             return pa.array([done.get(row) for row in range(len(taken))], pa.binary()), {}
-        rows_format, column = self._objects[part, topic]
+        rows_format, encoding = self._objects[part, topic]
         array, errors = _as_array(rows, rows_format.type)
-        result = column.encode(array)
+        result = encoding.encode(array)
         for refused in result.refused:
             for row in refused.rows.tolist():
                 errors.setdefault(row, _not_encodable(f"the {part}", refused.field, refused.reason))
@@ -170,7 +170,7 @@ class AvroSerializers:
 
     def _plan_objects(self, part: str, topic: str) -> _ObjectFormat:
         rows_format = python_rows(self._schema_of_objects(part, topic), part)
-        return _ObjectFormat(rows_format, self._plan_column(part, rows_format.type, topic))
+        return _ObjectFormat(rows_format, self._plan_encoding(part, rows_format.type, topic))
 
     def _schema_of_objects(self, part: str, topic: str) -> AvroSchema:
         options = self.parts[part]
@@ -186,7 +186,7 @@ class AvroSerializers:
         if reference.kind == ID:
             registered = registry.by_id(reference.number)
         else:
-            subject = plan_part(options, pa.struct([]), self._config, []).subject_of(topic)
+            subject = plan_schema(options, pa.struct([]), self._config, []).subject_of(topic)
             registered = registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
         return parse_schema(registered.text, registered.references)
 

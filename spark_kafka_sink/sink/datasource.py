@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_kafka_sink.records.row_mapping import RowMapping
-    from spark_kafka_sink.schemas.part_format import PlannedFormat
+    from spark_kafka_sink.schemas.wanted_schema import PlannedPart
 
 FORMAT = "pykafka-sink"
 # The main module of the process that commits a stream's batches. The process that plans them has logged all warnings.
@@ -108,40 +108,40 @@ class KafkaDataSource(DataSource):
         mapping = find_columns(schema, options, schema_problems, topic_is_refused=topic_is_refused)
         if problems:
             raise ConfigError(join_problems([*problems, *environment_problems, *schema_problems]))
-        formats = _formats(schema, mapping, options, schema_problems, environment_problems) if asks else ()
+        parts = _encoded_parts(schema, mapping, options, schema_problems, environment_problems) if asks else ()
         if schema_problems and not environment_problems:
             raise SchemaError(join_problems(schema_problems))
         if schema_problems:
             raise ConfigError(join_problems([*environment_problems, *schema_problems]))
-        return WritePlan(mapping, options, is_stream, DriverTime.now(), formats), environment_problems
+        return WritePlan(mapping, options, is_stream, DriverTime.now(), parts), environment_problems
 
 
 # What a format of keys or values needs is imported where there is one.
 
 
-def _formats(
+def _encoded_parts(
     schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str], environment_problems: list[str]
-) -> tuple[PlannedFormat, ...]:
+) -> tuple[PlannedPart, ...]:
     """Raises what keeps the registry from answering, unless there are problems, to which it is added."""
     if not options.has_format:
         return ()
-    from spark_kafka_sink.sink.format_planning import plan_formats
+    from spark_kafka_sink.sink.schema_planning import plan_parts
 
-    formats, failure = plan_formats(schema, mapping, options, problems)
+    parts, failure = plan_parts(schema, mapping, options, problems)
     if failure is not None and not problems and not environment_problems:
         raise failure
     if failure is not None:
         problems.append(failure.message)
-    return formats
+    return parts
 
 
 def _require_topic_and_register(plan: WritePlan) -> WritePlan:
     """Require the topic, then register schemas, when there are no other problems."""
     if stderr_log.is_in_spark_worker():  # a program that calls `writer` itself asks for no topic
         topic_check.require_topic(plan)
-    if not plan.formats:
+    if not plan.encoded_parts:
         return plan
-    from spark_kafka_sink.sink.format_planning import register_schemas
+    from spark_kafka_sink.sink.schema_planning import register_schemas
 
     return register_schemas(plan)
 

@@ -19,7 +19,7 @@ from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.schemas.part_format import PlannedFormat
+    from spark_kafka_sink.schemas.wanted_schema import PlannedPart
 
 _UNNAMED = (
     "this exactly-once df.write has no name by which a repetition could be recognized, so nothing was written. Set txnAppId and"
@@ -38,7 +38,7 @@ class WritePlan:
     options: SinkOptions = field(repr=False)  # checked ones; their secrets are wrapped
     is_stream: bool  # planned by streamWriter. foreachBatch is a series of batch writes
     planned: DriverTime
-    formats: tuple[PlannedFormat, ...] = ()  # of keys and values that are encoded or framed
+    encoded_parts: tuple[PlannedPart, ...] = ()  # the value, the key or both, if they are encoded or framed
 
     # WITH EXACTLY-ONCE
 

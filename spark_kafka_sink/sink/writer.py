@@ -175,7 +175,7 @@ def encoder_of(
     only_compares: bool = False,
 ) -> Iterator[RowEncoder | None]:
     """What encodes the rows of a task; None if no key or value has a format. The other arguments: see RowEncoder."""
-    if not plan.formats:
+    if not plan.encoded_parts:
         yield None
         return
     from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
@@ -184,7 +184,7 @@ def encoder_of(
     with known_schemas(plan.options) as known:
         keeps_all = plan.options.on_invalid_record != FAIL_TASK
         yield RowEncoder(
-            plan.formats, known, schema_ids, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
+            plan.encoded_parts, known, schema_ids, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
         )
 
 

@@ -564,7 +564,7 @@ def test_a_defect_of_planning_is_not_called_a_login_that_failed(
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("planned badly")
 
-    monkeypatch.setattr("spark_kafka_sink.producer.avro_serializers.plan_part", fails)
+    monkeypatch.setattr("spark_kafka_sink.producer.avro_serializers.plan_schema", fails)
     with producer_of(broker, registry) as producer, pytest.raises(KafkaError, match="planned badly") as raised:
         producer.send_columns(TOPIC, value=ORDERS)
     assert raised.value.condition == "KAFKA_INTERNAL_ERROR"

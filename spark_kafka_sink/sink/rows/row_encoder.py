@@ -27,16 +27,16 @@ from spark_kafka_sink.sink.rows.chunk import Chunk, PerRow, UnencodedRows
 from spark_kafka_sink.sink.rows.json_rows import json_texts
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.schemas.column_format import ColumnFormat
     from spark_kafka_sink.schemas.known_schemas import KnownSchemas
-    from spark_kafka_sink.schemas.part_format import PlannedFormat
+    from spark_kafka_sink.schemas.part_encoding import PartEncoding
+    from spark_kafka_sink.schemas.wanted_schema import PlannedPart
 
 
 class RowEncoder:
     """Encodes the rows of one task.
 
     Args:
-        formats: of the plan.
+        parts: of the plan.
         known: the registry, to be asked for the schemas of topics.
         schema_ids: by part, the id of the schema that an earlier run of this write has used: its rows are encoded with it again.
             Not of a part where each topic has a schema.
@@ -48,7 +48,7 @@ class RowEncoder:
 
     def __init__(
         self,
-        formats: Sequence[PlannedFormat],
+        parts: Sequence[PlannedPart],
         known: KnownSchemas,
         schema_ids: Mapping[str, int],
         *,
@@ -57,7 +57,7 @@ class RowEncoder:
         only_compares: bool = False,
     ) -> None:
         self._parts = [
-            _PartEncoder(each, known, schema_ids.get(each.wanted.part), missing_topics, only_compares) for each in formats
+            _PartInTask(each, known, schema_ids.get(each.wanted.part), missing_topics, only_compares) for each in parts
         ]
         self._keeps_all = keeps_all
 
@@ -100,20 +100,21 @@ def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, EncodedColumn], r
 
 
 @dataclass(eq=False, repr=False)
-class _PartEncoder:
-    """Encodes the keys or the values. The fields of refused rows begin with the part: value.address.zip."""
+class _PartInTask:
+    """Encodes the keys or the values of one task. The fields of refused rows begin with the part: value.address.zip."""
 
-    planned: PlannedFormat
+    planned: PlannedPart
     known: KnownSchemas
     schema_id: int | None
     missing_topics: Callable[[Sequence[str]], Collection[str]]
     only_compares: bool
 
     def __post_init__(self) -> None:
-        self._part = self.planned.wanted
-        self.name = self._part.part
-        self._of_all = None if self.planned.column is None else self._with_earlier_schema(self.planned.column)
-        self._of_topics: dict[str, ColumnFormat] = {}
+        self._wanted = self.planned.wanted
+        self.name = self._wanted.part
+        encoding = self.planned.encoding
+        self._of_all = None if encoding is None else self._with_earlier_schema(encoding)
+        self._of_topics: dict[str, PartEncoding] = {}
         self.uses: set[SchemaUse] = set()
 
     def encode(self, column: Any, topic: str | pa.Array) -> EncodedColumn:
@@ -123,10 +124,10 @@ class _PartEncoder:
             return self._encoded(self._of_topic(topic), column)
         return self._by_topic(contiguous(column), topic)
 
-    def _encoded(self, form: ColumnFormat, column: Any) -> EncodedColumn:
-        self.uses.add(form.use)
-        values, refused = form.encode(column)
-        named = [UnencodableRows(rows, self._path(field), f"{reason} ({form.use})") for rows, field, reason in refused]
+    def _encoded(self, encoding: PartEncoding, column: Any) -> EncodedColumn:
+        self.uses.add(encoding.use)
+        values, refused = encoding.encode(column)
+        named = [UnencodableRows(rows, self._path(field), f"{reason} ({encoding.use})") for rows, field, reason in refused]
         return EncodedColumn(values, named)
 
     def _path(self, field: str) -> str:
@@ -152,20 +153,20 @@ class _PartEncoder:
         order = np.concatenate([rows for _, rows in groups])
         return EncodedColumn(_joined(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused)
 
-    def _of_topic(self, topic: str) -> ColumnFormat:
+    def _of_topic(self, topic: str) -> PartEncoding:
         found = self._of_topics.get(topic)
         if found is None:
-            found = self._of_topics[topic] = self._part.for_topic(self.known, topic)
+            found = self._of_topics[topic] = self._wanted.for_topic(self.known, topic)
         return found
 
-    def _with_earlier_schema(self, column: ColumnFormat) -> ColumnFormat:
-        if self.schema_id is None or self.schema_id == column.use.id:
-            return column
+    def _with_earlier_schema(self, planned: PartEncoding) -> PartEncoding:
+        if self.schema_id is None or self.schema_id == planned.use.id:
+            return planned
         try:
-            return self._part.with_id(self.known, self.schema_id, column.use.subject)
+            return self._wanted.with_id(self.known, self.schema_id, planned.use.subject)
         except SchemaError as error:
             if self.only_compares:
-                return column
+                return planned
             raise ReplayError(
                 f"an earlier run has begun this version with {self.name} schema {self.schema_id}, and only a part of it is in"
                 f" Kafka; the repetition cannot complete it, as its columns do not fit that schema: {error.message}. Repeat it"

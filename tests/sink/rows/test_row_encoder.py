@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.writes import WriteId
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
-from spark_kafka_sink.schemas.part_format import PlannedFormat, plan_part
+from spark_kafka_sink.schemas.wanted_schema import PlannedPart, plan_schema
 from spark_kafka_sink.sink.exactly_once_task import content_to_compare
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.dead_letters import HEADER_PREFIX
@@ -58,10 +58,10 @@ def known(registry: FakeRegistry) -> Iterator[KnownSchemas]:
 
 def planned(
     known: KnownSchemas, part: str = "value", kind: pa.DataType = ROW, topic: str | None = "t", **options: Any
-) -> PlannedFormat:
+) -> PlannedPart:
     given = {"format": AVRO, "schema": SchemaReference(LATEST)} | options
-    found = plan_part(PartOptions(part, **given), kind, known.config, [])
-    return PlannedFormat(found, None if topic is None else found.for_topic(known, topic))
+    found = plan_schema(PartOptions(part, **given), kind, known.config, [])
+    return PlannedPart(found, None if topic is None else found.for_topic(known, topic))
 
 
 def chunk(values: list[Any], **given: Any) -> Chunk:
@@ -74,8 +74,8 @@ def no_topic(_: Sequence[str]) -> list[str]:
     return []
 
 
-def encoder(known: KnownSchemas, *formats: PlannedFormat, **options: Any) -> RowEncoder:
-    return RowEncoder(formats, known, **({"schema_ids": {}, "keeps_all": True, "missing_topics": no_topic} | options))
+def encoder(known: KnownSchemas, *parts: PlannedPart, **options: Any) -> RowEncoder:
+    return RowEncoder(parts, known, **({"schema_ids": {}, "keeps_all": True, "missing_topics": no_topic} | options))
 
 
 def test_values_and_keys_are_encoded_and_nulls_stay(registry: FakeRegistry, known: KnownSchemas) -> None:
@@ -232,8 +232,8 @@ def test_a_repetition_encodes_with_the_schema_that_was_decided(registry: FakeReg
     known_schemas.forget()
     registry.register("t-value", WIDER_TEXT)
     newer = planned(known)
-    assert newer.column is not None
-    assert newer.column.use.id == 2
+    assert newer.encoding is not None
+    assert newer.encoding.use.id == 2
     again = encoder(known, newer, schema_ids={"value": 1})
     assert again.encode(chunk([{"id": 1}])).columns["value"].to_pylist() == first.columns["value"].to_pylist()
     assert again.uses() == (SchemaUse("value", "t-value", 1, None),)

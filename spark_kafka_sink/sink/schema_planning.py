@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.config.format_options import KEY_PART, LATEST, VALUE_PART, PartOptions, part_options
+from spark_kafka_sink.config.format_options import KEY_PART, LATEST, VALUE_PART, part_options
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.schemas.part_format import PartFormat, PlannedFormat, plan_part
 from spark_kafka_sink.schemas.registry_errors import ABOUT_SCHEMAS, RegistryError
+from spark_kafka_sink.schemas.wanted_schema import PlannedPart, WantedSchema, plan_schema
 from spark_kafka_sink.sink.rows.arrow_types import arrow_type
 from spark_kafka_sink.sink.shipped_files import known_schemas
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from spark_kafka_sink.sink.write_plan import WritePlan
 
 
-def plan_formats(
+def plan_parts(
     schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]
-) -> tuple[tuple[PlannedFormat, ...], KafkaError | None]:
-    """The formats of the parts that have one, and why the registry does not give what is needed; None if it does.
+) -> tuple[tuple[PlannedPart, ...], KafkaError | None]:
+    """The parts that have a format, and why the registry does not give what is needed; None if it does.
 
-    Some formats wait for `register_schemas`. Asks the registry, and registers nothing. Blocks as the registry does.
+    Some have no encoding before `register_schemas`. Asks the registry, and registers nothing. Blocks as the registry does.
 
     Args:
         schema: of the DataFrame; its columns are checked.
@@ -40,14 +40,14 @@ def plan_formats(
         options: checked.
         problems: gets what is wrong with columns, and what they and registered schemas contradict.
     """
-    parts = list(_parts(schema, mapping, options, problems))
+    wanted = list(_wanted_schemas(schema, mapping, options, problems))
     topic = _topic_of_all(mapping)
     planned, failures = [], []
     with known_schemas(options) as known:
-        for part in parts:
+        for each in wanted:
             try:
-                column = None if topic is None and part.needs_topic else part.look(known, topic, problems)
-                planned.append(PlannedFormat(part, column))
+                encoding = None if topic is None and each.needs_topic else each.look(known, topic, problems)
+                planned.append(PlannedPart(each, encoding))
             except KafkaError as error:
                 failures.append(error)
                 if not isinstance(error, RegistryError) or error.condition not in ABOUT_SCHEMAS:
@@ -62,16 +62,16 @@ def register_schemas(plan: WritePlan) -> WritePlan:
         RegistryError: the registry refuses one, or cannot be reached.
     """
     topic = _topic_of_all(plan.mapping)
-    formats = []
+    parts = []
     with known_schemas(plan.options) as known:
-        for each in plan.formats:
-            is_done = each.column is not None or (topic is None and each.wanted.needs_topic)
-            formats.append(each if is_done else each._replace(column=each.wanted.register(known, topic)))
-    return replace(plan, formats=tuple(formats))
+        for each in plan.encoded_parts:
+            is_done = each.encoding is not None or (topic is None and each.wanted.needs_topic)
+            parts.append(each if is_done else each._replace(encoding=each.wanted.register(known, topic)))
+    return replace(plan, encoded_parts=tuple(parts))
 
 
-def _parts(schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]) -> Iterator[PartFormat]:
-    """Those that have a format and no problem."""
+def _wanted_schemas(schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]) -> Iterator[WantedSchema]:
+    """Those of the parts that have a format and no problem."""
     registry = options.registry
     assert registry is not None, "a format needs one, and options are checked"
     for name, position in ((VALUE_PART, mapping.value), (KEY_PART, mapping.key)):
@@ -84,10 +84,10 @@ def _parts(schema: StructType, mapping: RowMapping, options: SinkOptions, proble
             continue
         before = len(problems)
         type = arrow_type(schema.fields[position].dataType, name, problems)
-        part = plan_part(chosen, type, registry, problems)
-        problems.extend(_not_repeatable(chosen, part, mapping, options))
+        wanted = plan_schema(chosen, type, registry, problems)
+        problems.extend(_not_repeatable(wanted, mapping, options))
         if len(problems) == before:
-            yield part
+            yield wanted
 
 
 def _topic_of_all(mapping: RowMapping) -> str | None:
@@ -95,10 +95,11 @@ def _topic_of_all(mapping: RowMapping) -> str | None:
     return mapping.topic if isinstance(mapping.topic, str) else None
 
 
-def _not_repeatable(chosen: PartOptions, part: PartFormat, mapping: RowMapping, options: SinkOptions) -> Iterator[str]:
+def _not_repeatable(wanted: WantedSchema, mapping: RowMapping, options: SinkOptions) -> Iterator[str]:
     """A repetition is compared with the first time, and has to encode with the same schemas."""
+    chosen = wanted.options
     is_latest = chosen.schema is not None and chosen.schema.kind == LATEST
-    if options.is_exactly_once and is_latest and part.needs_topic and _topic_of_all(mapping) is None:
+    if options.is_exactly_once and is_latest and wanted.needs_topic and _topic_of_all(mapping) is None:
         yield (
             f"{chosen.name_of('schema')}={LATEST} with a topic column cannot be exactly once, as each task would ask for the"
             f" latest version of each topic's subject: set {chosen.name_of('subject')}, or name a version or an id"

@@ -1,7 +1,7 @@
 """Which schema keys or values have: derived or named by an option, found in the registry or registered there.
 
-`plan_part` derives and asks nobody. `PartFormat.look` only reads from the registry. `PartFormat.register` does the rest
-once all problems are known. Both give the ColumnFormat that encodes.
+`plan_schema` derives and asks nobody. `WantedSchema.look` only reads from the registry. `WantedSchema.register` does the rest
+once all problems are known. Both return the PartEncoding that encodes.
 Law: a schema is used only if it may be: rules that apply to writing are never written around.
 """
 
@@ -19,9 +19,9 @@ from spark_kafka_sink.errors import SchemaError, printable
 from spark_kafka_sink.schemas import subjects
 from spark_kafka_sink.schemas.avro_encoder import AvroEncoder
 from spark_kafka_sink.schemas.avro_schema import AvroRecord, parse_schema
-from spark_kafka_sink.schemas.column_format import ColumnFormat
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD, derive_schema
 from spark_kafka_sink.schemas.frame import FIRST_MESSAGE, confluent_prefix
+from spark_kafka_sink.schemas.part_encoding import PartEncoding
 from spark_kafka_sink.schemas.registry import AVRO_TYPE, RegisteredSchema
 from spark_kafka_sink.schemas.resolution import resolve_column
 
@@ -40,8 +40,8 @@ class Registry(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PartFormat:
-    """Plain data. `plan_part` makes it."""
+class WantedSchema:
+    """The schema that the options ask for one part. Plain data. `plan_schema` makes it."""
 
     options: PartOptions
     type: pa.DataType  # of the column
@@ -74,8 +74,8 @@ class PartFormat:
 
     # THE REGISTRY'S ANSWERS. Each blocks as the registry does, and raises what it raises.
 
-    def look(self, registry: Registry, topic: str | None, problems: list[str]) -> ColumnFormat | None:
-        """The format for rows of a topic. None if the schema is to be registered, or if there are problems.
+    def look(self, registry: Registry, topic: str | None, problems: list[str]) -> PartEncoding | None:
+        """The encoding for rows of a topic. None if the schema is to be registered, or if there are problems.
 
         Registers nothing. Adds what the column and the schema contradict to `problems`.
         """
@@ -84,7 +84,7 @@ class PartFormat:
             return self._look_for_text(registry, subject, self.text)
         return self._resolved(self._named(registry, subject), subject, problems)
 
-    def _look_for_text(self, registry: Registry, subject: str, text: str) -> ColumnFormat | None:
+    def _look_for_text(self, registry: Registry, subject: str, text: str) -> PartEncoding | None:
         if not self.config.auto_register_schemas:
             return self._for_writing(registry, subject, text)  # only looks, and says what differs
         found = registry.lookup(subject, text)
@@ -100,16 +100,16 @@ class PartFormat:
             return registry.by_id(reference.number)
         return registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
 
-    def register(self, registry: Registry, topic: str | None) -> ColumnFormat:
-        """The format where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
+    def register(self, registry: Registry, topic: str | None) -> PartEncoding:
+        """The encoding where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
         assert self.text is not None
         subject = self.subject_of(topic)
         return self._for_writing(registry, subject, self.text)
 
-    def _for_writing(self, registry: Registry, subject: str, text: str) -> ColumnFormat:
+    def _for_writing(self, registry: Registry, subject: str, text: str) -> PartEncoding:
         return self._of_registered(registry.for_writing(subject, text, self.options.name_of("schema")), subject)
 
-    def for_topic(self, registry: Registry, topic: str | None) -> ColumnFormat:
+    def for_topic(self, registry: Registry, topic: str | None) -> PartEncoding:
         """`look`, and `register` if need be: for callers that collect no other problems.
 
         Raises:
@@ -121,39 +121,39 @@ class PartFormat:
             raise SchemaError("; ".join(problems))
         return self.register(registry, topic) if found is None else found
 
-    def with_id(self, registry: Registry, schema_id: int, subject: str) -> ColumnFormat:
-        """The format with the schema that an earlier run has used, whatever the subject's versions are by now.
+    def with_id(self, registry: Registry, schema_id: int, subject: str) -> PartEncoding:
+        """The encoding with the schema that an earlier run has used, whatever the subject's versions are by now.
 
         Raises:
             SchemaError: the column does not fit that schema.
         """
         return self._of_registered(registry.by_id(schema_id), subject)
 
-    # FROM AN ANSWER TO A FORMAT
+    # FROM AN ANSWER TO AN ENCODING
 
-    def _of_registered(self, registered: RegisteredSchema, subject: str) -> ColumnFormat:
-        """The format by the registry's text, which readers get for the id. It may differ from the text that was looked up."""
+    def _of_registered(self, registered: RegisteredSchema, subject: str) -> PartEncoding:
+        """The encoding by the registry's text, which readers get for the id. It may differ from the text that was looked up."""
         problems: list[str] = []
         found = self._resolved(registered, subject, problems)
         if found is None:
             raise SchemaError("; ".join(problems))
         return found
 
-    def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> ColumnFormat | None:
+    def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> PartEncoding | None:
         registered.require_writable()
         if self.options.format == FRAMED:
             if self.options.message is not None and registered.schema_type != _PROTOBUF_TYPE:
                 message = self.options.name_of("message")
                 problems.append(f"{message} is for Protobuf: {registered.label} is {printable(registered.schema_type)}")
                 return None
-            return self._format(registered, subject, None)
+            return self._encoding(registered, subject, None)
         if registered.schema_type != AVRO_TYPE:
             problems.append(self._not_avro(registered))
             return None
         references = tuple(registered.references.items())
         encoder, found = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps)
         problems.extend(f"{problem} ({registered.label})" for problem in found)
-        return None if encoder is None else self._format(registered, subject, encoder)
+        return None if encoder is None else self._encoding(registered, subject, encoder)
 
     def _not_avro(self, registered: RegisteredSchema) -> str:
         key, part = self.options.name_of("format"), self.part
@@ -162,10 +162,10 @@ class PartFormat:
             remedy = f"encode and frame the {part} before it is sent, and remove {key}"
         return f"{key}={AVRO}, but {registered.label} is {printable(registered.schema_type)}: {remedy}"
 
-    def _format(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> ColumnFormat:
+    def _encoding(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> PartEncoding:
         message = (self.options.message or FIRST_MESSAGE) if registered.schema_type == _PROTOBUF_TYPE else None
         used = SchemaUse(self.part, subject, registered.id, registered.version)
-        return ColumnFormat(self.type, used, confluent_prefix(registered.id, message), encoder)
+        return PartEncoding(self.type, used, confluent_prefix(registered.id, message), encoder)
 
 
 @functools.lru_cache(maxsize=64)
@@ -182,18 +182,18 @@ def _encoder(
     return (None if problems else encoder), tuple(problems)
 
 
-class PlannedFormat(NamedTuple):
+class PlannedPart(NamedTuple):
     """One part of a plan. Plain data."""
 
-    wanted: PartFormat  # which part it is, and which schema it wants
-    column: ColumnFormat | None  # of all rows; None if each topic has a schema of its own, and the tasks ask for it
+    wanted: WantedSchema
+    encoding: PartEncoding | None  # of all rows; None if each topic has a schema of its own, and the tasks ask for it
 
 
 # PLANNING
 
 
-def plan_part(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> PartFormat:
-    """What is to be asked for one part. Asks nobody.
+def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
+    """Which schema is to be asked for. Asks nobody.
 
     Args:
         options: of the part, checked.
@@ -203,7 +203,7 @@ def plan_part(options: PartOptions, type: pa.DataType, config: RegistryConfig, p
     """
     reference = options.schema
     if options.format == FRAMED:
-        return PartFormat(options, type, None, None, config)
+        return WantedSchema(options, type, None, None, config)
     if reference is not None and reference.kind == TEXT:
         return _planned_with_text(options, type, config, problems)
     record_name, needs_name = None, options.subject is None and subjects.needs_record_name(config, options.part)
@@ -215,7 +215,7 @@ def plan_part(options: PartOptions, type: pa.DataType, config: RegistryConfig, p
             f"{options.part}.subject.name.strategy names the subject after a record, and the {options.part} is {type}: set"
             f" {options.name_of('subject')}, or write a struct"
         )
-    return PartFormat(options, type, derived, record_name, config)
+    return WantedSchema(options, type, derived, record_name, config)
 
 
 def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
@@ -226,7 +226,7 @@ def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> st
     return text
 
 
-def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> PartFormat:
+def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
     assert options.schema is not None
     text = options.schema.text
     encoder, found = _encoder(type, text, (), options.part, options.truncates_timestamps)
@@ -238,4 +238,4 @@ def _planned_with_text(options: PartOptions, type: pa.DataType, config: Registry
             f"{options.part}.subject.name.strategy needs a record, and {options.name_of('schema')} is none: set"
             f" {options.name_of('subject')}"
         )
-    return PartFormat(options, type, text, name, config)
+    return WantedSchema(options, type, text, name, config)

@@ -1,6 +1,6 @@
 """How the keys or the values of a write become bytes: a registered schema, its frame, and for Avro the encoder.
 
-part_format.py makes a ColumnFormat of the registry's answer. Tasks get it by pickle, and ask nobody.
+wanted_schema.py makes a PartEncoding from the registry's answer. Tasks get it by pickle, and ask nobody.
 Law: a row that is null stays null: it is a tombstone, or has no key.
 """
 
@@ -19,7 +19,7 @@ from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnFormat:
+class PartEncoding:
     """Plain data."""
 
     type: pa.DataType  # of the column, as it was planned

@@ -1,4 +1,4 @@
-"""part_format.py: which schema keys and values have, what is asked for it, and what keeps it from being used."""
+"""wanted_schema.py: which schema keys and values have, what is asked for it, and what keeps it from being used."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.avro_schema import PRIMITIVES
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
-from spark_kafka_sink.schemas.part_format import PartFormat, plan_part
 from spark_kafka_sink.schemas.registry import RegisteredSchema
 from spark_kafka_sink.schemas.registry_errors import INCOMPATIBLE, SCHEMA_NOT_FOUND, WRITE_RULE, RegistryError
+from spark_kafka_sink.schemas.wanted_schema import WantedSchema, plan_schema
 from tests.fakes.registry_config import registry_config
 from tests.schemas.fake_registry import FakeRegistry
 
@@ -64,16 +64,16 @@ def config(url: str = "http://localhost:1", **more: str) -> RegistryConfig:
     return registry_config({"schema.registry.url": url} | {key.replace("__", "."): each for key, each in more.items()})
 
 
-def planned(type: pa.DataType = ROW, settings: RegistryConfig | None = None, **options: Any) -> PartFormat:
+def planned(type: pa.DataType = ROW, settings: RegistryConfig | None = None, **options: Any) -> WantedSchema:
     problems: list[str] = []
-    found = plan_part(PartOptions(**{"part": "value", "format": AVRO} | options), type, settings or config(), problems)
+    found = plan_schema(PartOptions(**{"part": "value", "format": AVRO} | options), type, settings or config(), problems)
     assert problems == []
     return found
 
 
 def problems_of(type: pa.DataType = ROW, settings: RegistryConfig | None = None, **options: Any) -> list[str]:
     problems: list[str] = []
-    plan_part(PartOptions(**{"part": "value", "format": AVRO} | options), type, settings or config(), problems)
+    plan_schema(PartOptions(**{"part": "value", "format": AVRO} | options), type, settings or config(), problems)
     return problems
 
 
@@ -367,7 +367,7 @@ def test_another_type_than_planned_is_an_error(known: KnownSchemas) -> None:
 def test_a_registry_that_needs_a_record_name_says_so() -> None:
     part = planned(pa.string(), subject="s")
     assert part.subject_of("t") == "s"
-    bare = PartFormat(
+    bare = WantedSchema(
         PartOptions("value", AVRO), pa.string(), '"string"', None, config(value__subject__name__strategy="RecordNameStrategy")
     )
     with pytest.raises(ConfigError, match="set valueSubject"):

@@ -1,4 +1,4 @@
-"""format_planning.py: all problems before a task starts, each question to the registry once, none at the commit."""
+"""schema_planning.py: all problems before a task starts, each question to the registry once, none at the commit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def table(**columns: DataType) -> StructType:
 
 
 def uses(plan: WritePlan) -> list[SchemaUse | None]:
-    return [each.column and each.column.use for each in plan.formats]
+    return [each.encoding and each.encoding.use for each in plan.encoded_parts]
 
 
 GOOD = table(value=ROW)
@@ -75,7 +75,7 @@ def test_a_struct_is_planned_with_a_schema_of_its_own(registry: FakeRegistry) ->
 def test_keys_are_planned_too_and_a_string_is_a_primitive_schema(registry: FakeRegistry) -> None:
     plan = source(registry, keyFormat="avro").writer(table(key=StringType(), value=ROW), False).plan
     assert registry.texts("t-key") == ['"string"']
-    assert [each.wanted.part for each in plan.formats] == ["value", "key"]
+    assert [each.wanted.part for each in plan.encoded_parts] == ["value", "key"]
 
 
 def test_names_of_the_record_are_the_users(registry: FakeRegistry) -> None:
@@ -103,15 +103,15 @@ def test_another_topic_or_type_is_asked_for(registry: FakeRegistry) -> None:
 def test_a_named_schema_is_used_and_nothing_registered(registry: FakeRegistry, schema: str) -> None:
     registry.register("t-value", ROW_TEXT)
     plan = source(registry, valueSchema=schema).writer(GOOD, False).plan
-    assert plan.formats[0].column is not None
-    assert plan.formats[0].column.use.id == 1
+    assert plan.encoded_parts[0].encoding is not None
+    assert plan.encoded_parts[0].encoding.use.id == 1
     assert all(each.startswith("GET") for each in registry.requests)
 
 
 def test_the_process_that_commits_asks_nothing(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, COMMITTING_PROCESS, ModuleType(COMMITTING_PROCESS))
     writer = source(registry).streamWriter(GOOD, False)
-    assert (registry.requests, writer.plan.formats) == ([], ())
+    assert (registry.requests, writer.plan.encoded_parts) == ([], ())
     writer.commit([], 7)
 
 
@@ -273,5 +273,5 @@ def test_a_write_without_a_format_imports_nothing_of_schemas() -> None:
 def test_another_arrow_type_than_sparks_is_never_assumed(registry: FakeRegistry) -> None:
     """What was planned is what Spark sends, but for the session's time zone."""
     plan = source(registry).writer(GOOD, False).plan
-    (planned,) = plan.formats
+    (planned,) = plan.encoded_parts
     assert planned.wanted.type == pa.struct([pa.field("id", pa.int64(), False), ("at", pa.timestamp("us", "UTC"))])
