@@ -1,6 +1,7 @@
 """How the keys or the values of a write become bytes: a registered schema, its frame, and for Avro the encoder.
 
-wanted_schema.py makes a PartEncoding from the registry's answer. Tasks get it by pickle, and ask nobody.
+wanted_schema.py makes a PartEncoding from the registry's answer. Tasks get it by pickle, unless they have to ask the registry
+themselves: for a topic that only rows name, or for the schema of an earlier run.
 Law: a row that is null stays null: it is a tombstone, or has no key.
 """
 

@@ -59,7 +59,7 @@ def import_urllib3() -> Any:
     except ImportError as error:
         raise ConfigError(
             'schema.registry.url needs urllib3: pip install "pykafka-sink[registry]", or pip install "urllib3>=2.2", on the'
-            " driver, and with a topic column on the executors"
+            " driver, and with a topic column or exactly-once on the executors"
         ) from error
     return urllib3
 

@@ -1,8 +1,8 @@
 """Encodes the keys and values of a task's chunks, if an option gives them a format. The steps after it get bytes, as without one.
 
 A row that cannot be encoded leaves the chunk. The chunk lists it beside the others, with the reason and as JSON, and RowSender
-applies the user's choice to it. If each topic has a schema of its own, the registry is asked once per topic; other schemas come
-with the plan.
+applies the user's choice to it. Schemas come with the plan. A task asks the registry in two cases: each topic has a schema of its
+own, or an earlier run of this write has used another schema than the plan's.
 Law: the registry is asked only for topics that exist, as it may register a schema for good. Rows for others fail when sent.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class RowEncoder:
-    """Encodes the rows of one task.
+    """Encodes the rows of one task. The constructor blocks where it has to ask for a schema of `schema_ids`.
 
     Args:
         parts: of the plan.
@@ -44,6 +44,10 @@ class RowEncoder:
             its schema, they are other rows for certain: the plan's schema shows that as well as any.
         missing_topics: tells which of some valid names no topic has. It may block.
         keeps_all: all rows that cannot be encoded; False: only the first of each chunk, which fails the task.
+
+    Raises:
+        ReplayError: the columns do not fit the schema that the earlier run has used.
+        RegistryError: that schema cannot be had.
     """
 
     def __init__(
