@@ -35,11 +35,11 @@ class RefusedBeforeSending:
     producer: KafkaProducer  # the task's
     config: ProducerConfig  # the producer's, for its limits
     outcomes: RowOutcomes
-    takes_any_size: bool  # the producer takes larger rows than `config` says; those that are too large must be found here
+    takes_larger_rows: bool  # the producer takes larger rows than `config` says; those that are too large must be found here
 
     def __post_init__(self) -> None:
         self._size_limits = {"max.request.size": self.config.max_request_size, "buffer.memory": self.config.buffer_memory}
-        self.looks_first = self.takes_any_size  # whether chunks need remove_rows_known_to_fail
+        self.looks_first = self.takes_larger_rows  # whether chunks need remove_rows_known_to_fail
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after max.block.ms
         self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
 
@@ -93,7 +93,7 @@ class RefusedBeforeSending:
 
         Raises an error if a row must fail the task.
         """
-        if self.takes_any_size:
+        if self.takes_larger_rows:
             chunk = self._remove_large_rows(chunk)
         if not self._unknown_topics and not self._partition_counts:
             return chunk

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from spark_kafka_sink.sink.task import Task
 
 MAX_PENDING = 256  # deliveries that each send() looks at; buffer.memory keeps them far fewer, unless batches are tiny
-MAX_RANGES = 10_000  # offset ranges before they are merged: each Arrow batch adds one per topic-partition
+MAX_RANGES = 10_000  # offset ranges before they are merged: each chunk adds one per topic-partition
 NO_HOLES = (
     ". With exactly-once, a row that a broker rejects fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
     " transaction cannot leave it out. Remove such rows before the write, or set kafka.max.request.size to the topic's limit"
 )
-KEPT_BYTES = 16 * 1024 * 1024  # of Arrow batches that are not acknowledged yet
+KEPT_BYTES = 16 * 1024 * 1024  # of chunks that are not acknowledged yet
 
 
 @dataclass(slots=True)
@@ -61,8 +61,8 @@ class RowSender:
         options: of the write.
         make_larger_producer: makes the one for dead letters that are too large for `producer`.
         is_transactional: the producer's rows are one transaction, in which no rejected row can be replaced by others. So
-            whatever a broker rejects fails the task. The producer takes rows of any size, and `options` say which ones are too
-            large.
+            whatever a broker rejects fails the task. With onRecordTooLarge=deadLetter the producer takes rows of up to
+            LARGEST_ROW bytes, for the dead letters, and `options` say which rows are too large.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class RowSender:
         # Rows by condition; of the dead letters those that are acknowledged.
         self.skipped_by_reason = self._outcomes.skipped_by_reason
         self.dead_lettered_by_reason = Counter[str]() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
-        takes_any_size = is_transactional and options.on_record_too_large == DEAD_LETTER
-        self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_any_size)
+        takes_larger_rows = is_transactional and options.on_record_too_large == DEAD_LETTER
+        self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_larger_rows)
         self.missing_topics = self._refused.missing_topics
         self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL_TASK
         self._pending: deque[_SentChunk] = deque()
