@@ -1,4 +1,4 @@
-"""Columns → Avro's binary form, one value per row. `resolve` in resolution.py makes encoders.
+"""Columns → Avro's binary form, one value per row. `resolve_column` in resolution.py makes encoders.
 
 What is written is what fastavro and Java write for the same values: each array and each map is one block.
 """

@@ -86,7 +86,7 @@ class KafkaDataSource(DataSource):
         return KafkaStreamWriter(plan, tuple(environment_problems))
 
     def reader(self, schema: StructType | None = None) -> NoReturn:
-        """Spark calls this for a read whose columns the user or a table gives, the next ones without columns and for a stream."""
+        """Spark calls this for a read with given columns, `schema` for one without, and `streamReader` for a stream."""
         del schema
         raise ConfigError(ONLY_WRITES)
 

@@ -43,7 +43,7 @@ class Servers:
     nodes: dict[str, MetadataResponseBroker]
 
     def light_of_failure(self, server: str) -> Light:
-        """Judge a server that cannot be used. Without one that is no broker's address, a write succeeds if another answers."""
+        """Judge a server that cannot be used. A write succeeds without it if it is no broker's address and another answers."""
         is_needed = self.is_advertised or server in self.nodes
         return Light.YELLOW if self.is_another_reached and not is_needed else Light.RED
 

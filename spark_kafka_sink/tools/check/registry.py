@@ -19,8 +19,7 @@ from spark_kafka_sink.errors import ConfigError, KafkaError, NetworkError, print
 from spark_kafka_sink.network.background import outcome_of, outcomes_within
 from spark_kafka_sink.schemas import registry_errors
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD
-from spark_kafka_sink.schemas.registry import AVRO_TYPE as AVRO_TYPE
-from spark_kafka_sink.schemas.registry import RegisteredSchema, SchemaRegistry
+from spark_kafka_sink.schemas.registry import AVRO_TYPE, RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.subjects import needs_record_name, subject_for
 from spark_kafka_sink.tools.check.asks import TimedOutcome
 from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red, yellow

@@ -1,4 +1,4 @@
-"""What producer_perf counts and prints: rates, latencies and their percentiles, in the words of kafka-producer-perf-test."""
+"""What `perf` counts and prints: rates, latencies and their percentiles, in the words of kafka-producer-perf-test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The payloads that producer_perf writes: random letters, the lines of a file, or numbers."""
+"""The payloads that `perf` writes: random letters, the lines of a file, or numbers."""
 
 from __future__ import annotations
 

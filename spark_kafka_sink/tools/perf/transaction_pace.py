@@ -1,4 +1,4 @@
-"""The transactions that producer_perf writes in: when they begin and end, and whose they are, as in kafka-producer-perf-test."""
+"""The transactions that `perf` writes in: when they begin and end, and whose they are, as in kafka-producer-perf-test."""
 
 from __future__ import annotations
 
