@@ -19,6 +19,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import jaas
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer import forks
@@ -92,8 +94,8 @@ class WorkerCache(Generic[KeepableT]):
         """Lend a producer with these options for the length of a `with` block; an idle one if there is one.
 
         Args:
-            options: all options of the producer, with secrets wrapped. A changed password, or a changed content of a file that
-                an option names, makes another producer.
+            options: all options of the producer, with secrets wrapped. A changed password makes another producer, and so does the
+                changed content of a file that an option or sasl.jaas.config names, but for a ticket cache.
             timeout_ms: how long the producer may then be idle; 0: it is closed at the end of the block.
 
         At the end of the block the producer is kept if all rows are settled. If the block raises, the producer is closed at
@@ -121,7 +123,7 @@ class WorkerCache(Generic[KeepableT]):
                 self._keep(entry, self._clock.now_ms() + timeout_ms)
 
     def idle(self) -> int:
-        """The number of idle producers."""
+        """For tests: the number of idle producers."""
         with self._lock:
             return len(self._idle_locked())
 
@@ -138,7 +140,7 @@ class WorkerCache(Generic[KeepableT]):
             self._remove(each)
 
     def close(self) -> None:
-        """Close all idle producers."""
+        """For tests: close all idle producers."""
         self._close_idle(lambda idle: idle, "the cache was closed")
         with self._lock:
             self._waiters.wake_all_locked()
@@ -231,7 +233,11 @@ def _hashable(value: object) -> Hashable:
 
 
 def _content(name: str, value: object) -> Hashable:
-    """A stamp of the file's content, for options that name a file."""
+    """Stamps of the files' contents, for options that name files."""
+    if name == "sasl.jaas.config" and isinstance(value, Secret):
+        files = jaas.files_named_in(value.reveal())
+        # Kerberos itself adds the tickets of brokers to a ticket cache, so most logins would change it.
+        return tuple(file_stamp(file) for option, file in files.items() if option != "ticketCache")
     return file_stamp(value) if name in FILE_KEYS and isinstance(value, str) else None
 
 

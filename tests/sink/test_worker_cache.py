@@ -95,6 +95,25 @@ def test_a_renewed_certificate_makes_another_producer(stage: Stage, tmp_path: Pa
     assert stage.task(ssl_keystore_location=str(file)) is not first
 
 
+def test_a_renewed_keytab_or_truststore_of_a_login_makes_another_producer(stage: Stage, tmp_path: Path) -> None:
+    """Only files that an option names by itself counted: the next login went on with what the old keytab had given."""
+    file = tmp_path / "renewed"
+    for named in ('Krb5LoginModule required keyTab="{}";', 'OAuthBearerLoginModule required ssl.truststore.location="{}";'):
+        login = Secret(named.format(file))
+        file.write_text("old")
+        first = stage.task(sasl_jaas_config=login)
+        assert stage.task(sasl_jaas_config=login) is first
+        file.write_text("renewed")
+        assert stage.task(sasl_jaas_config=login) is not first
+
+
+def test_a_ticket_cache_in_which_a_login_leaves_tickets_makes_no_other_producer(stage: Stage, tmp_path: Path) -> None:
+    login = Secret(f'Krb5LoginModule required ticketCache="FILE:{tmp_path / "tickets"}";')
+    first = stage.task(sasl_jaas_config=login)
+    (tmp_path / "tickets").write_text("that of a broker")
+    assert stage.task(sasl_jaas_config=login) is first
+
+
 def test_two_tasks_at_a_time_have_a_producer_each_and_both_are_kept(stage: Stage) -> None:
     with stage.cache.lend({}, KEPT_MS) as one, stage.cache.lend({}, KEPT_MS) as other:
         assert one is not other
