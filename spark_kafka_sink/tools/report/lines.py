@@ -20,7 +20,7 @@ from spark_kafka_sink.tools.words import count
 
 LONGEST_LINE = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
 KNOWN_VERSION = 4
-FIRST_VERSION = 3  # that has all keys but later ones
+FIRST_VERSION = 3  # of the first release. Lines of version 1 do not say their version
 LINES_NAMED = 3  # of those that cannot be read
 
 Partitions = Mapping[int, int]  # partition -> rows
@@ -80,8 +80,9 @@ def parse(text: bytes) -> Commit:
         raise NotALine("it is not JSON") from None
     if not isinstance(line, dict) or "committed_at_ms" not in line or "rows" not in line:
         raise NotALine("it is JSON, but not the line of a commit: committed_at_ms and rows are missing")
-    if line.get("report_version") in range(1, FIRST_VERSION):
-        raise NotALine(f"it is of version {line['report_version']}, before the first release")
+    version = line.get("report_version", 1)
+    if version in range(1, FIRST_VERSION):
+        raise NotALine(f"it is of version {version}, before the first release")
     try:
         return _commit(line)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -32,6 +32,9 @@ def test_a_line_of_the_sink_is_read() -> None:
     assert found.partitions == {"orders": {0: 100, 1: 300}}
 
 
+WRONG_VALUE = "a value is not what it should be"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -41,16 +44,16 @@ def test_a_line_of_the_sink_is_read() -> None:
         ("[" * 100_000, "it is not JSON"),
         ("[1]", "it is JSON, but not the line of a commit"),
         ('{"level": "info"}', "it is JSON, but not the line of a commit"),
-        ('{"committed_at_ms": "soon", "rows": 1}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1e999, "rows": 1}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1, "rows": -1}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1, "rows": 1, "counters": {"byte-total": NaN}}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1, "rows": 1, "counters": {"byte-total": "7"}}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1, "rows": 1, "counters": [1]}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1, "rows": 1, "offsets": {"t": {"x": {"rows": 1}}}}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1, "rows": 1, "offsets": {"t": {"99999999999": {"rows": 1}}}}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1, "rows": 1, "offsets": {"t": {"0": {}}}}', "a value is not what it should be"),
-        ('{"committed_at_ms": 1, "rows": 1, "exactly_once": 3}', "a value is not what it should be"),
+        ('{"report_version": 4, "committed_at_ms": "soon", "rows": 1}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1e999, "rows": 1}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1, "rows": -1}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "counters": {"byte-total": NaN}}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "counters": {"byte-total": "7"}}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "counters": [1]}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "offsets": {"t": {"x": {"rows": 1}}}}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "offsets": {"t": {"99999999999": {"rows": 1}}}}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "offsets": {"t": {"0": {}}}}', WRONG_VALUE),
+        ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "exactly_once": 3}', WRONG_VALUE),
     ],
 )
 def test_what_is_not_a_line_of_a_commit_is_said_so(text: str, why: str) -> None:
@@ -171,6 +174,12 @@ def test_lines_from_before_the_first_release_are_left_out_and_reported(tmp_path:
     commits, troubles = read(path)
     assert commits == []
     assert "it is of version 2, before the first release" in next(troubles.sentences())
+
+
+def test_a_line_of_version_1_is_known_by_its_lack_of_a_version() -> None:
+    """Version 1 had no such key, and the error was KeyError 'report_version'."""
+    with pytest.raises(NotALine, match="it is of version 1, before the first release"):
+        parse(b'{"committed_at_ms":1,"rows":1}')
 
 
 def test_a_line_before_the_schemas_lacks_nothing_that_is_shown(tmp_path: Path) -> None:
