@@ -23,7 +23,7 @@ from spark_kafka_sink.tools.arguments import new_parser, pair, positive, tool_na
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.patience import AFTER_S, word_after
 from spark_kafka_sink.tools.perf.measurements import Measurements
-from spark_kafka_sink.tools.perf.payloads import Payloads, payloads
+from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, Payloads, payloads
 from spark_kafka_sink.tools.perf.sending import CHUNK_RECORDS, Sending
 from spark_kafka_sink.tools.perf.transaction_pace import (
     DEFAULT_DURATION_MS,
@@ -86,7 +86,8 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     add("--transactional-id", metavar="ID", help=f"{transactional_id}; overrides the option transactional.id")
     duration = f"commit each transaction at this age (default: {DEFAULT_DURATION_MS}, with a transactional id only)"
     add("--transaction-duration-ms", type=positive, metavar="MS", help=duration)
-    chunk = f"records per chunk (default: {CHUNK_RECORDS}, or as many as --throughput allows in 10 ms)"
+    fewer = f"as many as {POOL_BYTES >> 20} MiB hold, or as --throughput allows in 10 ms"
+    chunk = f"records per chunk (default: {CHUNK_RECORDS}, or {fewer})"
     add("--chunk-records", type=positive, default=None, help=chunk)
     payload = parser.add_mutually_exclusive_group(required=True).add_argument
     payload("--record-size", type=record_size, metavar="BYTES", help="payloads are random letters of this size")

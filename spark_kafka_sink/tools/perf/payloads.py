@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.tools.errors import UsageError
 
-POOL_BYTES = 32 * 1024 * 1024  # random payloads are made before the clock starts, and used in turn
-POOL_RECORDS = 10_000  # at least, unless fewer are written
+POOL_BYTES = 32 * 1024 * 1024  # of random payloads, which are made before the clock starts, and used in turn
 
 Payloads = Callable[[int, int], pa.Array]  # (number of the first record, how many records) -> their values
 
@@ -47,8 +46,7 @@ def _chosen_from(values: pa.Array, random: np.random.Generator) -> Payloads:
 
 def _letters(size: int, records: int, random: np.random.Generator) -> Payloads:
     """Values of `size` letters. They are made once, as a pool; each chunk takes the next ones."""
-    rows = max(1, min(records, max(POOL_RECORDS, POOL_BYTES // size)))
-    rows = min(rows, 2**31 // size - 1 or 1)
+    rows = max(1, min(records, POOL_BYTES // size))
     letters = random.integers(65, 91, rows * size, np.uint8)
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(size)
     pool = pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])

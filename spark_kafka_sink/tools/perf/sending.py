@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.tools.perf.measurements import Measurements
-from spark_kafka_sink.tools.perf.payloads import Payloads
+from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, Payloads
 from spark_kafka_sink.tools.perf.transaction_pace import TransactionPace
 
 CHUNK_RECORDS = 10_000  # the size of Spark's Arrow batches
@@ -63,8 +63,12 @@ def chunks(records: int, size: int, warmup: int) -> Iterator[tuple[int, int]]:
 def chunk_records(arguments: argparse.Namespace) -> int:
     if arguments.chunk_records is not None:
         return int(arguments.chunk_records)
-    allowed = arguments.throughput / THROTTLED_CHUNKS_PER_S
-    return CHUNK_RECORDS if allowed <= 0 else max(1, min(CHUNK_RECORDS, int(allowed)))
+    limits = [CHUNK_RECORDS]
+    if arguments.record_size is not None:
+        limits.append(POOL_BYTES // arguments.record_size)  # so that a chunk is a slice of the pool
+    if arguments.throughput > 0:
+        limits.append(int(arguments.throughput / THROTTLED_CHUNKS_PER_S))
+    return max(1, min(limits))
 
 
 class _Sent(NamedTuple):

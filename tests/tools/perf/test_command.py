@@ -18,7 +18,7 @@ from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.perf import command as producer_perf
 from spark_kafka_sink.tools.perf.command import build_parser, producer_options
 from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements, Window
-from spark_kafka_sink.tools.perf.payloads import payloads
+from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, payloads
 from spark_kafka_sink.tools.perf.sending import ThroughputThrottler, chunk_records, chunks
 from tests.fakes.clock import ManualClock
 from tests.integration.reading import ReadTopic, Topic
@@ -135,6 +135,19 @@ def test_random_payloads_have_their_size_and_differ() -> None:
 def test_a_record_may_be_larger_than_the_pool() -> None:
     take = payloads(build_parser().parse_args(["--topic", "t", "--num-records", "3", "--record-size", "1000000"]))
     assert pc.binary_length(take(1, 2)).to_pylist() == [1_000_000] * 2
+
+
+@pytest.mark.parametrize("size", [3_500, 200_000, POOL_BYTES + 1])
+def test_large_payloads_take_no_more_memory_than_small_ones(size: int) -> None:
+    """The pool had at least 10,000 records, and a chunk too: up to 2 GiB, and 10 GB with records of 1 MB."""
+    arguments = build_parser().parse_args([*NEEDED, "--num-records", "20000", "--record-size", str(size)])
+    take, count = payloads(arguments), chunk_records(arguments)
+    values = [take(first, count) for first in (0, count, 5 * count)]
+    assert {buffer.address for each in values for buffer in each.buffers() if buffer} == {
+        buffer.address for buffer in values[0].buffers() if buffer
+    }
+    assert count * size <= max(size, POOL_BYTES)
+    assert sum(buffer.size for buffer in values[0].buffers() if buffer) <= max(size, POOL_BYTES) + 4 * (count + 1)
 
 
 def test_payloads_of_a_file_are_its_parts_without_empty_ones_at_the_end(tmp_path: Path) -> None:
