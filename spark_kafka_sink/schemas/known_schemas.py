@@ -1,9 +1,9 @@
 """A registry whose answers are kept in this process: a stream is planned anew for each micro-batch, and asks nothing once warm.
 
 KnownSchemas has the methods of SchemaRegistry that planning and tasks use, and connects when something has to be asked.
-Laws: what a version, an id or a text stands for is kept for good. `latest` is asked again after `latest.cache.ttl.sec`; if the
-registry cannot be reached then, or the server of its tokens, the version that is known goes on. A refusal by either is
-raised. Nothing stays open after `close`.
+Laws: what a version, an id or a text stands for is kept, until MAX_ANSWERS later answers have replaced it. `latest` is asked
+again after `latest.cache.ttl.sec`; if the registry cannot be reached then, or the server of its tokens, the version that is
+known goes on. A refusal by either is raised. Nothing stays open after `close`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _lock = threading.Lock()  # guards the change of _answers
 
 @dataclass(eq=False, repr=False)
 class KnownSchemas:
-    """Any thread. Use as a context manager, or close it."""
+    """One thread. Use as a context manager, or close it. The answers are those of all threads of this process."""
 
     config: RegistryConfig
     connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry  # makes the registry, when it has to be asked
