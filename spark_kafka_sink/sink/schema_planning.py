@@ -16,8 +16,8 @@ from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.schemas.registry_errors import ABOUT_SCHEMAS, RegistryError
 from spark_kafka_sink.schemas.wanted_schema import PlannedPart, WantedSchema, plan_schema
+from spark_kafka_sink.sink.registry_of_write import registry_of
 from spark_kafka_sink.sink.rows.arrow_types import arrow_type
-from spark_kafka_sink.sink.shipped_files import known_schemas
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -43,7 +43,7 @@ def plan_parts(
     wanted = list(_wanted_schemas(schema, mapping, options, problems))
     topic = _topic_of_all(mapping)
     planned, failures = [], []
-    with known_schemas(options) as known:
+    with registry_of(options) as known:
         for each in wanted:
             try:
                 encoding = None if topic is None and each.needs_topic else each.look(known, topic, problems)
@@ -63,7 +63,7 @@ def register_schemas(plan: WritePlan) -> WritePlan:
     """
     topic = _topic_of_all(plan.mapping)
     parts = []
-    with known_schemas(plan.options) as known:
+    with registry_of(plan.options) as known:
         for each in plan.encoded_parts:
             is_done = each.encoding is not None or (topic is None and each.wanted.needs_topic)
             parts.append(each if is_done else each._replace(encoding=each.wanted.register(known, topic)))

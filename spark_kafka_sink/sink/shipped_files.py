@@ -1,4 +1,4 @@
-"""Finds the files that a producer's options name: certificates, keys and keytabs.
+"""Finds the files that options name: certificates, keys and keytabs.
 
 A path may be relative to the worker's working directory, or the name of a file that `spark-submit --files` or
 `SparkContext.addFile` has sent to the executors.
@@ -8,22 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkFiles
 
 from spark_kafka_sink.config import jaas
-from spark_kafka_sink.config.option import options_of
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import FILE_KEYS
 from spark_kafka_sink.errors import ConfigError
-
-if TYPE_CHECKING:
-    from spark_kafka_sink.config.registry_config import RegistryConfig
-    from spark_kafka_sink.config.sink_options import SinkOptions
-    from spark_kafka_sink.schemas.known_schemas import KnownSchemas
-    from spark_kafka_sink.schemas.registry import SchemaRegistry
 
 _LOGIN = "sasl.jaas.config"  # its text may name a file
 
@@ -37,34 +28,19 @@ def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
     for key in FILE_KEYS:
         name = options.get(key)
         if isinstance(name, str) and name:
-            shipped[key] = _locate(key, name)
+            shipped[key] = locate(key, name)
     login = options.get(_LOGIN)
     if isinstance(login, Secret):
         for name, path in jaas.files_named_in(login.reveal()).items():
-            located = _locate(f"{_LOGIN}: {name}", path)
+            located = locate(f"{_LOGIN}: {name}", path)
             if located != path:
                 login = Secret(jaas.with_option(login.reveal(), name, located))
         shipped[_LOGIN] = login
     return shipped
 
 
-def known_schemas(options: SinkOptions) -> KnownSchemas:
-    """The registry of a write, with the answers that this process knows. It connects with files that are found here."""
-    from spark_kafka_sink.schemas.known_schemas import KnownSchemas
-
-    assert options.registry is not None, "a format needs one, and options are checked"
-    return KnownSchemas(options.registry, _connected)
-
-
-def _connected(config: RegistryConfig) -> SchemaRegistry:
-    from spark_kafka_sink.schemas.registry import SchemaRegistry
-
-    files = {name: (each.key, getattr(config, name)) for name, each in options_of(type(config)).items() if each.is_file}
-    located: dict[str, Any] = {name: _locate(key, path) for name, (key, path) in files.items() if path}
-    return SchemaRegistry(replace(config, **located))
-
-
-def _locate(option: str, name: str) -> str:
+def locate(option: str, name: str) -> str:
+    """The path of the file that `option` names. Raises ConfigError when it is neither here nor among those sent."""
     if os.path.isabs(name) or os.path.exists(name):
         return name
     shipped = SparkFiles.get(name)

@@ -178,10 +178,10 @@ def encoder_of(
     if not plan.encoded_parts:
         yield None
         return
+    from spark_kafka_sink.sink.registry_of_write import registry_of
     from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
-    from spark_kafka_sink.sink.shipped_files import known_schemas
 
-    with known_schemas(plan.options) as known:
+    with registry_of(plan.options) as known:
         keeps_all = plan.options.on_invalid_record != FAIL_TASK
         yield RowEncoder(
             plan.encoded_parts, known, schema_ids, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares

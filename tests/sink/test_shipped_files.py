@@ -11,11 +11,7 @@ from pyspark import SparkFiles
 from spark_kafka_sink.config.jaas import JaasEntry, parse_jaas
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.schemas import known_schemas as answers
-from spark_kafka_sink.sink.shipped_files import known_schemas, with_shipped_files
-from tests.fakes.registry_config import registry_config
-from tests.schemas.fake_registry import FakeRegistry
-from tests.sink.columns import sink_options
+from spark_kafka_sink.sink.shipped_files import with_shipped_files
 
 
 def test_a_relative_path_that_does_not_exist_names_a_file_that_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,22 +31,6 @@ def test_a_relative_path_that_does_not_exist_names_a_file_that_was_sent(tmp_path
         with_shipped_files({"ssl.keystore.location": "you.pem"})
     assert f"{here}" in raised.value.message
     assert f"--files ({sent})" in raised.value.message
-
-
-def test_files_of_a_registry_are_found_when_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An executor that asks nothing needs none of them."""
-    answers.forget()
-    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
-    with FakeRegistry() as registry:
-        registry.register("s", '"long"')
-        given = {"schema.registry.url": registry.url, "schema.registry.ssl.truststore.location": "ca.pem"}
-        options = sink_options(registry=registry_config(given))
-        with known_schemas(options) as known:
-            with pytest.raises(ConfigError, match=r"schema\.registry\.ssl\.truststore\.location=ca\.pem: there is no such file"):
-                known.by_id(1)
-            (tmp_path / "ca.pem").touch()
-            assert known.by_id(1).text == '"long"'
-    answers.forget()
 
 
 def test_files_that_a_login_names_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
