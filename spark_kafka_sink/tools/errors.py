@@ -1,4 +1,4 @@
-"""What a tool raises for its user: the text is one sentence, with the remedy, and the exit code follows from the class."""
+"""What a tool raises for its user: the text is one sentence, with the remedy. exit_codes.py has the code of each class."""
 
 from __future__ import annotations
 

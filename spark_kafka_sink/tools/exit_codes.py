@@ -1,4 +1,4 @@
-"""The exit codes of all tools, and how all of them end at Ctrl-C and when nobody reads their output any more."""
+"""The exit codes of all tools, and how all of them end: with an error, at Ctrl-C, and when nobody reads their output any more."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of the disk that the output is red
 
 
 def run_tool(name: str, run: Callable[[], int]) -> int:
-    """The exit code of a tool. Ctrl-C, a closed pipe and a full disk end it without a traceback.
+    """The exit code of a tool. Errors for its user, Ctrl-C, a closed pipe and a full disk end it without a traceback.
 
     Args:
-        name: begins the line that says that the tool was interrupted.
+        name: begins the line that says what has ended the tool.
         run: does the work, and returns its exit code. SystemExit, which argparse raises, passes through.
     """
     _escape_what_cannot_be_encoded()
@@ -40,6 +40,22 @@ def run_tool(name: str, run: Callable[[], int]) -> int:
         _discard_output()
         print(f"{name}: error: the output cannot be written ({error.strerror}).", file=sys.stderr)
         return FAILED
+    except Exception as error:
+        code = _code_of(error)
+        if code is None:
+            raise
+        print(f"{name}: error: {error}", file=sys.stderr)
+        return code
+
+
+def _code_of(error: Exception) -> int | None:
+    """None for an error that has no text for the user. The classes are imported here: they are loaded if one was raised."""
+    from spark_kafka_sink.errors import ConfigError, KafkaError
+    from spark_kafka_sink.tools.errors import ToolError, UsageError
+
+    if isinstance(error, (UsageError, ConfigError)):
+        return USAGE
+    return FAILED if isinstance(error, (ToolError, KafkaError)) else None
 
 
 def _escape_what_cannot_be_encoded() -> None:

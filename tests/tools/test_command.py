@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 import spark_kafka_sink
+from spark_kafka_sink.errors import ConfigError, KafkaTimeoutError
 from spark_kafka_sink.tools.catalog import PROG, TOOLS
 from spark_kafka_sink.tools.command import main
+from spark_kafka_sink.tools.errors import ToolError, UsageError
+from spark_kafka_sink.tools.exit_codes import run_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
@@ -159,6 +162,17 @@ def test_ctrl_c_while_a_tool_is_imported_is_one_line_and_130() -> None:
     )
     done = run(code=code)
     assert (done.returncode, done.stderr) == (130, "pykafka-sink: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UsageError("x"), 2), (ConfigError("x"), 2), (ToolError("x"), 1), (KafkaTimeoutError("x"), 1)]
+)
+def test_an_error_for_the_user_is_one_line(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise error
+
+    assert run_tool("report", fail) == code
+    assert capsys.readouterr().err == f"report: error: {error}\n"
 
 
 @pytest.mark.parametrize("lines", [1, 100_000], ids=["at-the-end", "while-it-prints"])

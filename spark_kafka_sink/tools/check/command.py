@@ -22,7 +22,7 @@ from spark_kafka_sink.tools.arguments import new_parser, tool_name
 from spark_kafka_sink.tools.check.inspection import Inspection
 from spark_kafka_sink.tools.check.output import Origin, Screen
 from spark_kafka_sink.tools.check.results import CheckResult, Light, worst
-from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
 from spark_kafka_sink.tools.patience import AFTER_S, word_after
 from spark_kafka_sink.tools.sink_arguments import add_sink_arguments, sink_options
 
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
             screen.show(result)
     screen.end(results, clock.now_ms() - began_ms)
     light = worst(results)
-    return int(light is Light.RED or (arguments.strict and light is Light.YELLOW))
+    return FAILED if light is Light.RED or (arguments.strict and light is Light.YELLOW) else DONE
 
 
 def _say_it_takes_long(name: str) -> None:
@@ -98,11 +98,4 @@ def main(argv: list[str] | None = None, prog: str = PROG) -> int:
     arguments = build_parser(prog).parse_args(argv)
     name = tool_name(prog)
     stderr_log.add_handler()
-    try:
-        return run(arguments, name)
-    except (UsageError, ConfigError) as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return 130
+    return run_tool(name, lambda: run(arguments, name))

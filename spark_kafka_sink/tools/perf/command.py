@@ -17,10 +17,10 @@ from pathlib import Path
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import ConfigError, KafkaError
+from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.tools.arguments import new_parser, pair, positive, tool_name, with_bootstrap_servers
-from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
 from spark_kafka_sink.tools.patience import AFTER_S, word_after
 from spark_kafka_sink.tools.perf.measurements import Measurements
 from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, Payloads, payloads
@@ -121,7 +121,10 @@ def named_metrics(producer: KafkaProducer) -> dict[str, float]:
 
 
 def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads, clock: Clock, name: str) -> int:
-    """Write all records and print the lines. Returns the exit code; blocks until the last record is settled."""
+    """Write all records and print the lines. Returns the exit code; blocks until the last record is settled.
+
+    Raises KeyboardInterrupt after Ctrl-C, when it has printed the totals so far.
+    """
     interrupted = False
     with KafkaProducer(options) as producer:
         progress = partial(say, file=sys.stderr) if arguments.json else say
@@ -138,13 +141,12 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads
             producer.close(0)
         _say_totals(producer, measurements, arguments)
     if interrupted:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return 130
+        raise KeyboardInterrupt
     if measurements.error is not None:
         failures = f" ({measurements.failures} records failed)" if measurements.failures else ""
         print(f"{name}: error: {measurements.error}{failures}", file=sys.stderr)
-        return 1
-    return 0
+        return FAILED
+    return DONE
 
 
 def _say_totals(producer: KafkaProducer, measurements: Measurements, arguments: argparse.Namespace) -> None:
@@ -180,8 +182,4 @@ def main(argv: list[str] | None = None, prog: str = PROG) -> int:
     arguments = build_parser(prog).parse_args(argv)
     stderr_log.add_handler()
     name = tool_name(prog)
-    try:
-        return run(arguments, producer_options(arguments), payloads(arguments), Clock(), name)
-    except (UsageError, KafkaError) as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, (UsageError, ConfigError)) else 1
+    return run_tool(name, lambda: run(arguments, producer_options(arguments), payloads(arguments), Clock(), name))

@@ -17,6 +17,7 @@ from typing import TypeVar
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.arguments import new_parser, tool_name
 from spark_kafka_sink.tools.errors import ToolError
+from spark_kafka_sink.tools.exit_codes import DONE, run_tool
 from spark_kafka_sink.tools.patience import AFTER_S, word_after
 from spark_kafka_sink.tools.report import json_output, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles
@@ -40,14 +41,7 @@ def main(argv: Sequence[str] | None = None, pause: Callable[[float], object] | N
     """Exit code: 0 done, 1 failed with one sentence, 2 usage, 130 Ctrl-C. `pause`: how --follow waits, for tests."""
     arguments = build_parser(prog).parse_args(argv)
     name = tool_name(prog)
-    try:
-        return _run(arguments, pause, name)
-    except ToolError as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return 130
+    return run_tool(name, lambda: _run(arguments, pause, name))
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
@@ -75,7 +69,7 @@ def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None,
     for is_new in rounds:
         if is_new:
             _show(reports, arguments)
-    return 0
+    return DONE
 
 
 def _still_at_work(reports: Reports, name: str) -> str:

@@ -18,6 +18,7 @@ from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.names import AttemptId, Names
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
+from spark_kafka_sink.tools import exit_codes
 from spark_kafka_sink.tools.transactions import output
 from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.signs_of_life import Look, look
@@ -49,14 +50,16 @@ class _Change(ABC):
         concerned = self._concerned(before.survey)
         if not concerned:
             self._console.say(f"Nothing to {self.VERB}{self._why_nothing(before.survey)}")
-            return 0
+            return exit_codes.DONE
         self._console.say(*output.shown(concerned), "")
         after = self._look_again(before) if self._arguments.watch_seconds else before
         verdicts = self._judge(before, after)
         self._console.say(*output.verdict_lines(verdicts, self.DONE))
         if not verdicts:
             self._console.say(f"Nothing to {self.VERB} any more: all of them have ended by themselves.")
-        return self._ask_and_end(verdicts, after) if _chosen(verdicts) else int(bool(verdicts))
+        if _chosen(verdicts):
+            return self._ask_and_end(verdicts, after)
+        return exit_codes.FAILED if verdicts else exit_codes.DONE
 
     def _why_nothing(self, found: Survey) -> str:
         prefixes = None if found.states else other_prefixes(self._client, self._names)
@@ -80,12 +83,12 @@ class _Change(ABC):
         if not self._arguments.yes:
             if not self._console.confirms(f"{self.VERB.capitalize()} {output.plan(_chosen(verdicts))}?"):
                 self._console.say(f"Nothing was {self.DONE}.")
-                return 1
+                return exit_codes.FAILED
             verdicts = self._judge_again(verdicts, seen)
         chosen = _chosen(verdicts)
         with self._console.waiting_for(f"to {self.VERB} transactions"):
             has_ended_all = self._end(chosen)
-        return int(not has_ended_all or len(chosen) < len(verdicts))
+        return exit_codes.DONE if has_ended_all and len(chosen) == len(verdicts) else exit_codes.FAILED
 
     def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:
         """The question may have waited for hours."""

@@ -28,6 +28,7 @@ from spark_kafka_sink.tools.arguments import (
     with_bootstrap_servers,
 )
 from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.exit_codes import DONE, FAILED, INTERRUPTED, USAGE
 from spark_kafka_sink.tools.properties import option_name, read_properties
 from spark_kafka_sink.tools.transactions import output
 from spark_kafka_sink.tools.transactions.changes import AbortOpen, CommitDecided
@@ -146,11 +147,11 @@ def list_transactions(client: TransactionClient, names: Names, arguments: argpar
     if arguments.json:
         console.say(*map(output.json_line, surveyed.transactions), output.summary_json(surveyed, names.prefix, prefixes))
         console.note(summary)
-        return 0
+        return DONE
     if surveyed.transactions:
         console.say(*output.table(surveyed.transactions), "")
     console.say(summary)
-    return 0
+    return DONE
 
 
 # RUNNING
@@ -192,11 +193,11 @@ def main(argv: list[str] | None = None, console: Console | None = None, prog: st
         return run(arguments, console)
     except (UsageError, ConfigError) as error:
         console.note(f"error: {error}")
-        return 2
+        return USAGE
     except KafkaError as error:
         longer = "; --timeout-ms allows for more time" if isinstance(error, KafkaTimeoutError) else ""
         console.note(f"error: {error}{longer}")
-        return 1
+        return FAILED
     except KeyboardInterrupt:
         console.note("interrupted; what brokers had been asked for may still be carried out")
-        return 130
+        return INTERRUPTED
