@@ -1,7 +1,8 @@
 """The Spark data source: checks options and columns on the driver, writes in tasks. No other folder here imports pyspark.
 
 On the driver   datasource.py checks options and columns, write_plan.py is the result, topic_check.py asks for the topic
-                with a format for keys or values: schema_planning.py finds or derives their schemas
+                with a format for keys or values: schema_planning.py finds or derives their schemas,
+                and asks registry_of_write.py, as rows/ does in a task
 In a task       writer.py takes the steps: worker_cache.py lends a producer, rows/ sends the rows
                 with exactly-once: exactly_once_task.py
 On the driver   commit_report.py adds up the tasks' messages (commit_message.py, commit_summary.py) and reports

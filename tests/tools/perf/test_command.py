@@ -19,7 +19,7 @@ from spark_kafka_sink.tools.perf import command as producer_perf
 from spark_kafka_sink.tools.perf.command import build_parser, producer_options
 from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements, Window
 from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, payloads
-from spark_kafka_sink.tools.perf.sending import ThroughputThrottler, chunk_records, chunks
+from spark_kafka_sink.tools.perf.sending import Sending, ThroughputThrottler, chunk_records, chunks
 from tests.fakes.clock import ManualClock
 from tests.integration.reading import ReadTopic, Topic
 
@@ -118,6 +118,20 @@ def test_chunks_hold_every_record_once_and_the_warm_up_ends_one(records: int, si
 @pytest.mark.parametrize(("throughput", "rows"), [("-1", 10_000), ("5000000", 10_000), ("5000", 50), ("20", 1)])
 def test_a_throttled_chunk_is_what_ten_milliseconds_allow(throughput: str, rows: int) -> None:
     assert chunk_records(build_parser().parse_args([*NEEDED, "--record-size", "1", "--throughput", throughput])) == rows
+
+
+# CTRL-C
+
+
+def test_ctrl_c_prints_the_totals_so_far(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(_: Sending) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sending, "send_columns", interrupt)
+    assert producer_perf.main([*NEEDED, "--record-size", "1", "--bootstrap-servers", "127.0.0.1:1"]) == 130
+    shown = capsys.readouterr()
+    assert shown.out == "0 records sent.\n"
+    assert shown.err.endswith(": interrupted\n")
 
 
 # PAYLOADS
