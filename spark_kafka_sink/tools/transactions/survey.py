@@ -17,6 +17,7 @@ from spark_kafka_sink.exactly_once.decisions import decisions_of
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED
 from spark_kafka_sink.exactly_once.ledger_records import Decision, LedgerError, State
 from spark_kafka_sink.exactly_once.names import PARTS_AFTER_PREFIX, AttemptId, Names
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"  # where markers go; a transaction's partitions of it say nothing about its rows
@@ -44,9 +45,8 @@ class Transaction:
         return self.known.state
 
     @property
-    def identity(self) -> tuple[int, int]:
-        """The producer id and epoch."""
-        return self.known.producer_id, self.known.producer_epoch
+    def identity(self) -> ProducerIdentity:
+        return self.known.identity
 
     @property
     def owner(self) -> str:
