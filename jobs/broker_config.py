@@ -67,6 +67,10 @@ def new_cluster_id() -> str:
 
 def write_properties(file: Path, properties: Mapping[str, str]) -> None:
     file.touch(mode=0o600)  # listener properties may contain passwords
-    # Java reads Latin-1, where a backslash begins an escape. Of JSON's escapes it knows all that a value needs.
-    lines = [f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items()]
+    lines = [f"{_as_java_reads(key)}={_as_java_reads(value)}\n" for key, value in properties.items()]
     file.write_text("".join(lines), encoding="ascii")
+
+
+def _as_java_reads(text: object) -> str:
+    """Java reads Latin-1, where a backslash begins an escape. Of JSON's escapes it knows all that a text needs."""
+    return json.dumps(str(text))[1:-1]

@@ -67,7 +67,7 @@ class LocalKafka:
     Args:
         port: of the first node; node i listens on port + i - 1. 0: free ports.
         brokers: three and more have three controllers, in the first three nodes; fewer have one.
-        properties: broker properties; they override those that LocalKafka sets.
+        properties: broker properties, as they are to be, without escapes; they override those that LocalKafka sets.
         extra_listeners: security protocols (SASL_PLAINTEXT, SSL …) that get a listener each, see `bootstrap_servers_for`.
             NAME:PROTOCOL gives a listener another name, for several listeners of one protocol (their properties begin with
             listener.name.<name in lower case>).
@@ -118,7 +118,7 @@ class LocalKafka:
         except OSError as error:
             remedy = "make it readable, or choose another directory"
             raise ToolError(f"{file} cannot be read ({error.strerror}): {remedy}.") from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}"
             remedy = "stop the brokers of this directory by hand, and delete it"
             raise ToolError(f"{file} is damaged, so no broker there can be recognized ({reason}): {remedy}.") from error
@@ -437,7 +437,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--kafka-version", default=None, help=f"version of Apache Kafka (default: KAFKA_VERSION or {DEFAULT_KAFKA_VERSION})")
     topic_form = "NAME:PARTITIONS[:KEY=VALUE,...]"
     add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="topic to create; repeatable")
-    add("--set", type=parse_pair, action="append", default=[], metavar="KEY=VALUE", help="broker property; repeatable")
+    add(
+        "--set",
+        type=parse_pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="broker property, without escapes; repeatable",
+    )
     add("--heap", default=None, help=f"Java heap of each broker (default: {DEFAULT_HEAP})")
     add("--timeout", type=parse_timeout, default=START_TIMEOUT_S, help="seconds to wait for the broker (default: %(default)s)")
     stop = commands.add_parser("stop", help="stop the brokers that were started")

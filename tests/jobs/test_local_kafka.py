@@ -190,3 +190,5 @@ def test_properties_are_written_with_the_escapes_that_java_reads(tmp_path: Path)
     file = tmp_path / "node-1.properties"
     write_properties(file, {"log.dirs": "/home/josé/a\\b", "pem": "one\ntwo", "jaas": 'p="1 = 1";'})
     assert file.read_bytes() == b'log.dirs=/home/jos\\u00e9/a\\\\b\npem=one\\ntwo\njaas=p=\\"1 = 1\\";\n'
+    write_properties(file, {"größe": 7})  # type: ignore[dict-item]
+    assert file.read_bytes() == b"gr\\u00f6\\u00dfe=7\n"

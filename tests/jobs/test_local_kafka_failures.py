@@ -120,6 +120,7 @@ DAMAGES: dict[str, str | Callable[[Any], None]] = {
     "zeros": "\0" * 100,
     "cut off": '{"version": "4.3.1", "no',
     "a list": "[]",
+    "lists without end": "[" * 100_000,
     "no heap": without("heap"),
     "no nodes": without("nodes"),
     "no port": without("nodes", 0, "port"),

@@ -26,7 +26,8 @@ class SenderFailures:
     def __init__(self, config: ProducerConfig, hand_overs: HandOvers) -> None:
         self._config = config
         self._hand_overs = hand_overs
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, Random())
+        first_ms, most_ms = max(MIN_BACKOFF_MS, config.retry_backoff_ms), max(MIN_BACKOFF_MS, config.retry_backoff_max_ms)
+        self._backoff = ExponentialBackoff(first_ms, most_ms, Random())
         self._ended_by: BaseException | None = None
         self.last_round: Exception | None = None  # from the latest round; None if that round worked
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
@@ -52,7 +53,7 @@ class SenderFailures:
         if now_ms - self._failing_since_ms >= self._config.delivery_timeout_ms:
             self.end(error)
             return 0
-        backoff_ms = max(MIN_BACKOFF_MS, self._backoff.backoff_ms(self._failed_rounds))
+        backoff_ms = self._backoff.backoff_ms(self._failed_rounds)
         self._failed_rounds += 1
         self.last_round = error
         return backoff_ms

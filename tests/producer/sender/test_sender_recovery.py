@@ -16,13 +16,16 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, OwnedRows
+from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.producer_record import RecordDetails
 from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture
+from spark_kafka_sink.producer.sender.failures import MIN_BACKOFF_MS, SenderFailures
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
-from tests.producer.harness import TOPIC, Stage, partition_answer, produce_response, tp
+from tests.fakes.clock import ManualClock
+from tests.producer.harness import TOPIC, Stage, config, partition_answer, produce_response, tp
 from tests.producer.simulated_brokers import Fate, SimulatedBrokers
 
 
@@ -671,6 +674,14 @@ def test_while_rounds_fail_the_sender_backs_off_and_rows_expire() -> None:
     assert delivery.error.condition == "KAFKA_DELIVERY_TIMEOUT"
     assert "ZeroDivisionError('a bug')" in str(delivery.error)
     assert stage.sender.failures.fatal is None
+
+
+def test_rounds_that_fail_wait_longer_each_time_even_with_no_retry_backoff() -> None:
+    """Each logs a traceback: there were 20 a second until the Sender ended."""
+    failures = SenderFailures(config(retry_backoff_ms=0), HandOvers(ManualClock(), lambda: None))
+    waits_ms = [failures.round_failed(BUG, 0) for _ in range(8)]
+    assert waits_ms[0] >= 0.8 * MIN_BACKOFF_MS
+    assert all(0.8 * 1_000 <= each <= 1_000 for each in waits_ms[5:])
 
 
 def test_a_sender_that_fails_for_a_delivery_timeout_ends_and_says_why() -> None:
