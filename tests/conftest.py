@@ -104,7 +104,8 @@ def spark_kafka_jars() -> Path:
 @pytest.fixture(scope="session")
 def broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:  # noqa: ARG001 - fetched before the start is timed
     """One real broker for the session. A test that kills brokers, or changes their properties, starts its own LocalKafka."""
-    with LocalKafka(tmp_path_factory.mktemp("broker")) as cluster:
+    kept = {"log.retention.ms": "-1"}  # some tests write records of 2023, which the next check would delete
+    with LocalKafka(tmp_path_factory.mktemp("broker"), properties=kept) as cluster:
         yield cluster
 
 

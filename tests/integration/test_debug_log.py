@@ -89,14 +89,14 @@ def test_warnings_of_spark_workers_have_a_time_and_a_level(printed: str) -> None
     a sign of what told it, when, and how bad it was."""
     stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\."
     assert re.search(stamp + r"sink\.rows\.row_outcomes: .*Further rows like it are only counted$", printed, re.MULTILINE)
-    assert re.search(stamp + r"sink\.commit: wrote 1 row,", printed, re.MULTILINE)
+    assert re.search(stamp + r"sink\.commit_report: wrote 1 row,", printed, re.MULTILINE)
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 def test_each_commit_of_a_batch_and_of_a_stream_is_a_line_on_the_drivers_stderr(printed: str) -> None:
     """Four pages promised the line, and nobody saw it: it was below the level of Spark's Python process."""
-    stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d INFO spark_kafka_sink\.sink\.commit: "
+    stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d INFO spark_kafka_sink\.sink\.commit_report: "
     lines = re.findall(stamp + r"(.*?); slowest task \d+\.\d s(?:; query \S+, batch (\d))?$", printed, re.MULTILINE)
     texts, batches = zip(*lines, strict=True)
     assert set(texts) == {"wrote 3 rows, 24 bytes, in 1 task to 1 partition of orders"}
