@@ -11,7 +11,8 @@ The rule
     3. A call that only waits changes nothing that the same call, made again, would not find or do again.
     4. A call that hands rows over says so first (producer/hand_overs.py). If it is interrupted before it has finished, the
        producer ends. Its rows fail, and its memory is given back, by others.
-    5. Whoever wakes others does so before the change, under the lock: it may not get to do so after the change.
+    5. A caller that wakes others outside of a hand-over does so before the change, under the lock: it may not get to do so later.
+       Whoever waits looks again every LOOK_AGAIN_MS in any case.
 `finally` may still wake others at once, but is not needed for anything to be right. Tests raise an interrupt at each call point.
 
 CPython takes a plain lock in `with` without a gap, except in 3.14 (python/cpython#148874, mended in 3.15.0): there an interrupt

@@ -16,7 +16,8 @@ Files
     producers.py               DescribeProducers, and Metadata to find the leaders that answer it
     topics.py                  Metadata and DescribeConfigs of a topic: replicas, settings, permissions
     permissions.py             what the user may do with groups and transactional ids
-    operation.py               the interface of the operations in the six files above: messages, batches, meaning of answers
+    operation.py               the interface of operations: messages, batches, meaning of answers. They are in the six files
+                               between transaction_client.py and this one
     question.py                asks that make one answer; several questions are asked side by side
     request_client.py          sends many requests to many brokers in parallel, and retries each until a deadline
     call.py                    one call of the request client: queues, look-ups of coordinators, back-offs

@@ -6,8 +6,8 @@
                   again, commit this run's transactions instead.
               6b  fence every unfinished id under the prefix that is not in the reports
               6c  read the markers of all partitions that there ever were. One with this version that its task has not seen means
-                  other rows, or another run. A task that has not written because its rows are decided needs one. If tasks have
-                  encoded with different schemas, record the markers' schemas for the next run, and fail
+                  other rows, or another run. A task that has not written, because its rows are decided, must have one. If
+                  tasks have encoded with different schemas, record the markers' schemas for the next run, and fail
               6d  are all transactions of the reports still open, and do empty tasks still have their ids? Otherwise fail, before
                   anything is visible
               6e  record how many partitions there are, then the decision
@@ -271,7 +271,7 @@ class VersionCommit:
         return markers
 
     def _fence(self, found: Iterable[UnfinishedId], kept: Collection[AttemptId]) -> None:
-        """Fence all but `kept`, and but what other owners have decided. They are dead: a prefix is for one query at a time."""
+        """Fence what is neither in `kept` nor decided by another owner, which is dead: a prefix is for one query at a time."""
         tasks = [each.task for each in found if each.task not in kept]
         others = [task for task in tasks if task.owner != self._write.owner]
         decided = decided_or_unreadable(self.client, self.names, others)

@@ -7,5 +7,5 @@
     errors.py           what only this producer raises
     config.py           the old options, and the serializers and the partitioner that they name
 
-Built on KafkaProducer. No other part of the package imports it.
+Built on KafkaProducer. Of it, the package imports only its options (option_tables.py) and its public errors.
 """

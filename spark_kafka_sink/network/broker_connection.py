@@ -138,7 +138,7 @@ class BrokerConnection:
     @property
     def is_shut_out(self) -> bool:
         """Whether the last attempt failed: authentication failed, or the node could not be reached."""
-        return self.state is not _C.READY and self.refusals + self._attempts_in_vain > 0
+        return self.state is not ConnectionState.READY and self.refusals + self._attempts_in_vain > 0
 
     def can_connect(self, now_ms: int) -> bool:
         return self.state in _DISCONNECTED and now_ms - self.last_attempt_ms >= self._reconnect_backoff_ms

@@ -27,17 +27,18 @@ Which thread uses which class
 Locks. A thread that holds one of these takes only locks further down.
     CallerSide._lock              whether a transaction is open, its writers, the last call
     a topic's in record_gatherer  which bundle takes records. One call at a time encodes bundles of a topic
-    1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
-    2. IncompleteBatches._lock    the batches whose rows have no outcome yet, flushes in progress
-    3. BufferPool._lock           free blocks, charges, waiters
-    4. Delivery._lock             acknowledged rows, first error (RecordBundle._outcome_lock for gathered records)
-    5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
-    OldestBatch._lock             when the oldest batch was created; taken under 1
+    PartitionQueue.lock           one per topic-partition: its deque, and the counters of the batch at its tail
+    IncompleteBatches._lock       the batches whose rows have no outcome yet, flushes in progress
+    BufferPool._lock              free blocks, charges, waiters
+    Delivery._lock                acknowledged rows, first error (RecordBundle._outcome_lock for gathered records)
+    ProducerMetrics._lock         what both threads record: failures, time in flush and waiting for metadata
+With one of these, a thread takes no other:
+    OldestBatch._lock             when the oldest batch was created; taken under PartitionQueue.lock
     TransactionalCall._lock       the outcome of a call; under CallerSide's, when a call is posted to an ended producer
     RecordBundle._lock            the lists that a record is appended to
-With the last three, and with these, a thread takes no other: KafkaProducer._closer_lock, a partitioner's, PartitionQueues._lock,
-HandOvers._lock, a Signal's, and of legacy/ SendQueue._lock and SyncDispatch._lock. No thread takes Metadata's lock while it holds
-one of the five.
+    KafkaProducer._closer_lock, a partitioner's, PartitionQueues._lock, HandOvers._lock, a Signal's
+    of legacy/: SendQueue._lock and SyncDispatch._lock
+No thread takes Metadata's lock while it holds PartitionQueue.lock or one below it.
 While a thread waits it holds none of all these, and no reservation (record_accumulator.py). What it holds then shows only that
 its call goes on (Inside in interrupts.py).
 """

@@ -8,10 +8,10 @@ Law: a call of `send_columns` with a row that cannot be encoded queues no row. A
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,8 @@ from spark_kafka_sink.schemas.frame import FRAME_BYTES
 from spark_kafka_sink.schemas.part_encoding import PartEncoding
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.wanted_schema import plan_schema
+
+T = TypeVar("T")
 
 
 class EncodedRow(bytes):
@@ -106,15 +108,20 @@ class AvroSerializers:
         if found is None:
             self._require_may_wait(topic)
             self.await_topic(topic)
-            found = self._ask_once(key, self._encodings, partial(self._plan_encoding, *key))
+            found = self._ask_once(key, self._encodings, partial(self._with_registry, self._plan_encoding, *key))
         return found
 
-    def _plan_encoding(self, part: str, type: pa.DataType, topic: str) -> PartEncoding:
+    def _with_registry(self, plan: Callable[..., T], *key: Any) -> T:
+        """Call `plan` with a registry whose connections end then."""
+        with closing(SchemaRegistry(self._config)) as registry:
+            return plan(registry, *key)
+
+    def _plan_encoding(self, registry: SchemaRegistry, part: str, type: pa.DataType, topic: str) -> PartEncoding:
         problems: list[str] = []
         planned = plan_schema(self.parts[part], type, self._config, problems)
         if problems:
             raise SchemaError(join_problems(problems))
-        return planned.for_topic(SchemaRegistry(self._config), topic)
+        return planned.for_topic(registry, topic)
 
     # OBJECTS: send
 
@@ -166,13 +173,15 @@ class AvroSerializers:
 
     def _object_format(self, part: str, topic: str) -> _ObjectFormat:
         key = (part, topic)
-        return self._objects.get(key) or self._ask_once(key, self._objects, partial(self._plan_objects, *key))
+        return self._objects.get(key) or self._ask_once(
+            key, self._objects, partial(self._with_registry, self._plan_objects, *key)
+        )
 
-    def _plan_objects(self, part: str, topic: str) -> _ObjectFormat:
-        rows_format = python_rows(self._schema_of_objects(part, topic), part)
-        return _ObjectFormat(rows_format, self._plan_encoding(part, rows_format.type, topic))
+    def _plan_objects(self, registry: SchemaRegistry, part: str, topic: str) -> _ObjectFormat:
+        rows_format = python_rows(self._schema_of_objects(registry, part, topic), part)
+        return _ObjectFormat(rows_format, self._plan_encoding(registry, part, rows_format.type, topic))
 
-    def _schema_of_objects(self, part: str, topic: str) -> AvroSchema:
+    def _schema_of_objects(self, registry: SchemaRegistry, part: str, topic: str) -> AvroSchema:
         options = self.parts[part]
         reference = options.schema
         if reference is None:
@@ -182,7 +191,6 @@ class AvroSerializers:
             )
         if reference.kind == TEXT:
             return parse_schema(reference.text)
-        registry = SchemaRegistry(self._config)
         if reference.kind == ID:
             registered = registry.by_id(reference.number)
         else:

@@ -5,6 +5,7 @@
     messages/                one file for each API: its request and its response
     schema.py                how a dataclass becomes an encoder and a decoder; primitives.py has the types, headers.py the headers
     topic_partition.py       the pair that names a partition
+    permissions.py           which permission an error asks for, in words
     producer_identity.py     producer id and epoch, and a transaction that another process can end
 
 Nothing here has sockets, threads or clocks.

@@ -71,7 +71,7 @@ class KnownSchemas:
         return self._ask(("id", "", schema_id), lambda: self._registry.by_id(schema_id))
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The latest version, as of latest.cache.ttl.sec ago at most; older only if the registry cannot be reached."""
+        """The latest version, as of latest.cache.ttl.sec ago at most; older if the registry could not be reached since."""
         key: _CacheKey = ("latest", subject, "")
         known = self._known(key)
         if known is not None and self._is_fresh(known):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from spark_kafka_sink.config.format_options import SchemaUse, all_uses
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange, merge_ranges
 
-# Version of a line of the report file. Version 1 had no `report_version`, and ended with `exactly_once` and `offsets`; 3 added
-# `running_seconds`, 4 added `schemas`.
+# Version of a line of the report file. Version 1 had no `report_version`; 2 added it, with times and rejected rows by reason; 3
+# added `running_seconds`, 4 `schemas`.
 REPORT_VERSION = 4
 
 SHOWN_SCHEMAS = 4  # in a log line

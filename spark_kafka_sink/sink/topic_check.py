@@ -27,7 +27,7 @@ TIMEOUT_MS = 5_000
 LOOKS = 4  # with retry.backoff.ms in between, as brokers hear of a new topic late
 SETTING = "auto.create.topics.enable"
 
-_found: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that need not be asked for again
+_settled: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that were found, or could not be asked for
 
 
 def require_topic(plan: WritePlan) -> None:
@@ -35,7 +35,7 @@ def require_topic(plan: WritePlan) -> None:
     topic = plan.mapping.topic
     options = plan.options.producer.to_mapping()
     brokers: tuple[str, ...] = tuple(options["bootstrap.servers"])  # type: ignore[arg-type]
-    if not isinstance(topic, str) or (brokers, topic) in _found:
+    if not isinstance(topic, str) or (brokers, topic) in _settled:
         return
     if _brokers_say_it_is_missing(options, topic):
         where = ",".join(brokers)
@@ -44,7 +44,7 @@ def require_topic(plan: WritePlan) -> None:
             f" or create it, for example with kafka-topics.sh --bootstrap-server {where} --create --topic {topic}",
             condition="KAFKA_UNKNOWN_TOPIC",
         )
-    _found.add((brokers, topic))
+    _settled.add((brokers, topic))
 
 
 def _brokers_say_it_is_missing(options: Mapping[str, object], topic: str) -> bool:

@@ -28,6 +28,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.schemas.avro_schema import parse_schema
+from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.registry_errors import RegistryError
 from tests.fakes.fake_broker import FakeBroker
 from tests.schemas.fake_registry import FakeRegistry
@@ -569,6 +570,18 @@ def test_a_defect_of_planning_is_not_called_a_login_that_failed(
         producer.send_columns(TOPIC, value=ORDERS)
     assert raised.value.condition == "KAFKA_INTERNAL_ERROR"
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_planning_leaves_no_connection_to_the_registry(
+    broker: FakeBroker, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    make, close = SchemaRegistry.__init__, SchemaRegistry.close
+    monkeypatch.setattr(SchemaRegistry, "__init__", lambda self, *given: (events.append("made"), make(self, *given))[1])
+    monkeypatch.setattr(SchemaRegistry, "close", lambda self: (events.append("closed"), close(self))[1])
+    with producer_of(broker, registry) as producer:
+        producer.send_columns(TOPIC, value=ORDERS)
+    assert events == ["made", "closed"]
 
 
 def test_options_are_checked_together(broker: FakeBroker) -> None:

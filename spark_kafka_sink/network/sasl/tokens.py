@@ -125,7 +125,7 @@ _MAX_RUNNING = 4  # fetches that run at the same time
 
 
 class TokenCache:
-    """Any thread. The times of tokens are wall time.
+    """Threads of background.py call `token`, as it waits; any thread reads the rest. The times of tokens are wall time.
 
     One fetch serves all callers that wait for it. It runs without the lock: while it hangs, callers get the old token as long as
     that is valid.

@@ -71,7 +71,7 @@ class InFlightBatches:
         self.oldest_created_ms = min((batch.created_ms for batch in self.not_done()), default=NEVER_MS)
 
     def not_done(self) -> Iterator[ProducerBatch]:
-        """Those that have not expired."""
+        """Those whose rows have no outcome yet: a batch may fail before its answer comes."""
         return (batch for batches in self._batches.values() for batch in batches if not batch.is_done)
 
 

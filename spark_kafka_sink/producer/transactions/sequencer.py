@@ -213,7 +213,7 @@ class Sequencer(DrainSequencer):
         return None
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
+        """Renumber a partition's batches, once no request has one of them. Those that were answered are not in the log."""
 
     def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:  # noqa: ARG002
         """What decides about a retry of this batch, beside the facts that every batch has (retry.py)."""

@@ -134,7 +134,8 @@ class RowSender:
     def finish(self) -> None:
         """Wait until every row is acknowledged, skipped or dead-lettered. Blocks for a flush, and another if rows are sent again.
 
-        Raises the first error. The second producer of the dead letters, if there is one, is closed.
+        Raises the error of a row, rather a cause than a consequence. The second producer of the dead letters, if there is one, is
+        closed.
         """
         self._producer.flush()
         while self._pending:

@@ -5,7 +5,7 @@
     heat.py         rows by topic-partition over time, bounded as well
     statistics.py   Commits → what is known of each query
     findings.py     what stands out, and which option to turn: a table of rules
-    pictures.py     statistics → SVG (needs matplotlib)
+    pictures.py     statistics → SVG (needs matplotlib); svg.py makes it fit into a page
     page.py         the page (needs jinja2)
     json_output.py  statistics → JSON, for programs
     terminal.py     the table for a shell
