@@ -35,13 +35,30 @@ class Admin:
         return partitions
 
     def reassign(self, replicas: dict[int, list[int]]) -> None:
-        """Give partitions other replicas, and their leadership to the first of them."""
+        """Give partitions other replicas, and their leadership to the first of them.
+
+        Asks again until it is so: of a refusal in an answer kafka-python says nothing.
+        """
         from kafka import TopicPartition
 
-        self._client.alter_partition_reassignments({TopicPartition("t", number): nodes for number, nodes in replicas.items()})
-        self._await(lambda: not self._client.list_partition_reassignments())
-        self._client.elect_leaders(PREFERRED, {"t": list(replicas)}, raise_errors=False)  # one that leads already is an error
-        self._await(lambda: self.leaders() == {number: nodes[0] for number, nodes in replicas.items()})
+        wanted = {TopicPartition("t", number): nodes for number, nodes in replicas.items()}
+
+        def have_moved() -> bool:
+            if self._client.list_partition_reassignments():
+                return False
+            if self.replicas() == replicas:
+                return True
+            self._client.alter_partition_reassignments(wanted)
+            return False
+
+        def are_led() -> bool:
+            if self.leaders() == {number: nodes[0] for number, nodes in replicas.items()}:
+                return True
+            self._client.elect_leaders(PREFERRED, {"t": list(replicas)}, raise_errors=False)  # one that leads already is an error
+            return False
+
+        self._await(have_moved)
+        self._await(are_led)
 
     def await_in_sync(self, replicas: int) -> None:
         self._await(lambda: all(len(each["isr_nodes"]) == replicas for each in self._partitions()))
