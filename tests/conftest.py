@@ -21,8 +21,10 @@ from hypothesis import settings
 from jobs.kafka_jars import fetch_kafka
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.config import option
+from spark_kafka_sink.schemas import known_schemas
 from tests import class_archives, left_behind, whole_runs
 from tests.integration.reading import READERS, ReadRecord, ReadTopic, Topic
+from tests.schemas.fake_registry import FakeRegistry
 from tests.spark_connector import fetch_spark_kafka
 
 if TYPE_CHECKING:
@@ -169,3 +171,16 @@ def _end_jvm() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()  # the end of its input ends the JVM
     gateway.proc.wait(timeout=30)
+
+
+@pytest.fixture
+def process_that_knows_no_schema() -> Iterator[None]:
+    known_schemas.forget()
+    yield
+    known_schemas.forget()
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as registry:
+        yield registry

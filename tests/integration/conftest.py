@@ -16,7 +16,6 @@ from tests.integration.exactly_once_world import World, world_of
 from tests.integration.exactly_once_writes import Seen
 from tests.integration.reading import ReadTopic
 from tests.integration.writing import FileStream
-from tests.schemas.fake_registry import FakeRegistry
 
 SessionSettings = Callable[[Mapping[str, str]], None]
 
@@ -67,12 +66,6 @@ def one_planner(session_settings: SessionSettings) -> None:
     another limit of memory are a pool of their own.
     """
     session_settings({"spark.sql.planner.pythonExecution.memory": f"{next(_planner_memory_mib)}m"})
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from jobs.kafka_jars import (
 )
 from spark_kafka_sink.tools.errors import ToolError
 from tests import spark_connector
+from tests.jobs.fake_java import put_on_path
 
 DEPENDENCIES = (Dependency("org.example", "thing", "1.0", transitive=False),)
 
@@ -38,12 +39,7 @@ mkdir -p "$directory"; echo jar > "$directory/thing-1.0.jar"
 @pytest.fixture
 def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The program that is `java` in these tests. Each test has an empty cache of its own."""
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(IVY)
-    java.chmod(0o755)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", f"{java.parent}:/bin:/usr/bin")
+    java = put_on_path(IVY, tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return java
 

@@ -19,6 +19,7 @@ from jobs.local_kafka import LocalKafka, _parser, main
 from jobs.processes import POLL_S
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.exit_codes import UNREAD, run_tool
+from tests.jobs.fake_java import put_on_path
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,12 +35,7 @@ esac
 @pytest.fixture
 def idle_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each broker that is started is a process that does nothing."""
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(JAVA)
-    java.chmod(0o755)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", f"{java.parent}:/bin:/usr/bin")
+    put_on_path(JAVA, tmp_path, monkeypatch)
     monkeypatch.setattr(local_kafka, "fetch_kafka", lambda *_: tmp_path)
 
 

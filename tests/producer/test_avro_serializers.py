@@ -55,12 +55,6 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
-
-
 def producer_of(broker: FakeBroker, registry: FakeRegistry, **options: Any) -> KafkaProducer:
     given = {"value.serializer": "avro", **{name.replace("_", "."): value for name, value in options.items()}}
     servers = {"bootstrap.servers": broker.bootstrap_servers, "schema.registry.url": registry.url}

@@ -22,11 +22,7 @@ LATEST_TTL_MS = 60_000
 LONG, STRING = '"long"', '"string"'
 
 
-@pytest.fixture(autouse=True)
-def new_process() -> Iterator[None]:
-    known_schemas.forget()
-    yield
-    known_schemas.forget()
+pytestmark = pytest.mark.usefixtures("process_that_knows_no_schema")
 
 
 @pytest.fixture

@@ -58,12 +58,6 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
-
-
 def write(broker: FakeBroker, registry: FakeRegistry, rows: list[Any], kind: pa.DataType) -> None:
     servers = {"bootstrap.servers": broker.bootstrap_servers, "schema.registry.url": registry.url}
     with KafkaProducer(servers | {"value.serializer": "avro", "key.serializer": "avro"}) as producer:

@@ -25,7 +25,6 @@ from spark_kafka_sink.config.format_options import (
 )
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import ConfigError, SchemaError
-from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.avro_schema import PRIMITIVES
 from spark_kafka_sink.schemas.known_schemas import KnownSchemas
 from spark_kafka_sink.schemas.registry import RegisteredSchema
@@ -41,17 +40,7 @@ OTHER_TEXT = ROW_TEXT.replace("topLevelRecord", "Other")
 LATEST_SCHEMA, TEXT_SCHEMA = SchemaReference(LATEST), SchemaReference(TEXT, text=ROW_TEXT)
 
 
-@pytest.fixture(autouse=True)
-def new_process() -> Iterator[None]:
-    known_schemas.forget()
-    yield
-    known_schemas.forget()
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
+pytestmark = pytest.mark.usefixtures("process_that_knows_no_schema")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +17,6 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 from spark_kafka_sink import KafkaDataSource
 from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.errors import ConfigError, SchemaError
-from spark_kafka_sink.schemas import known_schemas
 from spark_kafka_sink.schemas.registry_errors import INCOMPATIBLE, LOGIN_FAILED, UNREACHABLE, RegistryError
 from spark_kafka_sink.sink import datasource, topic_check
 from spark_kafka_sink.sink.datasource import COMMITTING_PROCESS
@@ -34,17 +32,7 @@ ROW_TEXT = (
 WIDER_TEXT = ROW_TEXT.replace("}]}", '},{"name":"note","type":["null","string"],"default":null}]}')
 
 
-@pytest.fixture(autouse=True)
-def new_process() -> Iterator[None]:
-    known_schemas.forget()
-    yield
-    known_schemas.forget()
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
+pytestmark = pytest.mark.usefixtures("process_that_knows_no_schema")
 
 
 def source(registry: FakeRegistry, **options: str | None) -> KafkaDataSource:

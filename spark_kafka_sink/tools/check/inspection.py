@@ -19,7 +19,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError, NetworkError, printable
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.network.background import Outcome, outcome_of, outcomes_within
+from spark_kafka_sink.network.background import Outcome, outcome_of
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.dns import canonical_bootstrap_servers
 from spark_kafka_sink.network.network_client import login_for
@@ -141,11 +141,7 @@ class Inspection:
         servers = list(self._config.bootstrap_servers)
         if self._config.client_dns_lookup != "resolve_canonical_bootstrap_servers_only":
             return servers
-        works = [partial(canonical_bootstrap_servers, [server], self._left_ms(SERVERS_END_MS) // 3) for server in servers]
-        outcomes = outcomes_within(works, self._left_ms(SERVERS_END_MS) // 2, self.clock)
-        named = zip(servers, outcomes, strict=True)
-        found = [[server] if outcome is None or outcome.error else outcome.result for server, outcome in named]
-        return list(dict.fromkeys(each for several in found for each in several))
+        return list(dict.fromkeys(canonical_bootstrap_servers(servers, self._left_ms(SERVERS_END_MS) // 3)))
 
     def _contacts(self, servers: Sequence[tuple[str, int]], end_ms: int) -> list[Contact]:
         return make_contacts(servers, self._until_ms(end_ms), self._config, self._login, self.clock)

@@ -37,17 +37,7 @@ FRAME = b"\x00\x00\x00\x00\x01"
 NO_ID = "it is null"
 
 
-@pytest.fixture(autouse=True)
-def new_process() -> Iterator[None]:
-    known_schemas.forget()
-    yield
-    known_schemas.forget()
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
+pytestmark = pytest.mark.usefixtures("process_that_knows_no_schema")
 
 
 @pytest.fixture
