@@ -16,8 +16,8 @@ from spark_kafka_sink.admin.transaction_operations import TransactionEnd
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.exactly_once.fencing import fence_all, list_unfinished
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.ledger_records import Decision, LedgerError, State, is_in_kafka
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.ledger_records import Decision, DecisionState, LedgerError, is_in_kafka
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime, TaskTransaction
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class OwnersDecision(NamedTuple):
     decision: Decision | KafkaError
 
 
-def decisions_of(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, list[OwnersDecision]]:
+def decisions_of(client: TransactionClient, names: PrefixNames, owners: Iterable[str]) -> dict[str, list[OwnersDecision]]:
     """Find the decisions of each owner; the one on the latest version is the last.
 
     A decision is kept under the topic of the markers, which its offset names. An owner has several only where the option
@@ -67,7 +67,7 @@ def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaErr
         return error
 
 
-def decided_or_unreadable(client: TransactionClient, names: Names, tasks: Sequence[AttemptId]) -> set[AttemptId]:
+def decided_or_unreadable(client: TransactionClient, names: PrefixNames, tasks: Sequence[AttemptId]) -> set[AttemptId]:
     """Find those of these unfinished ids that are left alone.
 
     Their owner has decided to commit the transaction, or the owner's decision cannot be read. Raises KafkaError.
@@ -88,7 +88,7 @@ def decided_or_unreadable(client: TransactionClient, names: Names, tasks: Sequen
     return {task for task in tasks if task.owner in unreadable or task in open_ones}
 
 
-def _open_ones(client: TransactionClient, names: Names, entries: dict[AttemptId, list[TaskTransaction]]) -> set[AttemptId]:
+def _open_ones(client: TransactionClient, names: PrefixNames, entries: dict[AttemptId, list[TaskTransaction]]) -> set[AttemptId]:
     """Find the tasks whose transaction is open, and is that of one of the entries."""
     ids = {names.transactional_id(task): task for task in entries}
     known = client.describe_transactions(ids) if ids else {}
@@ -132,7 +132,7 @@ def fail_incomplete(
     ledger: Ledger, decision: Decision, lost: Sequence[TaskTransaction], *, rest: str = WRITTEN_BY_THE_NEXT_RUN
 ) -> NoReturn:
     """Record that these rows of a decision are lost, and raise CommitFailedError."""
-    ledger.write_decision(decision.now(State.INCOMPLETE))
+    ledger.write_decision(decision.now(DecisionState.INCOMPLETE))
     raise CommitFailedError(
         f"{len(lost)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed (Spark"
         f" partitions {printable_list(each.partition for each in lost)}): {WHY_GONE}. Readers see the rows of the other"
@@ -152,15 +152,15 @@ def roll_forward(ledger: Ledger) -> Decision | None:
         CommitFailedError, KafkaError: as VersionCommit.run.
     """
     decision = ledger.decision()
-    if decision is None or decision.state is not State.DECIDED:
+    if decision is None or decision.state is not DecisionState.DECIDED:
         return None
     if lost := commit_decided(ledger, decision):
         fail_incomplete(ledger, decision, lost)
-    ledger.write_decision(decision.now(State.CARRIED_OUT))
+    ledger.write_decision(decision.now(DecisionState.CARRIED_OUT))
     return decision
 
 
-def abort(client: TransactionClient, names: Names, marker_topic: str, now: DriverTime) -> int:
+def abort(client: TransactionClient, names: PrefixNames, marker_topic: str, now: DriverTime) -> int:
     """Give up all writes of this prefix that this machine has planned until now: none of their transactions can be committed from
     here on, unless its version is decided.
 

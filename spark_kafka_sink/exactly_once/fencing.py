@@ -16,7 +16,7 @@ from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient, WholeListQuestions
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError, printable
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class UnfinishedId(NamedTuple):
     state: str
 
 
-def list_unfinished(client: TransactionClient, names: Names, *, at_once: bool = False) -> list[UnfinishedId] | None:
+def list_unfinished(client: TransactionClient, names: PrefixNames, *, at_once: bool = False) -> list[UnfinishedId] | None:
     """List the unfinished ids of this prefix. None: the brokers cannot list (before Kafka 3.0). `at_once`: see the client."""
     try:
         found = client.list_transactions(names.id_prefix, UNFINISHED, at_once=at_once)
@@ -41,12 +41,12 @@ def list_unfinished(client: TransactionClient, names: Names, *, at_once: bool = 
     return _unfinished(names, found)
 
 
-def list_unfinished_question(client: TransactionClient, names: Names) -> Question[list[UnfinishedId]]:
+def list_unfinished_question(client: TransactionClient, names: PrefixNames) -> Question[list[UnfinishedId]]:
     """The answer is what `list_unfinished` with `at_once` returns."""
     return client.list_transactions_question(names.id_prefix, UNFINISHED).then(partial(_unfinished, names))
 
 
-def whole_list_questions(client: TransactionClient, names: Names) -> WholeListQuestions[list[UnfinishedId]] | None:
+def whole_list_questions(client: TransactionClient, names: PrefixNames) -> WholeListQuestions[list[UnfinishedId]] | None:
     """The questions that replace a call of `list_unfinished`; see the client."""
     questions = client.whole_list_questions(names.id_prefix, UNFINISHED)
     if questions is None:
@@ -54,7 +54,7 @@ def whole_list_questions(client: TransactionClient, names: Names) -> WholeListQu
     return WholeListQuestions(questions.found.then(partial(_unfinished, names)), questions.is_whole)
 
 
-def _unfinished(names: Names, found: Iterable[ListedTransaction]) -> list[UnfinishedId]:
+def _unfinished(names: PrefixNames, found: Iterable[ListedTransaction]) -> list[UnfinishedId]:
     tasks = ((names.parse(each.transactional_id), each.state) for each in found)
     return [UnfinishedId(task, state) for task, state in tasks if task is not None]
 
@@ -65,7 +65,7 @@ def guessed(owner: str, partitions: Iterable[int]) -> list[UnfinishedId]:
     return [UnfinishedId(task, TransactionState.ONGOING) for task in tasks]
 
 
-def fence_all(client: TransactionClient, names: Names, tasks: Collection[AttemptId]) -> int:
+def fence_all(client: TransactionClient, names: PrefixNames, tasks: Collection[AttemptId]) -> int:
     """Fence these ids, and return how many. Blocks until each is: what was open is aborted or committed."""
     if not tasks:
         return 0

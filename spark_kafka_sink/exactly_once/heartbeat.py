@@ -40,7 +40,7 @@ class Heartbeat:
     """
 
     lend: Callable[[], AbstractContextManager[TransactionClient]]  # a client of its own. Called on its thread, at most once
-    group: str  # see Names.heartbeat_group
+    group: str  # see PrefixNames.heartbeat_group
     marker_partition: TopicPartition  # of a topic that exists; the same for all tasks of an owner
     clock: Clock = field(default_factory=Clock)
 

@@ -18,8 +18,8 @@ from spark_kafka_sink.exactly_once.ledger_records import (
     MAX_TASKS,
     WIDTHS,
     Decision,
+    DecisionState,
     Marker,
-    State,
     decision_text,
     digest_of,
     fits_one_offset,
@@ -30,7 +30,7 @@ from spark_kafka_sink.exactly_once.ledger_records import (
     read_marker,
     unpack_entries,
 )
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, DriverTime
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 OVERFLOW_TURNS = 2  # two versions that follow each other have different overflow groups
 
 
-class Seen(NamedTuple):
+class LedgerView(NamedTuple):
     """What a task has found. `is_aborted`: whether its write was."""
 
     decision: Decision | None
@@ -61,7 +61,7 @@ class Ledger:
         marker_topic: an existing topic, which the offsets name. Reading and writing offsets takes READ on it.
     """
 
-    def __init__(self, client: TransactionClient, names: Names, owner: str, marker_topic: str) -> None:
+    def __init__(self, client: TransactionClient, names: PrefixNames, owner: str, marker_topic: str) -> None:
         self.client = client
         self.names = names
         self.owner = owner
@@ -69,12 +69,12 @@ class Ledger:
 
     # WHAT A TASK READS AND WRITES
 
-    def look(self, planned: DriverTime, partition: int) -> Seen:
+    def look(self, planned: DriverTime, partition: int) -> LedgerView:
         """What a task has to know before it writes this Spark partition, read at once. Raises as `decision` does."""
         groups = (self.names.decision_group(self.owner), self.names.aborted_group, self.marker_group(partition))
         records = self._read(groups)
         decision, aborted, marker = (records.get(group) for group in groups)
-        return Seen(
+        return LedgerView(
             decision=None if decision is None else self.decision_in(decision),
             is_aborted=aborted is not None and aborted.metadata == planned.host and planned.time_ms < aborted.offset,
             marker=None if marker is None else read_marker(marker, groups[2]),
@@ -112,12 +112,12 @@ class Ledger:
         """What an offset says that was read already. Raises as `decision` does."""
         group = self.names.decision_group(self.owner)
         decision, values = read_decision(record, group)
-        if decision.state is not State.DECIDED:
+        if decision.state is not DecisionState.DECIDED:
             return decision
         packed = self._packed_entries(decision, values, group)
         if packed is None:
             logger.warning("! the transactions that version %d decided to commit are not listed any more", decision.version)
-            return decision.now(State.INCOMPLETE)
+            return decision.now(DecisionState.INCOMPLETE)
         return replace(decision, entries=unpack_entries(packed, decision, group))
 
     def write_decision(self, decision: Decision) -> None:

@@ -61,13 +61,13 @@ def is_in_kafka(marker: Marker | None, version: int, entry: TaskTransaction) -> 
     return marker is not None and (marker.version > version or marker == (version, entry.content))
 
 
-class State(enum.Enum):
+class DecisionState(enum.Enum):
     DECIDED = "decided"
     CARRIED_OUT = "carried-out"
     INCOMPLETE = "incomplete"  # a transaction was gone: the next run writes what is missing
 
 
-class Earlier(NamedTuple):
+class EarlierVersion(NamedTuple):
     """What was committed as an earlier version."""
 
     version: int
@@ -79,18 +79,18 @@ class Decision:
     """Which transactions of a version are committed, and what has become of that."""
 
     version: int
-    state: State
+    state: DecisionState
     tasks: int  # Spark partitions of the write
     partitions: int  # the most that any version of this owner has had, as far as it is known
     content: Content  # what is in Kafka, or will be: the whole write, all partitions together
     entries: tuple[TaskTransaction, ...] = ()  # the transactions to be committed; only while `state` is DECIDED
-    earlier: tuple[Earlier, ...] = ()  # the last versions before this one that are in Kafka as a whole
+    earlier: tuple[EarlierVersion, ...] = ()  # the last versions before this one that are in Kafka as a whole
 
     def reaches(self, version: int) -> bool:
         """Whether that version is decided or carried out: its rows are not written again."""
-        return self.version > version or (self.version == version and self.state is not State.INCOMPLETE)
+        return self.version > version or (self.version == version and self.state is not DecisionState.INCOMPLETE)
 
-    def now(self, state: State) -> Decision:
+    def now(self, state: DecisionState) -> Decision:
         return replace(self, state=state, entries=())
 
     def entry_of(self, partition: int) -> TaskTransaction | None:
@@ -100,11 +100,11 @@ class Decision:
         """None if it is not known: the version was never committed, or not as a whole, or too many have followed."""
         return self.content if version == self.version else dict(self.earlier).get(version)
 
-    def before(self, version: int) -> tuple[Earlier, ...]:
+    def before(self, version: int) -> tuple[EarlierVersion, ...]:
         """`earlier` of the decision on that version, if it follows this one."""
-        if self.version == version or self.state is State.INCOMPLETE:
+        if self.version == version or self.state is DecisionState.INCOMPLETE:
             return self.earlier
-        return (*self.earlier, Earlier(self.version, self.content))[-EARLIER_VERSIONS:]
+        return (*self.earlier, EarlierVersion(self.version, self.content))[-EARLIER_VERSIONS:]
 
 
 # ENCODING
@@ -194,7 +194,7 @@ def read_decision(record: CommittedOffset, group: str) -> tuple[Decision, Mappin
             raise ValueError
         decision = Decision(
             version=_version(record),
-            state=State(state),
+            state=DecisionState(state),
             tasks=_number(values["tasks"], MAX_TASKS),
             partitions=_number(values["partitions"], 2 ** WIDTHS[-1]),
             content=_content(values),
@@ -216,12 +216,12 @@ def _unreadable(metadata: str, group: str) -> LedgerError:
 _EARLIER = struct.Struct("<qQQ")  # version, rows, fingerprint
 
 
-def _packed_earlier(earlier: Sequence[Earlier]) -> str:
+def _packed_earlier(earlier: Sequence[EarlierVersion]) -> str:
     rows = [(version, content.rows, content.fingerprint) for version, content in earlier]
     return b85encode(b"".join(_EARLIER.pack(*each) for each in rows)).decode()
 
 
-def _unpacked_earlier(text: str, schemas: str | None) -> tuple[Earlier, ...]:
+def _unpacked_earlier(text: str, schemas: str | None) -> tuple[EarlierVersion, ...]:
     """`schemas`: None in a decision that knows of no registered schema, or was written before there were any."""
     data = b85decode(text)
     if len(data) > EARLIER_VERSIONS * _EARLIER.size:
@@ -229,14 +229,15 @@ def _unpacked_earlier(text: str, schemas: str | None) -> tuple[Earlier, ...]:
     rows = list(_EARLIER.iter_unpack(data))
     ids = [NO_SCHEMAS] * len(rows) if schemas is None else _unpacked_schemas(schemas, len(rows))
     return tuple(
-        Earlier(version, Content(count, fingerprint, each)) for (version, count, fingerprint), each in zip(rows, ids, strict=True)
+        EarlierVersion(version, Content(count, fingerprint, each))
+        for (version, count, fingerprint), each in zip(rows, ids, strict=True)
     )
 
 
 _SCHEMA_IDS = struct.Struct("<ii")  # of key and value; -1 for None
 
 
-def _packed_schemas(earlier: Sequence[Earlier]) -> str:
+def _packed_schemas(earlier: Sequence[EarlierVersion]) -> str:
     ids = [[-1 if number is None else number for number in content.schemas] for _, content in earlier]
     return b85encode(b"".join(_SCHEMA_IDS.pack(*each) for each in ids)).decode()
 

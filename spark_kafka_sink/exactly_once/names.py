@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-PARTS_AFTER_PREFIX = 3
+FIELDS_AFTER_PREFIX = 3
 _MOST_DIGITS = 19  # of the longest partition or attempt that is read
 
 
@@ -38,7 +38,7 @@ def escaped(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class PrefixNames:
     """Makes the transactional ids and group names of one prefix, and reads them."""
 
     prefix: str  # option transactionalIdPrefix
@@ -53,8 +53,8 @@ class Names:
 
     def parse(self, transactional_id: str) -> AttemptId | None:
         """None for an id that is not of this prefix."""
-        begin, *parts = transactional_id.rsplit("-", PARTS_AFTER_PREFIX)
-        if len(parts) < PARTS_AFTER_PREFIX or begin != self.prefix:
+        begin, *parts = transactional_id.rsplit("-", FIELDS_AFTER_PREFIX)
+        if len(parts) < FIELDS_AFTER_PREFIX or begin != self.prefix:
             return None
         owner, partition, attempt = parts
         if not (_is_number(partition) and _is_number(attempt)):

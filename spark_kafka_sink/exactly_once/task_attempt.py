@@ -28,14 +28,14 @@ from spark_kafka_sink.admin.transaction_operations import TransactionEnd, Transa
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Marker, is_in_kafka, marker_text
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.writes import (
     NO_SCHEMAS,
     WHY_OTHER_ROWS,
+    AttemptResult,
     Content,
     DriverTime,
     ReplayError,
-    Result,
     SchemaIds,
     TaskReport,
     TaskTransaction,
@@ -66,7 +66,7 @@ class TaskAttempt:
 
     client: TransactionClient  # for what is not the producer's
     producer: KafkaProducer  # takes the transactional id of this attempt; the caller closes it after finish()
-    names: Names
+    names: PrefixNames
     write: WriteId
     planned: DriverTime
     partition: int  # Spark's numbers: this and the next one
@@ -173,11 +173,13 @@ class TaskAttempt:
         """
         content = self._content
         if self._needs_no_rows:
-            return self._report(Result.DECIDED, content)
+            return self._report(AttemptResult.DECIDED, content)
         if not self.writes:
             return self._skipped(content)
         self.mark()
-        return self._report(Result.OPEN if content.rows else Result.EMPTY, content, self.producer.prepare_transaction())
+        return self._report(
+            AttemptResult.OPEN if content.rows else AttemptResult.EMPTY, content, self.producer.prepare_transaction()
+        )
 
     def _skipped(self, content: Content) -> TaskReport:
         assert self._marker is not None
@@ -189,9 +191,9 @@ class TaskAttempt:
                 " anew with another transactionalIdPrefix and accept that rows of this version are there twice"
             )
         logger.info("= partition %d of version %d is in Kafka already", self.partition, self.write.version)
-        return self._report(Result.SKIPPED, content)
+        return self._report(AttemptResult.SKIPPED, content)
 
-    def _report(self, result: Result, content: Content, prepared: PreparedTransaction | None = None) -> TaskReport:
+    def _report(self, result: AttemptResult, content: Content, prepared: PreparedTransaction | None = None) -> TaskReport:
         _, producer_id, epoch, transaction_version = prepared or PreparedTransaction("", -1, -1, 0)
         entry = TaskTransaction(self.partition, self.attempt, producer_id, epoch, transaction_version, content)
         return TaskReport(self.write, result, entry)

@@ -13,7 +13,14 @@ from spark_kafka_sink.admin.transaction_operations import TransactionDescription
 from spark_kafka_sink.errors import printable_list
 from spark_kafka_sink.exactly_once.decisions import WHY_GONE
 from spark_kafka_sink.exactly_once.ledger_records import Marker
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, ReplayError, Result, TaskReport, TaskTransaction
+from spark_kafka_sink.exactly_once.writes import (
+    AttemptResult,
+    CommitFailedError,
+    Content,
+    ReplayError,
+    TaskReport,
+    TaskTransaction,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +96,7 @@ def check_markers(
 
 def _check_later(version: int, reports: Mapping[int, TaskReport], markers: Mapping[int, Marker], *, keeps_first: bool) -> None:
     """Refuse a write of which tasks wrote nothing, as later rows than theirs are in Kafka."""
-    skipped = {number for number, report in reports.items() if report.result is Result.SKIPPED}
+    skipped = {number for number, report in reports.items() if report.result is AttemptResult.SKIPPED}
     later = {number: each for number, each in markers.items() if number in skipped and each.version > version}
     if later:
         refuse_other_rows(
@@ -115,17 +122,17 @@ def _has_seen(report: TaskReport | None, marker: Marker) -> bool:
     if report is None:
         return False
     is_its_own = marker.version > report.write.version or marker.content == report.content
-    return report.result is Result.SKIPPED or (report.result is Result.DECIDED and is_its_own)
+    return report.result is AttemptResult.SKIPPED or (report.result is AttemptResult.DECIDED and is_its_own)
 
 
 def _content_of(report: TaskReport | None) -> Content | None:
     """None for a task that was not to write this content: then any content is another."""
-    return None if report is None or report.result is Result.DECIDED else report.content
+    return None if report is None or report.result is AttemptResult.DECIDED else report.content
 
 
 def _is_missing(report: TaskReport, marker: Marker | None) -> bool:
     """Whether the task wrote nothing because the version was decided, but its rows are not in Kafka."""
-    if report.result is not Result.DECIDED:
+    if report.result is not AttemptResult.DECIDED:
         return False
     if marker is None or marker.version < report.write.version:
         return bool(report.content.rows)

@@ -59,8 +59,8 @@ from spark_kafka_sink.exactly_once.fencing import (
     whole_list_questions,
 )
 from spark_kafka_sink.exactly_once.ledger import AllMarkers, Ledger
-from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, Marker, State
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, DecisionState, Marker
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.version_checks import (
     OTHER_SCHEMAS,
     check_markers,
@@ -71,9 +71,9 @@ from spark_kafka_sink.exactly_once.version_checks import (
 )
 from spark_kafka_sink.exactly_once.writes import (
     WHY_OTHER_ROWS,
+    AttemptResult,
     CommitFailedError,
     Content,
-    Result,
     TaskReport,
     TaskTransaction,
     total,
@@ -130,7 +130,7 @@ class VersionCommit:
     """One commit(), on the driver. Blocks for max.block.ms at most in each of its requests; a step may need several."""
 
     client: TransactionClient
-    names: Names
+    names: PrefixNames
     reports: Sequence[TaskReport]  # of all tasks; at least one, and all of one write
     marker_topic: str  # see Ledger
     has_name: bool = True  # a repetition of the write has the same owner and version. Errors say what is to be done then
@@ -139,8 +139,8 @@ class VersionCommit:
     def __post_init__(self) -> None:
         self._write = self.reports[0].write
         self._ledger = Ledger(self.client, self.names, self._write.owner, self.marker_topic)
-        self._open = {each.attempt_id: each.entry for each in self.reports if each.result is Result.OPEN}
-        self._empty = {each.attempt_id: each.entry for each in self.reports if each.result is Result.EMPTY}
+        self._open = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.OPEN}
+        self._empty = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.EMPTY}
         self._content = total(each.content for each in self.reports)
         self._fenced = 0
 
@@ -157,12 +157,12 @@ class VersionCommit:
         if decision is None or not decision.reaches(self._write.version):
             return self._commit_own(decision, early_list)
         how = HowCommitted.FOUND if decision.version == self._write.version else HowCommitted.SUPERSEDED
-        if decision.version == self._write.version and decision.state is State.DECIDED:
+        if decision.version == self._write.version and decision.state is DecisionState.DECIDED:
             if lost := self._end_decided(decision):
                 return self._commit_rest(decision, lost)
-            self._record_outcome(decision.now(State.CARRIED_OUT))
+            self._record_outcome(decision.now(DecisionState.CARRIED_OUT))
             how = HowCommitted.ROLLED_FORWARD
-        elif not self.has_name and decision.state is State.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
+        elif not self.has_name and decision.state is DecisionState.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
             self._carry_out(decision)
         self._fence_unneeded(decision)
         return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
@@ -170,36 +170,36 @@ class VersionCommit:
     def _commit_own(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Committed:
         """`before`: the decision that this one follows."""
         if before is not None and before.version < self._write.version:
-            if before.state is State.DECIDED:
+            if before.state is DecisionState.DECIDED:
                 early_list = None  # it contains the transactions that end now, so it is out of date
             before = self._carry_out_earlier(before)
         decision = self._decide(before, early_list)
         self._commit_all(decision)
-        self._record_and_fence_late(decision.now(State.CARRIED_OUT))
-        skipped = sum(each.result in (Result.SKIPPED, Result.DECIDED) for each in self.reports)
+        self._record_and_fence_late(decision.now(DecisionState.CARRIED_OUT))
+        skipped = sum(each.result in (AttemptResult.SKIPPED, AttemptResult.DECIDED) for each in self.reports)
         return Committed(HowCommitted.COMMITTED, skipped, self._fenced)
 
     def _commit_rest(self, decision: Decision, lost: Sequence[TaskTransaction]) -> Committed:
         """Commit the own transactions: a part of the decided ones has timed out, and tasks have written their rows again."""
         results = {each.entry.partition: each.result for each in self.reports}
-        if any(results.get(entry.partition, Result.DECIDED) is Result.DECIDED for entry in lost):
+        if any(results.get(entry.partition, AttemptResult.DECIDED) is AttemptResult.DECIDED for entry in lost):
             self._fail_incomplete(decision, lost)
-        incomplete = decision.now(State.INCOMPLETE)
+        incomplete = decision.now(DecisionState.INCOMPLETE)
         self._ledger.write_decision(incomplete)
         return self._commit_own(incomplete)
 
     def _carry_out_earlier(self, decision: Decision) -> Decision:
         """Carry out a version that its driver did not finish and nobody repeated. Returns what has become of it."""
-        if decision.state is State.DECIDED:
+        if decision.state is DecisionState.DECIDED:
             lost = self._end_decided(decision)
             if lost and self.has_name:  # its user can repeat it, before this one follows
                 self._fail_incomplete(decision, lost)
-            decision = decision.now(State.INCOMPLETE if lost else State.CARRIED_OUT)
+            decision = decision.now(DecisionState.INCOMPLETE if lost else DecisionState.CARRIED_OUT)
             if lost:
                 self._ledger.write_decision(decision)
             else:
                 self._record_outcome(decision)
-        if decision.state is State.INCOMPLETE:
+        if decision.state is DecisionState.INCOMPLETE:
             logger.warning(
                 "! only a part of version %d is in Kafka; the rest of its %d rows is not written, as version %d follows",
                 decision.version,
@@ -230,7 +230,7 @@ class VersionCommit:
     def _new_decision(self, before: Decision | None, content: Content, recorded: int = 0) -> Decision:
         return Decision(
             version=self._write.version,
-            state=State.DECIDED,
+            state=DecisionState.DECIDED,
             tasks=len(self.reports),
             partitions=max(recorded, self._partitions(before)),
             content=content,
@@ -298,7 +298,7 @@ class VersionCommit:
             return
         if markers:
             content = self._content._replace(schemas=markers[0].content.schemas)
-            self._ledger.write_decision(self._new_decision(before, content).now(State.INCOMPLETE))
+            self._ledger.write_decision(self._new_decision(before, content).now(DecisionState.INCOMPLETE))
         raise CommitFailedError(
             f"the tasks of version {self._write.version} have encoded their rows with different schemas"
             f" ({'; '.join(schemas)}). {OTHER_SCHEMAS}"
@@ -318,7 +318,7 @@ class VersionCommit:
 
     def _carry_out(self, decision: Decision) -> None:
         self._commit_all(decision)
-        self._record_outcome(decision.now(State.CARRIED_OUT))
+        self._record_outcome(decision.now(DecisionState.CARRIED_OUT))
 
     def _commit_all(self, decision: Decision) -> None:
         if lost := self._end_decided(decision):

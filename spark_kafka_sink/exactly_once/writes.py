@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, printable
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 
 _HOST_CHARACTERS = 200
@@ -84,7 +84,7 @@ class TaskTransaction(NamedTuple):
     transaction_version: int
     content: Content
 
-    def prepared(self, names: Names, owner: str) -> PreparedTransaction:
+    def prepared(self, names: PrefixNames, owner: str) -> PreparedTransaction:
         transactional_id = names.transactional_id(AttemptId(owner, self.partition, self.attempt))
         return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
 
@@ -93,7 +93,7 @@ class TaskTransaction(NamedTuple):
         return ProducerIdentity(self.producer_id, self.producer_epoch)
 
 
-class Result(enum.Enum):
+class AttemptResult(enum.Enum):
     """What a task attempt has done."""
 
     OPEN = "wrote its rows, and left its transaction open"
@@ -110,7 +110,7 @@ class TaskReport:
     """
 
     write: WriteId
-    result: Result
+    result: AttemptResult
     entry: TaskTransaction
 
     @property

@@ -1,6 +1,6 @@
 """Work that may block (DNS, a token endpoint, a Kerberos server), done on threads of its own: NetworkClient need not wait.
 
-A handshake yields Background(work), or a new connection needs a name looked up. ConnectionSetup starts the work here, and the
+A handshake yields BackgroundWork(work), or a new connection needs a name looked up. ConnectionSetup starts the work here, and the
 client serves its other connections until the outcome arrives. Each work runs on its own daemon thread: one that hangs in
 foreign code blocks nothing else, and the connection that needs it gives up after its own time-out.
 Law: an exception of `work` leaves this file as a KafkaError. Neither it nor its cause has the thread's frames, whose locals may
@@ -20,7 +20,7 @@ from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.errors import KafkaError, NetworkError, printable
 
 
-class Background(NamedTuple):
+class BackgroundWork(NamedTuple):
     """A handshake yields this to have `work()` run; it receives the result, or the KafkaError is raised in it."""
 
     work: Callable[[], Any]

@@ -13,7 +13,7 @@ from functools import partial
 
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable
-from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome
+from spark_kafka_sink.network.background import BackgroundWork, BackgroundWorker, Outcome
 from spark_kafka_sink.network.broker_connection import BrokerConnection
 from spark_kafka_sink.network.dns import Resolver, literal_addresses, look_up
 from spark_kafka_sink.network.handshake import Session, Step, authenticate, handshake
@@ -99,7 +99,7 @@ class ConnectionSetup:
         self.send_requests(now_ms)  # now, if possible: no event would end the next poll's wait
 
     def _take_step(self, connection: BrokerConnection, step: Step, now_ms: int) -> None:
-        if isinstance(step, Background):
+        if isinstance(step, BackgroundWork):
             self.worker.start(connection.node.id, step.work, now_ms + self.request_timeout_ms)
         else:
             connection.next_request = step
@@ -129,10 +129,10 @@ class ConnectionSetup:
             try:
                 connection.send_next_request(now_ms)
             except BaseException as error:
-                self._give_up_handshake(connection, now_ms, error)
+                self._fail_handshake(connection, now_ms, error)
                 raise
 
-    def _give_up_handshake(self, connection: BrokerConnection, now_ms: int, error: BaseException) -> None:
+    def _fail_handshake(self, connection: BrokerConnection, now_ms: int, error: BaseException) -> None:
         """After a bug, an interrupt, or for lack of memory: with nothing in flight, no time-out would end this connection."""
         reason = f"the handshake failed with {type(error).__name__}"
         self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
@@ -146,7 +146,7 @@ class ConnectionSetup:
         except KafkaError as error:
             self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
         except BaseException as error:
-            self._give_up_handshake(connection, now_ms, error)
+            self._fail_handshake(connection, now_ms, error)
             raise
         else:
             if isinstance(step, Session):

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError, printable_list
-from spark_kafka_sink.network.background import Background
+from spark_kafka_sink.network.background import BackgroundWork
 from spark_kafka_sink.network.sasl.login import Exchange, Login
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -34,7 +34,7 @@ class HandshakeRequest(NamedTuple):
     version: int
 
 
-Step = HandshakeRequest | Background
+Step = HandshakeRequest | BackgroundWork
 
 
 class Session(NamedTuple):
@@ -146,7 +146,7 @@ def _exchange(exchange: Exchange, version: int) -> Generator[Step, Any, int]:
     try:
         step = next(exchange)
         while True:
-            if isinstance(step, Background):
+            if isinstance(step, BackgroundWork):
                 step = exchange.send((yield step))
                 continue
             reply = yield HandshakeRequest(SaslAuthenticateRequest(auth_bytes=step), version)

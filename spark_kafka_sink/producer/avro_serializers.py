@@ -29,14 +29,14 @@ from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.schemas.avro_encoder import EncodedColumn
 from spark_kafka_sink.schemas.avro_schema import AvroSchema, parse_schema
 from spark_kafka_sink.schemas.frame import FRAME_BYTES
-from spark_kafka_sink.schemas.part_encoding import PartEncoding
+from spark_kafka_sink.schemas.part_encoder import PartEncoder
 from spark_kafka_sink.schemas.registry import SchemaRegistry
 from spark_kafka_sink.schemas.wanted_schema import plan_schema
 
 T = TypeVar("T")
 
 
-class EncodedRow(bytes):
+class AlreadyEncoded(bytes):
     """A key or value that was encoded when it was sent, among gathered objects."""
 
 
@@ -44,7 +44,7 @@ class _ObjectFormat(NamedTuple):
     """How the objects of `send` are taken, and then encoded."""
 
     rows_format: PythonRows
-    encoding: PartEncoding
+    encoder: PartEncoder
 
 
 @dataclass(eq=False, repr=False)
@@ -60,7 +60,7 @@ class AvroSerializers:
     def __post_init__(self) -> None:
         limit_ms = min(self.registry.schema_registry_default_api_timeout_ms, max(1, self.max_block_ms))
         self._config = replace(self.registry, schema_registry_default_api_timeout_ms=limit_ms)
-        self._encodings: dict[tuple[str, pa.DataType, str], PartEncoding] = {}  # by part, type and topic; grows only
+        self._encoders: dict[tuple[str, pa.DataType, str], PartEncoder] = {}  # by part, type and topic; grows only
         self._objects: dict[tuple[str, str], _ObjectFormat] = {}  # by part and topic; grows only
 
     def encodes(self, part: str) -> bool:
@@ -89,7 +89,7 @@ class AvroSerializers:
     def _encode_column(self, part: str, topic: str | pa.Array, column: pa.Array) -> pa.Array:
         """Encode a column. Where each topic has a schema of its own, its rows are encoded by themselves and then put in order."""
         if isinstance(topic, str):
-            return _require_all(self._encoding(part, column.type, topic).encode(column), part)
+            return _require_all(self._encoder(part, column.type, topic).encode(column), part)
         names, codes = names_and_codes(topic)
         if len(names) == 1:
             return self._encode_column(part, names[0], column)
@@ -97,18 +97,18 @@ class AvroSerializers:
         for number, name in enumerate(names):
             positions = np.flatnonzero(codes == number)
             if len(positions):
-                result = self._encoding(part, column.type, name).encode(column.take(pa.array(positions)))
+                result = self._encoder(part, column.type, name).encode(column.take(pa.array(positions)))
                 encoded.append(_require_all(result, part, positions).cast(pa.large_binary()))
                 positions_by_topic.append(positions)
         return pa.concat_arrays(encoded).take(pa.array(np.argsort(np.concatenate(positions_by_topic))))
 
-    def _encoding(self, part: str, type: pa.DataType, topic: str) -> PartEncoding:
+    def _encoder(self, part: str, type: pa.DataType, topic: str) -> PartEncoder:
         key = (part, type, topic)
-        found = self._encodings.get(key)
+        found = self._encoders.get(key)
         if found is None:
             self._require_may_wait(topic)
             self.await_topic(topic)
-            found = self._ask_once(key, self._encodings, partial(self._with_registry, self._plan_encoding, *key))
+            found = self._ask_once(key, self._encoders, partial(self._with_registry, self._plan_encoder, *key))
         return found
 
     def _with_registry(self, plan: Callable[..., T], *key: Any) -> T:
@@ -116,7 +116,7 @@ class AvroSerializers:
         with closing(SchemaRegistry(self._config)) as registry:
             return plan(registry, *key)
 
-    def _plan_encoding(self, registry: SchemaRegistry, part: str, type: pa.DataType, topic: str) -> PartEncoding:
+    def _plan_encoder(self, registry: SchemaRegistry, part: str, type: pa.DataType, topic: str) -> PartEncoder:
         problems: list[str] = []
         planned = plan_schema(self.parts[part], type, self._config, problems)
         if problems:
@@ -149,20 +149,20 @@ class AvroSerializers:
         values, errors = self.encode_objects(part, topic, [taken])
         if errors:
             raise errors[0]
-        return EncodedRow(values[0].as_py())
+        return AlreadyEncoded(values[0].as_py())
 
     def encode_objects(self, part: str, topic: str, taken: Sequence[object]) -> tuple[pa.Array, dict[int, KafkaError]]:
         """A column of bytes, and by row the errors of those that cannot be encoded. Never blocks.
 
         What `take` gave has a schema. Tombstones alone need none, and so do rows that are encoded already.
         """
-        done = {row: value for row, value in enumerate(taken) if type(value) is EncodedRow}
+        done = {row: value for row, value in enumerate(taken) if type(value) is AlreadyEncoded}
         rows = [None if row in done else value for row, value in enumerate(taken)] if done else taken
         if all(value is None for value in rows):
             return pa.array([done.get(row) for row in range(len(taken))], pa.binary()), {}
-        rows_format, encoding = self._objects[part, topic]
+        rows_format, encoder = self._objects[part, topic]
         array, errors = _as_array(rows, rows_format.type)
-        result = encoding.encode(array)
+        result = encoder.encode(array)
         for refused in result.refused:
             for row in refused.rows.tolist():
                 errors.setdefault(row, _not_encodable(f"the {part}", refused.field, refused.reason))
@@ -179,7 +179,7 @@ class AvroSerializers:
 
     def _plan_objects(self, registry: SchemaRegistry, part: str, topic: str) -> _ObjectFormat:
         rows_format = python_rows(self._schema_of_objects(registry, part, topic), part)
-        return _ObjectFormat(rows_format, self._plan_encoding(registry, part, rows_format.type, topic))
+        return _ObjectFormat(rows_format, self._plan_encoder(registry, part, rows_format.type, topic))
 
     def _schema_of_objects(self, registry: SchemaRegistry, part: str, topic: str) -> AvroSchema:
         options = self.parts[part]

@@ -62,7 +62,7 @@ class ColumnSender:
     # THE ROWS OF ONE CALL: the caller's thread
 
     def send(self, given: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
-        """As KafkaProducer.send_columns. `call` makes the rows' owners, where there are interceptors."""
+        """As KafkaProducer.send_columns. `call` makes the rows' callbacks, where there are interceptors."""
         delivery = Delivery(0, self.clock)
         self.hand_overs.run(self.queue, delivery, given, call)
         return delivery
@@ -86,11 +86,11 @@ class ColumnSender:
         for rows, cluster in slices:
             hand_over.begin()
             try:
-                owner = whole if call is None else call.owner(rows, columns, whole)
+                callback = whole if call is None else call.make_callback(rows, columns, whole)
             except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
-                self.accumulator.abandon(rows.topic, rows.positions, whole, error)
+                self.accumulator.fail_unbatched(rows.topic, rows.positions, whole, error)
                 raise
-            self.accumulator.append(rows, cluster, owner, hand_over)
+            self.accumulator.append(rows, cluster, callback, hand_over)
 
     def _checked_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
         """Check sizes, wait for the partitions of each topic, and let a user's partitioner choose among them."""
@@ -126,13 +126,15 @@ class ColumnSender:
                 return
             if self.plugins.bundle_partitioner is not None:
                 rows = replace(rows, explicit=self.plugins.bundle_partitioner.decide(rows, bundle.cluster))
-            owner = bundle.owner
+            callback = bundle.rows_callback
         except ORDINARY_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
-            self.accumulator.abandon(bundle.topic, left, bundle, reason)
+            self.accumulator.fail_unbatched(bundle.topic, left, bundle, reason)
             return
         try:
-            self.accumulator.append(rows, bundle.cluster, owner, hand_over, created_ms=bundle.created_ms, prepaid=bundle.memory)
+            self.accumulator.append(
+                rows, bundle.cluster, callback, hand_over, created_ms=bundle.created_ms, prepaid=bundle.memory
+            )
         except ORDINARY_ERRORS as error:
             logger.debug("! records for %s: %s", bundle.topic, error)  # append has failed the records concerned
             if not isinstance(error, KafkaError | MemoryError):
@@ -171,7 +173,7 @@ class ColumnSender:
         """The rows without an error. The others fail when nothing is left to raise, which would fail the whole bundle again."""
         others = rows.take(np.setdiff1d(np.arange(len(rows.positions)), list(errors)))
         for row, error in sorted(errors.items()):
-            self.accumulator.abandon(bundle.topic, rows.positions[row : row + 1], bundle, error)
+            self.accumulator.fail_unbatched(bundle.topic, rows.positions[row : row + 1], bundle, error)
         return others
 
 

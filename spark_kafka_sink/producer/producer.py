@@ -375,7 +375,7 @@ class KafkaProducer(TransactionalMethods):
             return self._failed_record(topic, gathered, error)
 
     def _failed_record(self, topic: str, gathered: GatheredRecord, error: KafkaError) -> RecordFuture:
-        self._parts.rows_abandoned(topic, 1, error)
+        self._parts.rows_unbatched(topic, 1, error)
         return failed_record(topic, gathered.callback, gathered.details, error, self._clock, self._interceptors)
 
     # CHECKS

@@ -33,7 +33,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.transactional_call import Method
+from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
 
 SENDER_METRICS = [
@@ -137,13 +137,13 @@ class ProducerMetrics:
         self.txn_commit_times = self.samples.stat()
         self.txn_abort_times = self.samples.stat()
         self._txn_times = {
-            Method.USE_ID: self.txn_init_times,
-            Method.INIT: self.txn_init_times,
-            Method.BEGIN: self.txn_begin_times,
-            Method.SEND_OFFSETS: self.txn_offsets_times,
-            Method.PREPARE: self.txn_commit_times,
-            Method.COMMIT: self.txn_commit_times,
-            Method.ABORT: self.txn_abort_times,
+            CalledMethod.USE_ID: self.txn_init_times,
+            CalledMethod.INIT: self.txn_init_times,
+            CalledMethod.BEGIN: self.txn_begin_times,
+            CalledMethod.SEND_OFFSETS: self.txn_offsets_times,
+            CalledMethod.PREPARE: self.txn_commit_times,
+            CalledMethod.COMMIT: self.txn_commit_times,
+            CalledMethod.ABORT: self.txn_abort_times,
         }
 
     def watch(self, pool: BufferPool, metadata: Metadata, requests_in_flight: Callable[[], float]) -> None:
@@ -179,7 +179,7 @@ class ProducerMetrics:
                 largest_batch = size
             if waited_ms > longest_ms:
                 longest_ms = waited_ms
-            row_sizes += [owned.sizes for owned in batch.owned_rows]
+            row_sizes += [batch_rows.sizes for batch_rows in batch.rows_by_call]
             name = batch.topic_partition.topic
             topic = self._topics.get(name) or self._make_topic(name)
             topic.records.total += count
@@ -218,7 +218,7 @@ class ProducerMetrics:
         with self._lock:
             self.flush_times.total += self._clock.now_ns() - since_ns
 
-    def transaction_call(self, method: Method, took_ns: int) -> None:
+    def transaction_call(self, method: CalledMethod, took_ns: int) -> None:
         with self._lock:
             self._txn_times[method].total += took_ns
 

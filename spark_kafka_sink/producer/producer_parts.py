@@ -58,7 +58,7 @@ class ProducerParts:
         client = self._client = NetworkClient(config, metadata, clock, metrics=metrics.network)
         if_this_fails.callback(client.close)
         sequencer = self.sequencer = sequencer_of(config, client, clock)
-        accumulator = RecordAccumulator(config, clock, client.wakeup, sequencer, Random(), self.rows_abandoned)
+        accumulator = RecordAccumulator(config, clock, client.wakeup, sequencer, Random(), self.rows_unbatched)
         self.accumulator = accumulator
         hand_overs = HandOvers(clock, self._interrupted)
         metadata_wait = self.metadata_wait = MetadataWait(metadata, client.wakeup, metrics, clock, config.max_block_ms)
@@ -80,7 +80,7 @@ class ProducerParts:
             took = metrics.transaction_call
             self.caller_side = CallerSide(sequencer, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, took)
 
-    def rows_abandoned(self, topic: str, row_count: int, error: KafkaError) -> None:
+    def rows_unbatched(self, topic: str, row_count: int, error: KafkaError) -> None:
         """Rows that were accepted got into no batch: the transaction that they belong to cannot be committed."""
         self.metrics.records_failed(topic, row_count)
         self.sequencer.row_failed(error)

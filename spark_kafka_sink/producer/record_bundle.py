@@ -1,4 +1,4 @@
-"""A bundle of records that were sent one by one: lists while `send` fills it, then the owner of its rows.
+"""A bundle of records that were sent one by one: lists while `send` fills it, then the RowsCallback of its rows.
 
 When a bundle is sealed, its lists become Arrow columns, and its records are rows like any others. The Sender reports to the
 bundle what became of them; futures and callbacks get it from there.
@@ -22,9 +22,9 @@ from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import OwnedRows, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import BatchRows, RowsCallback
 from spark_kafka_sink.producer.accumulator.row_metadata import metadata_of_rows
-from spark_kafka_sink.producer.plugins.interceptors import InterceptedOwner, Interceptors
+from spark_kafka_sink.producer.plugins.interceptors import InterceptorCallback, Interceptors
 from spark_kafka_sink.producer.producer_record import HEADERS_MAP, Callback, ProducerColumns, RecordDetails, RecordMetadata
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns
@@ -68,7 +68,7 @@ class RecordFuture:
 
 
 class _Acknowledgement(NamedTuple):
-    owned: OwnedRows
+    batch_rows: BatchRows
     base_offset: int
     log_append_time_ms: int
 
@@ -206,47 +206,47 @@ class RecordBundle:
         self.values, self.keys, self.sent_s = [], [], []
 
     @property
-    def owner(self) -> RecordsOwner:
+    def rows_callback(self) -> RowsCallback:
         """What batches report outcomes to: to interceptors first. After `become`."""
         assert self._columns is not None
-        return self if self._interceptors is None else InterceptedOwner(self._interceptors, self.topic, self._columns, self)
+        return self if self._interceptors is None else InterceptorCallback(self._interceptors, self.topic, self._columns, self)
 
     # OUTCOMES: the Sender's thread, or a caller whose bundle could not be queued
 
-    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None:
         with self._outcome_lock:
-            self._acknowledgements.append(_Acknowledgement(owned, base_offset, log_append_time_ms))
+            self._acknowledgements.append(_Acknowledgement(batch_rows, base_offset, log_append_time_ms))
             self._waiters.wake_all_locked()
         if self.callbacks:
             assert self._columns is not None
-            metadata = metadata_of_rows(owned, base_offset, log_append_time_ms, self._columns)
-            self._call_back(owned.positions, metadata, repeat(None))
+            metadata = metadata_of_rows(batch_rows, base_offset, log_append_time_ms, self._columns)
+            self._call_back(batch_rows.positions, metadata, repeat(None))
 
-    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        own = {int(owned.positions[at]): each for at, each in owned.errors_of_rows(record_errors).items()}
+    def fail(self, batch_rows: BatchRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        own = {int(batch_rows.positions[at]): each for at, each in batch_rows.errors_of_rows(record_errors).items()}
         others = error
         if record_errors:
             others = KafkaError(
-                f"{owned.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
+                f"{batch_rows.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
                 condition="KAFKA_BATCH_HAS_INVALID_RECORDS",
             )
-        self._begin_to_fail(owned.positions, dict.fromkeys(owned.positions.tolist(), others) | own)
-        self._settle_failing(owned.positions)
+        self._begin_to_fail(batch_rows.positions, dict.fromkeys(batch_rows.positions.tolist(), others) | own)
+        self._settle_failing(batch_rows.positions)
 
-    def abandon(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
+    def fail_unbatched(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
         error = for_keeping(error)
         positions = self._begin_to_fail(positions, dict.fromkeys(positions.tolist(), error))
         try:
             if self._interceptors is not None:
-                self._interceptors.report_abandoned(self.topic, self._named_partitions()[positions], error)
+                self._interceptors.report_unbatched(self.topic, self._named_partitions()[positions], error)
         finally:
             self._settle_failing(positions)
 
-    def abandon_all(self, error: KafkaError) -> None:
+    def fail_all(self, error: KafkaError) -> None:
         """Fail the rows that are not settled, and finish what an interrupted call has begun to fail."""
         positions = np.arange(len(self), dtype=np.int32)
         try:
-            self.abandon(positions, error)
+            self.fail_unbatched(positions, error)
         finally:
             self._settle_failing(positions)
 
@@ -307,7 +307,7 @@ class RecordBundle:
     def _looked_up_outcomes_locked(self) -> npt.NDArray[np.int32] | None:
         if self._outcomes is not None:
             for index in range(self._looked_up, len(self._acknowledgements)):
-                self._outcomes[self._acknowledgements[index].owned.positions] = index
+                self._outcomes[self._acknowledgements[index].batch_rows.positions] = index
             self._looked_up = len(self._acknowledgements)
         return self._outcomes
 
@@ -324,9 +324,9 @@ class RecordBundle:
     def metadata_of(self, row: int) -> RecordMetadata:
         """Where an acknowledged row was written."""
         assert self._columns is not None
-        owned, base_offset, log_append_time_ms = self._acknowledgements[self._outcome_of(row)]
-        at = int(np.argmax(owned.positions == row))
-        return next(metadata_of_rows(owned, base_offset, log_append_time_ms, self._columns, at))
+        batch_rows, base_offset, log_append_time_ms = self._acknowledgements[self._outcome_of(row)]
+        at = int(np.argmax(batch_rows.positions == row))
+        return next(metadata_of_rows(batch_rows, base_offset, log_append_time_ms, self._columns, at))
 
 
 def failed_record(
@@ -342,5 +342,5 @@ def failed_record(
     future = bundle.add(None, None, callback, 0, details)
     assert future is not None
     bundle.seal()
-    bundle.abandon_all(error)
+    bundle.fail_all(error)
     return future

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError, printable_l
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.records.columns import are_header_types, is_payload, is_text
 from spark_kafka_sink.records.interleave import arrays_of
-from spark_kafka_sink.records.row_mapping import PARTS, RowMapping, nearest_column
+from spark_kafka_sink.records.row_mapping import RECORD_FIELDS, RowMapping, nearest_column
 
 NO_TOPIC = "no topic: pass its name as in send_table(name, table), or a table with the column topic"
 NO_VALUE = "there is no column value; nulls in it are tombstones, but it must be there"
@@ -40,7 +40,7 @@ class TableColumns:
             encodes: whether a part may have any type, since a serializer encodes it.
         """
         mapping = RowMapping.find(schema.names, topic, with_timestamp=True)
-        positions = {name: getattr(mapping, name) for name in PARTS}
+        positions = {name: getattr(mapping, name) for name in RECORD_FIELDS}
         columns = {name: schema.field(found).type for name, found in positions.items() if isinstance(found, int)}
         problems = [
             *_missing(mapping, schema.names),
@@ -68,8 +68,8 @@ class TableColumns:
 def _missing(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
     """A column that is needed, and one that is probably misspelt: its values would be left out without a word."""
     needed = {"topic": NO_TOPIC, "value": NO_VALUE}
-    others = [column for column in columns if column not in PARTS]
-    for name in PARTS:
+    others = [column for column in columns if column not in RECORD_FIELDS]
+    for name in RECORD_FIELDS:
         if getattr(mapping, name) is not None:
             continue
         nearest = nearest_column(name, others)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_kafka_sink.config.option import nearest_key
 from spark_kafka_sink.records.interleave import contiguous
 
-PARTS = ("topic", "value", "key", "partition", "headers", "timestamp")
+RECORD_FIELDS = ("topic", "value", "key", "partition", "headers", "timestamp")
 
 
 def nearest_column(name: str, columns: Sequence[str]) -> str | None:
@@ -46,7 +46,7 @@ class RowMapping:
     @classmethod
     def find(cls, columns: Sequence[str], topic: str | None, *, with_timestamp: bool) -> RowMapping:
         """Find the columns by their names. `topic`: of all rows; None: the column decides."""
-        found: dict[str, Any] = {name: columns.index(name) if name in columns else None for name in PARTS}
+        found: dict[str, Any] = {name: columns.index(name) if name in columns else None for name in RECORD_FIELDS}
         if topic is not None:
             found["topic"] = topic
         if not with_timestamp:

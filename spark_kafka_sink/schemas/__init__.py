@@ -1,7 +1,7 @@
 """Columns as Avro, and framed with the ids of a schema registry.
 
     wanted_schema.py   which schema keys or values have; plans it, asks for it, registers it
-    part_encoding.py   what tasks get: the encoder, and the frame
+    part_encoder.py   what tasks get: the encoder, and the frame
     known_schemas.py   a registry whose answers are kept in this process
     registry.py        the registry: schemas by subject, version, id; registers; checks compatibility
     registry_client.py    requests to its addresses, with repetitions and limits

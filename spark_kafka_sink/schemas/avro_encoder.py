@@ -18,10 +18,10 @@ from spark_kafka_sink.records.varint import Int64Column
 from spark_kafka_sink.schemas.avro.encoding import (
     BLOCK_BYTES,
     BLOCK_ROWS,
-    EncodedRows,
     Encoding,
     Mask,
     Refusals,
+    RowBytes,
     bytes_of,
     constant,
     encode_rows,
@@ -65,7 +65,7 @@ class AvroEncoder:
             raise SchemaError(f"a column of type {self.type} is encoded, and this one has type {column.type}; cast it")
         framed = _FramedEncoding("", prefix, self.encoding)
         refusals = Refusals()
-        encoded: list[EncodedRows] = []
+        encoded: list[RowBytes] = []
         is_null = [np.zeros(0, np.bool_)]
         start = 0
         for chunk in _joined_chunks(column):
@@ -126,7 +126,7 @@ def each_row_once(refused: Iterable[UnencodableRows]) -> Iterator[UnencodableRow
             yield each._replace(rows=rows)
 
 
-def _encoded_column(encoded: EncodedRows, is_null: Mask, refused: list[UnencodableRows]) -> EncodedColumn:
+def _encoded_column(encoded: RowBytes, is_null: Mask, refused: list[UnencodableRows]) -> EncodedColumn:
     for each in refused:
         is_null[each.rows] = True
     is_large = int(encoded.offsets[-1]) > INT32_MAX

@@ -1,7 +1,7 @@
 """Which schema keys or values have: derived or named by an option, found in the registry or registered there.
 
 `plan_schema` derives and asks nobody. `WantedSchema.look` only reads from the registry. `WantedSchema.register` does the rest
-once all problems are known. Both return the PartEncoding that encodes.
+once all problems are known. Both return the PartEncoder that encodes.
 Law: a schema is used only if it may be: rules that apply to writing are never written around.
 """
 
@@ -21,14 +21,14 @@ from spark_kafka_sink.schemas.avro_encoder import AvroEncoder
 from spark_kafka_sink.schemas.avro_schema import AvroRecord, parse_schema
 from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD, derive_schema
 from spark_kafka_sink.schemas.frame import FIRST_MESSAGE, confluent_prefix
-from spark_kafka_sink.schemas.part_encoding import PartEncoding
+from spark_kafka_sink.schemas.part_encoder import PartEncoder
 from spark_kafka_sink.schemas.registry import AVRO_TYPE, RegisteredSchema
 from spark_kafka_sink.schemas.resolution import resolve_column
 
 _PROTOBUF_TYPE = "PROTOBUF"  # as the registry calls it
 
 
-class Registry(Protocol):
+class SchemaSource(Protocol):
     """What is asked of a registry: see SchemaRegistry."""
 
     def latest(self, subject: str) -> RegisteredSchema: ...
@@ -74,8 +74,8 @@ class WantedSchema:
 
     # THE REGISTRY'S ANSWERS. Each blocks as the registry does, and raises what it raises.
 
-    def look(self, registry: Registry, topic: str | None, problems: list[str]) -> PartEncoding | None:
-        """The encoding for rows of a topic. None if the schema is to be registered, or if there are problems.
+    def look(self, registry: SchemaSource, topic: str | None, problems: list[str]) -> PartEncoder | None:
+        """The encoder for rows of a topic. None if the schema is to be registered, or if there are problems.
 
         Registers nothing. Adds what the column and the schema contradict to `problems`.
         """
@@ -84,7 +84,7 @@ class WantedSchema:
             return self._look_for_text(registry, subject, self.text)
         return self._resolved(self._named(registry, subject), subject, problems)
 
-    def _look_for_text(self, registry: Registry, subject: str, text: str) -> PartEncoding | None:
+    def _look_for_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder | None:
         if not self.config.auto_register_schemas:
             return self._for_writing(registry, subject, text)  # only looks, and says what differs
         found = registry.lookup(subject, text)
@@ -93,23 +93,23 @@ class WantedSchema:
         registry.require_compatible(subject, text)
         return None
 
-    def _named(self, registry: Registry, subject: str) -> RegisteredSchema:
+    def _named(self, registry: SchemaSource, subject: str) -> RegisteredSchema:
         reference = self.options.schema
         assert reference is not None
         if reference.kind == ID:
             return registry.by_id(reference.number)
         return registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
 
-    def register(self, registry: Registry, topic: str | None) -> PartEncoding:
-        """The encoding where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
+    def register(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
+        """The encoder where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
         assert self.text is not None
         subject = self.subject_of(topic)
         return self._for_writing(registry, subject, self.text)
 
-    def _for_writing(self, registry: Registry, subject: str, text: str) -> PartEncoding:
+    def _for_writing(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder:
         return self._of_registered(registry.for_writing(subject, text, self.options.name_of("schema")), subject)
 
-    def for_topic(self, registry: Registry, topic: str | None) -> PartEncoding:
+    def for_topic(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
         """`look`, and `register` if need be: for callers that collect no other problems.
 
         Raises:
@@ -121,39 +121,39 @@ class WantedSchema:
             raise SchemaError("; ".join(problems))
         return self.register(registry, topic) if found is None else found
 
-    def with_id(self, registry: Registry, schema_id: int, subject: str) -> PartEncoding:
-        """The encoding with the schema that an earlier run has used, whatever the subject's versions are by now.
+    def with_id(self, registry: SchemaSource, schema_id: int, subject: str) -> PartEncoder:
+        """The encoder with the schema that an earlier run has used, whatever the subject's versions are by now.
 
         Raises:
             SchemaError: the column does not fit that schema.
         """
         return self._of_registered(registry.by_id(schema_id), subject)
 
-    # FROM AN ANSWER TO AN ENCODING
+    # FROM AN ANSWER TO AN ENCODER
 
-    def _of_registered(self, registered: RegisteredSchema, subject: str) -> PartEncoding:
-        """The encoding by the registry's text, which readers get for the id. It may differ from the text that was looked up."""
+    def _of_registered(self, registered: RegisteredSchema, subject: str) -> PartEncoder:
+        """The encoder by the registry's text, which readers get for the id. It may differ from the text that was looked up."""
         problems: list[str] = []
         found = self._resolved(registered, subject, problems)
         if found is None:
             raise SchemaError("; ".join(problems))
         return found
 
-    def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> PartEncoding | None:
+    def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> PartEncoder | None:
         registered.require_writable()
         if self.options.format == FRAMED:
             if self.options.message is not None and registered.schema_type != _PROTOBUF_TYPE:
                 message = self.options.name_of("message")
                 problems.append(f"{message} is for Protobuf: {registered.label} is {printable(registered.schema_type)}")
                 return None
-            return self._encoding(registered, subject, None)
+            return self._part_encoder(registered, subject, None)
         if registered.schema_type != AVRO_TYPE:
             problems.append(self._not_avro(registered))
             return None
         references = tuple(registered.references.items())
-        encoder, found = _encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps)
+        encoder, found = _avro_encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps)
         problems.extend(f"{problem} ({registered.label})" for problem in found)
-        return None if encoder is None else self._encoding(registered, subject, encoder)
+        return None if encoder is None else self._part_encoder(registered, subject, encoder)
 
     def _not_avro(self, registered: RegisteredSchema) -> str:
         key, part = self.options.name_of("format"), self.part
@@ -162,14 +162,14 @@ class WantedSchema:
             remedy = f"encode and frame the {part} before it is sent, and remove {key}"
         return f"{key}={AVRO}, but {registered.label} is {printable(registered.schema_type)}: {remedy}"
 
-    def _encoding(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> PartEncoding:
+    def _part_encoder(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> PartEncoder:
         message = (self.options.message or FIRST_MESSAGE) if registered.schema_type == _PROTOBUF_TYPE else None
         used = SchemaUse(self.part, subject, registered.id, registered.version)
-        return PartEncoding(self.type, used, confluent_prefix(registered.id, message), encoder)
+        return PartEncoder(self.type, used, confluent_prefix(registered.id, message), encoder)
 
 
 @functools.lru_cache(maxsize=64)
-def _encoder(
+def _avro_encoder(
     type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], at: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder | None, tuple[str, ...]]:
     """The encoder, or the problems. A stream resolves the same for each micro-batch."""
@@ -186,7 +186,7 @@ class PlannedPart(NamedTuple):
     """One part of a plan. Plain data."""
 
     wanted: WantedSchema
-    encoding: PartEncoding | None  # of all rows; None if each topic has a schema of its own, and the tasks ask for it
+    encoder: PartEncoder | None  # of all rows; None if each topic has a schema of its own, and the tasks ask for it
 
 
 # PLANNING
@@ -222,14 +222,14 @@ def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> st
     """The text, which rows of the type can be encoded with: it may be registered before any row is."""
     name, found = options.record_name or TOP_LEVEL_RECORD, list[str]()
     text = derive_schema(type, False, name=name, namespace=options.record_namespace, at=options.part, problems=found)
-    problems.extend(found or _encoder(type, text, (), options.part, options.truncates_timestamps)[1])
+    problems.extend(found or _avro_encoder(type, text, (), options.part, options.truncates_timestamps)[1])
     return text
 
 
 def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
     assert options.schema is not None
     text = options.schema.text
-    encoder, found = _encoder(type, text, (), options.part, options.truncates_timestamps)
+    encoder, found = _avro_encoder(type, text, (), options.part, options.truncates_timestamps)
     problems.extend(f"{problem} ({options.name_of('schema')})" for problem in found)
     schema = parse_schema(text) if encoder is not None else None
     name = schema.name if isinstance(schema, AvroRecord) else None

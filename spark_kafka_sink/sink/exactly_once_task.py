@@ -90,7 +90,7 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
         marker_topic=plan.marker_topic,
     )
     # Not the schemas of topics that only rows name: a text, a version or an id stands for the same schema in each run.
-    planned = {each.wanted.part: each.encoding.use.id for each in plan.encoded_parts if each.encoding is not None}
+    planned = {each.wanted.part: each.encoder.use.id for each in plan.encoded_parts if each.encoder is not None}
     attempt.begin(SchemaIds(**planned))
     return attempt
 

@@ -32,7 +32,7 @@ def plan_parts(
 ) -> tuple[tuple[PlannedPart, ...], KafkaError | None]:
     """The parts that have a format, and why the registry does not give what is needed; None if it does.
 
-    Some have no encoding before `register_schemas`. Asks the registry, and registers nothing. Blocks as the registry does.
+    Some have no encoder before `register_schemas`. Asks the registry, and registers nothing. Blocks as the registry does.
 
     Args:
         schema: of the DataFrame; its columns are checked.
@@ -46,8 +46,8 @@ def plan_parts(
     with registry_of(options) as known:
         for each in wanted:
             try:
-                encoding = None if topic is None and each.needs_topic else each.look(known, topic, problems)
-                planned.append(PlannedPart(each, encoding))
+                encoder = None if topic is None and each.needs_topic else each.look(known, topic, problems)
+                planned.append(PlannedPart(each, encoder))
             except KafkaError as error:
                 failures.append(error)
                 if not isinstance(error, RegistryError) or error.condition not in ABOUT_SCHEMAS:
@@ -65,8 +65,8 @@ def register_schemas(plan: WritePlan) -> WritePlan:
     parts = []
     with registry_of(plan.options) as known:
         for each in plan.encoded_parts:
-            is_done = each.encoding is not None or (topic is None and each.wanted.needs_topic)
-            parts.append(each if is_done else each._replace(encoding=each.wanted.register(known, topic)))
+            is_done = each.encoder is not None or (topic is None and each.wanted.needs_topic)
+            parts.append(each if is_done else each._replace(encoder=each.wanted.register(known, topic)))
     return replace(plan, encoded_parts=tuple(parts))
 
 

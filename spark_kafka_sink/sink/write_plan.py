@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.names import Names, escaped
+from spark_kafka_sink.exactly_once.names import PrefixNames, escaped
 from spark_kafka_sink.exactly_once.writes import DriverTime, WriteId
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
@@ -43,9 +43,9 @@ class WritePlan:
     # WITH EXACTLY-ONCE
 
     @property
-    def names(self) -> Names:
+    def names(self) -> PrefixNames:
         assert self.options.transactional_id_prefix is not None
-        return Names(self.options.transactional_id_prefix)
+        return PrefixNames(self.options.transactional_id_prefix)
 
     @property
     def marker_topic(self) -> str:

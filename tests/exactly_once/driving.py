@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.decisions import abort
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, DriverTime, SchemaIds, TaskReport, WriteId
@@ -120,7 +120,7 @@ class Run:
     ) -> None:
         self.schemas = schemas
         self.topic = topic
-        self.names = Names(prefix)
+        self.names = PrefixNames(prefix)
         self.options = {"bootstrap.servers": address, **QUICK, **options}
         self.client = TransactionClient(self.options)
         self.name = name

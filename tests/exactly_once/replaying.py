@@ -27,7 +27,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once import ledger_records
-from spark_kafka_sink.exactly_once.ledger_records import State
+from spark_kafka_sink.exactly_once.ledger_records import DecisionState
 from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, DriverTime, ReplayError, SchemaIds, TaskReport
@@ -237,8 +237,8 @@ class DriverProcess(Process):
             self.phase = "checks markers"
         elif call == "6g mark" and first.version == self._version:
             self.phase = "closing"
-        if call == "6e" and first.state is not State.DECIDED:
-            if first.state is State.CARRIED_OUT:
+        if call == "6e" and first.state is not DecisionState.DECIDED:
+            if first.state is DecisionState.CARRIED_OUT:
                 return None  # a long record of what was carried out is a part of 6g
             return "6c record schema" if self.phase == "checks markers" else "6g mark incomplete"
         if call != "6c" and self.phase == "checks markers":

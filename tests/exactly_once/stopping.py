@@ -33,7 +33,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import ledger_records
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.ledger_records import Decision, State
+from spark_kafka_sink.exactly_once.ledger_records import Decision, DecisionState
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
 from spark_kafka_sink.exactly_once.writes import TaskReport
@@ -76,7 +76,7 @@ def _after_the_commits(first: object, begun: set[str]) -> bool:  # noqa: ARG001
 
 
 def _says_decided(decision: Decision, begun: set[str]) -> bool:  # noqa: ARG001
-    return decision.state is State.DECIDED
+    return decision.state is DecisionState.DECIDED
 
 
 TASK_STEPS: Mapping[str, Call] = {

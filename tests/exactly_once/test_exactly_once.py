@@ -15,15 +15,15 @@ import pytest
 from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerFencedError
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, Earlier, LedgerError, State
+from spark_kafka_sink.exactly_once.ledger_records import EARLIER_VERSIONS, Decision, DecisionState, EarlierVersion, LedgerError
 from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.exactly_once.writes import (
+    AttemptResult,
     CommitFailedError,
     Content,
     DriverTime,
     ReplayError,
-    Result,
     TaskTransaction,
     WriteAbortedError,
 )
@@ -37,7 +37,7 @@ from tests.fakes.fake_broker import FakeBroker
 def test_rows_are_visible_once_the_version_is_committed_and_not_before(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"], [])
-    assert [each.result for each in reports] == [Result.OPEN, Result.OPEN, Result.EMPTY]
+    assert [each.result for each in reports] == [AttemptResult.OPEN, AttemptResult.OPEN, AttemptResult.EMPTY]
     assert visible(broker) == []
     assert first.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
@@ -147,7 +147,7 @@ def test_a_committed_version_is_found_and_not_written_again(broker: FakeBroker, 
     run("r1").write_version(0, ["a"], ["b"])
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"])
-    assert {each.result for each in reports} == {Result.DECIDED}
+    assert {each.result for each in reports} == {AttemptResult.DECIDED}
     assert second.commit(reports).how is HowCommitted.FOUND
     assert visible(broker) == ["a", "b"]
     assert second.write_version(1, ["c"]).how is HowCommitted.COMMITTED
@@ -161,7 +161,7 @@ def test_a_decided_version_is_carried_out_by_the_next_run(broker: FakeBroker, ru
     commit._decide(None)  # and the driver dies
     second = run("r2")
     again = second.reports(0, ["a"], ["b"])
-    assert {each.result for each in again} == {Result.DECIDED}
+    assert {each.result for each in again} == {AttemptResult.DECIDED}
     assert second.commit(again).how is HowCommitted.ROLLED_FORWARD
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
@@ -202,7 +202,7 @@ def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_
     assert visible(broker) == ["b"]
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"])
-    assert [each.result for each in reports] == [Result.OPEN, Result.SKIPPED]
+    assert [each.result for each in reports] == [AttemptResult.OPEN, AttemptResult.SKIPPED]
     assert second.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
 
@@ -247,7 +247,7 @@ def test_a_copy_that_comes_after_the_decision_writes_nothing(broker: FakeBroker,
     commit = first.committing([report])
     decision = commit._decide(None)
     late = first.task(0, 0, "a", attempt=1).run()
-    assert late.result is Result.DECIDED
+    assert late.result is AttemptResult.DECIDED
     commit._carry_out(decision)
     assert visible(broker) == ["a"]
 
@@ -387,7 +387,7 @@ def test_rows_are_not_dropped_where_markers_are_ahead_of_the_decision(broker: Fa
     alive.write_version(5, ["a"], ["b"])
     alive.write_version(6, ["c"], ["d"])
     alive.write_version(7, ["e"], ["f"])
-    Ledger(zombie.client, zombie.names, "q", TOPIC).write_decision(decision.now(State.CARRIED_OUT))
+    Ledger(zombie.client, zombie.names, "q", TOPIC).write_decision(decision.now(DecisionState.CARRIED_OUT))
     with pytest.raises(ReplayError, match=r"a later version, 7, is in Kafka .* What was committed as version 6 is not known"):
         run("r3").write_version(6, ["new"], ["rows"])
     assert run("r4").write_version(8, ["g"], ["h"]).how is HowCommitted.COMMITTED
@@ -410,7 +410,7 @@ def test_a_decision_that_lists_a_partition_twice_cannot_be_read(run: Runs) -> No
     """It ended in a ValueError, which no abort() and no tool expected."""
     ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
     entry = TaskTransaction(0, 0, 1, 0, 2, Content(1, 0))
-    ledger.write_decision(Decision(0, State.DECIDED, 2, 2, Content(2, 0), (entry, entry)))
+    ledger.write_decision(Decision(0, DecisionState.DECIDED, 2, 2, Content(2, 0), (entry, entry)))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
@@ -538,10 +538,10 @@ def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
 def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> None:
     first = run("r1")
     entries = tuple(TaskTransaction(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
-    earlier = tuple(Earlier(each, Content(each, 2**64 - 1)) for each in range(EARLIER_VERSIONS))
+    earlier = tuple(EarlierVersion(each, Content(each, 2**64 - 1)) for each in range(EARLIER_VERSIONS))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     for version in range(3):
-        decision = Decision(version, State.DECIDED, 1000, 1024, Content(5, 6), entries[version:], earlier)
+        decision = Decision(version, DecisionState.DECIDED, 1000, 1024, Content(5, 6), entries[version:], earlier)
         ledger.write_decision(decision)
         assert ledger.decision() == decision
 
@@ -634,7 +634,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
 def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: TaskTransaction) -> None:
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
-    ledger.write_decision(Decision(0, State.DECIDED, 1, 1, Content(1, 0), (entry,)))
+    ledger.write_decision(Decision(0, DecisionState.DECIDED, 1, 1, Content(1, 0), (entry,)))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
@@ -654,7 +654,7 @@ def test_a_decision_that_nobody_could_read_is_not_written(broker: FakeBroker, ru
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     with pytest.raises(CommitFailedError, match=r"at most 1,000,000 Spark partitions, and this one has 1,000,001"):
-        ledger.write_decision(Decision(0, State.DECIDED, 1_000_001, 1, Content(1, 0)))
+        ledger.write_decision(Decision(0, DecisionState.DECIDED, 1_000_001, 1, Content(1, 0)))
     assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
 
 
@@ -663,11 +663,11 @@ def test_a_decision_whose_overflow_was_overwritten_counts_as_not_carried_out(run
     first = run("r1")
     entries = tuple(TaskTransaction(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
-    ledger.write_decision(Decision(2, State.DECIDED, 1000, 1000, Content(5, 6), entries))
+    ledger.write_decision(Decision(2, DecisionState.DECIDED, 1000, 1000, Content(5, 6), entries))
     first.client.commit_offsets(first.names.overflow_group("q", 0), {ledger.marker_partition: (4, "of version 4")})
     found = ledger.decision()
     assert found is not None
-    assert (found.version, found.state, found.entries) == (2, State.INCOMPLETE, ())
+    assert (found.version, found.state, found.entries) == (2, DecisionState.INCOMPLETE, ())
     assert ledger.look(DriverTime("host", 0), 0) == (found, False, None)
 
 
@@ -696,7 +696,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(broker: Fak
         time_out(broker, partition)
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"], [])
-    expected = [Result.OPEN if partition in lost else Result.DECIDED for partition in (0, 1)]
+    expected = [AttemptResult.OPEN if partition in lost else AttemptResult.DECIDED for partition in (0, 1)]
     assert [each.result for each in reports[:2]] == expected
     assert second.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
@@ -747,7 +747,7 @@ def test_markers_of_all_partitions_that_there_ever_were_are_read(broker: FakeBro
     del broker.offsets.groups[first.names.decision_group("q")]
     second = run("r2")
     reports = second.reports(0, ["a"], ["b"])
-    assert {each.result for each in reports} == {Result.SKIPPED}
+    assert {each.result for each in reports} == {AttemptResult.SKIPPED}
     with pytest.raises(ReplayError, match="for the Spark partitions 2, written by an earlier run"):
         second.commit(reports)
     assert visible(broker) == ["a", "b", "c"]

@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.clock import Clock, Waitable
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.exactly_once.heartbeat import EVERY_MS, Heartbeat
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.command import build_parser
@@ -211,7 +211,7 @@ def test_wherever_a_task_is_interrupted_its_heartbeat_ends() -> None:
 
 
 def test_the_group_of_the_heartbeat_is_the_owners_and_of_no_other_kind() -> None:
-    names = Names("P")
+    names = PrefixNames("P")
     assert names.heartbeat_group("q") == GROUP
     assert GROUP.startswith(names.id_prefix)
     others = {names.marker_group("q", 0), names.decision_group("q"), names.overflow_group("q", 0), names.width_group("q", 0)}

@@ -19,7 +19,7 @@ from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.question import Question
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once import ledger_records as module
-from spark_kafka_sink.exactly_once.ledger import Ledger, Seen
+from spark_kafka_sink.exactly_once.ledger import Ledger, LedgerView
 from spark_kafka_sink.exactly_once.ledger_records import (
     EARLIER_VERSIONS,
     MAX_NUMBER,
@@ -28,14 +28,14 @@ from spark_kafka_sink.exactly_once.ledger_records import (
     MAX_TASKS,
     METADATA_BYTES,
     Decision,
-    Earlier,
+    DecisionState,
+    EarlierVersion,
     LedgerError,
     Marker,
-    State,
     is_in_kafka,
     marker_text,
 )
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, DriverTime, SchemaIds, TaskTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -89,7 +89,7 @@ def ledger(groups: Groups) -> Ledger:
 
 
 def ledger_over(groups: Groups) -> Ledger:
-    return Ledger(cast("TransactionClient", groups), Names("P"), "q", "t")
+    return Ledger(cast("TransactionClient", groups), PrefixNames("P"), "q", "t")
 
 
 def entry(partition: int, **fields: int) -> TaskTransaction:
@@ -104,7 +104,9 @@ def many(entries: int) -> tuple[TaskTransaction, ...]:
     )
 
 
-DECIDED = Decision(7, State.DECIDED, 2, 4, Content(3, 0xC0FFEE), (entry(0), entry(1)), (Earlier(5, Content(2, 1)),))
+DECIDED = Decision(
+    7, DecisionState.DECIDED, 2, 4, Content(3, 0xC0FFEE), (entry(0), entry(1)), (EarlierVersion(5, Content(2, 1)),)
+)
 CARRIED_OUT = "carried-out tasks=1 partitions=1 rows=1 fingerprint=00"
 
 
@@ -114,7 +116,7 @@ CARRIED_OUT = "carried-out tasks=1 partitions=1 rows=1 fingerprint=00"
 def test_a_decision_is_one_record_which_brokers_keep_under_these_names(ledger: Ledger, groups: Groups) -> None:
     """Another release reads it. How entries are compressed is zlib's."""
     text = "tasks=2 partitions=4 rows=3 fingerprint=0000000000c0ffee earlier=1poj5000000ssI2000000RR9100000"
-    ledger.write_decision(DECIDED.now(State.CARRIED_OUT))
+    ledger.write_decision(DECIDED.now(DecisionState.CARRIED_OUT))
     assert list(groups.kept) == ["P-q-decision"]
     offset, metadata = groups.kept["P-q-decision"]
     assert (offset, metadata.partition(" entries=")[0]) == (7, f"carried-out {text}")
@@ -129,8 +131,8 @@ def test_a_decision_is_one_record_which_brokers_keep_under_these_names(ledger: L
 def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Ledger, groups: Groups) -> None:
     """Another release reads it; one that knows no schemas calls it unreadable, and writes nothing."""
     content = Content(3, 0xC0FFEE, SchemaIds(value=12))
-    earlier = (Earlier(5, Content(2, 1, SchemaIds(1, MAX_SCHEMA_ID))), Earlier(6, Content(2, 1)))
-    ledger.write_decision(replace(DECIDED.now(State.CARRIED_OUT), content=content, earlier=earlier))
+    earlier = (EarlierVersion(5, Content(2, 1, SchemaIds(1, MAX_SCHEMA_ID))), EarlierVersion(6, Content(2, 1)))
+    ledger.write_decision(replace(DECIDED.now(DecisionState.CARRIED_OUT), content=content, earlier=earlier))
     packed = b85encode(struct.pack("<iiii", 1, MAX_SCHEMA_ID, -1, -1)).decode()
     metadata = groups.kept["P-q-decision"].metadata
     assert " rows=3 fingerprint=0000000000c0ffee value_schema=12 earlier=" in metadata
@@ -143,8 +145,8 @@ def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Led
 
 def test_the_schemas_of_ten_versions_fit_beside_their_contents(ledger: Ledger, groups: Groups) -> None:
     most = Content(MAX_NUMBER, LARGEST, SchemaIds(MAX_SCHEMA_ID, MAX_SCHEMA_ID))
-    earlier = tuple(Earlier(MAX_NUMBER - 1 - number, most) for number in range(EARLIER_VERSIONS))
-    ledger.write_decision(Decision(MAX_NUMBER, State.DECIDED, MAX_TASKS, 2**20, most, many(100), earlier))
+    earlier = tuple(EarlierVersion(MAX_NUMBER - 1 - number, most) for number in range(EARLIER_VERSIONS))
+    ledger.write_decision(Decision(MAX_NUMBER, DecisionState.DECIDED, MAX_TASKS, 2**20, most, many(100), earlier))
     assert list(groups.kept) == ["P-q-decision"]
     assert len(groups.kept["P-q-decision"].metadata) <= METADATA_BYTES
 
@@ -191,12 +193,12 @@ entries = st.builds(
     st.builds(
         Decision,
         versions,
-        st.just(State.DECIDED),
+        st.just(DecisionState.DECIDED),
         st.integers(20, MAX_TASKS),
         st.integers(1, 2**20),
         contents,
         st.lists(entries, max_size=20, unique_by=lambda each: each.partition).map(tuple),
-        st.lists(st.builds(Earlier, versions, contents), max_size=EARLIER_VERSIONS).map(tuple),
+        st.lists(st.builds(EarlierVersion, versions, contents), max_size=EARLIER_VERSIONS).map(tuple),
     )
 )
 def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
@@ -206,7 +208,7 @@ def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
     ledger = ledger_over(Groups())
     ledger.write_decision(decision)
     assert ledger.decision() == decision
-    for state in (State.CARRIED_OUT, State.INCOMPLETE):
+    for state in (DecisionState.CARRIED_OUT, DecisionState.INCOMPLETE):
         ledger.write_decision(decision.now(state))
         assert ledger.decision() == replace(decision, state=state, entries=())
 
@@ -214,7 +216,7 @@ def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
 def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger, groups: Groups) -> None:
     """A driver that dies before its decision has harmed no overflow group of the decision before."""
     for version in (4, 5, 6):
-        decision = Decision(version, State.DECIDED, 1000, 1024, Content(5, 6), many(1000 - version))
+        decision = Decision(version, DecisionState.DECIDED, 1000, 1024, Content(5, 6), many(1000 - version))
         ledger.write_decision(decision)
         assert ledger.decision() == decision
         chunks = {group: each for group, each in groups.kept.items() if group.endswith("-overflow") and each.offset == version}
@@ -231,7 +233,7 @@ def test_no_record_is_longer_than_brokers_take_and_chunks_come_as_late_as_they_c
     most = 0
     for number in range(100, 400, 4):
         groups.kept.clear()
-        decision = Decision(MAX_NUMBER, State.DECIDED, number, number, Content(5, 6), many(number))
+        decision = Decision(MAX_NUMBER, DecisionState.DECIDED, number, number, Content(5, 6), many(number))
         ledger.write_decision(decision)
         assert all(len(each.metadata) <= METADATA_BYTES for each in groups.kept.values())
         if len(groups.kept) == 1:
@@ -244,21 +246,21 @@ def test_no_record_is_longer_than_brokers_take_and_chunks_come_as_late_as_they_c
 def test_a_decision_without_its_overflow_groups_is_incomplete_and_warned_of(
     ledger: Ledger, groups: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    decision = Decision(4, State.DECIDED, 1000, 1024, Content(5, 6), many(1000), DECIDED.earlier)
+    decision = Decision(4, DecisionState.DECIDED, 1000, 1024, Content(5, 6), many(1000), DECIDED.earlier)
     ledger.write_decision(decision)
     del groups.kept["P-q-2-overflow"]
     with caplog.at_level(logging.WARNING):
-        assert ledger.decision() == decision.now(State.INCOMPLETE)
+        assert ledger.decision() == decision.now(DecisionState.INCOMPLETE)
     assert "the transactions that version 4 decided to commit are not listed any more" in caplog.text
 
 
 def test_the_overflow_is_that_of_the_decision_or_none(ledger: Ledger, groups: Groups) -> None:
-    ledger.write_decision(Decision(4, State.DECIDED, 1000, 1024, Content(5, 6), many(1000)))
+    ledger.write_decision(Decision(4, DecisionState.DECIDED, 1000, 1024, Content(5, 6), many(1000)))
     first = groups.kept["P-q-0-overflow"]
     groups.put("P-q-0-overflow", 4, ("a" if first.metadata[0] != "a" else "b") + first.metadata[1:])
     found = ledger.decision()
     assert found is not None
-    assert found.state is State.INCOMPLETE
+    assert found.state is DecisionState.INCOMPLETE
 
 
 @pytest.mark.parametrize("count", [0, MAX_OVERFLOW_GROUPS])
@@ -267,7 +269,7 @@ def test_so_many_overflow_groups_are_read_and_one_more_is_an_error(ledger: Ledge
     groups.put("P-q-decision", 0, f"{text} overflow={count} digest=0")
     found = ledger.decision()
     assert found is not None
-    assert found.state is State.INCOMPLETE
+    assert found.state is DecisionState.INCOMPLETE
     groups.put("P-q-decision", 0, f"{text} overflow={MAX_OVERFLOW_GROUPS + 1} digest=0")
     with pytest.raises(
         LedgerError, match=f"group P-q-decision has metadata that cannot be read: 'overflow={MAX_OVERFLOW_GROUPS + 1}'"
@@ -315,7 +317,7 @@ def test_a_decision_lists_as_many_transactions_as_it_has_tasks_and_no_more(ledge
 
 
 def test_as_many_earlier_versions_are_read_and_one_more_is_an_error(ledger: Ledger) -> None:
-    earlier = tuple(Earlier(version, Content(1, version)) for version in range(EARLIER_VERSIONS + 1))
+    earlier = tuple(EarlierVersion(version, Content(1, version)) for version in range(EARLIER_VERSIONS + 1))
     most = replace(DECIDED, earlier=earlier[1:])
     ledger.write_decision(most)
     assert ledger.decision() == most
@@ -378,9 +380,13 @@ def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: 
 
 @pytest.mark.parametrize(
     ("state", "reached"),
-    [(State.DECIDED, [True, True, False]), (State.CARRIED_OUT, [True, True, False]), (State.INCOMPLETE, [True, False, False])],
+    [
+        (DecisionState.DECIDED, [True, True, False]),
+        (DecisionState.CARRIED_OUT, [True, True, False]),
+        (DecisionState.INCOMPLETE, [True, False, False]),
+    ],
 )
-def test_a_version_is_reached_when_it_or_a_later_one_is_decided(state: State, reached: list[bool]) -> None:
+def test_a_version_is_reached_when_it_or_a_later_one_is_decided(state: DecisionState, reached: list[bool]) -> None:
     decision = replace(DECIDED, state=state)
     assert [decision.reaches(version) for version in (6, 7, 8)] == reached
 
@@ -390,11 +396,11 @@ def test_the_content_of_this_version_and_of_the_last_ones_is_known() -> None:
 
 
 def test_a_decision_remembers_the_versions_before_it() -> None:
-    known = (*DECIDED.earlier, Earlier(7, DECIDED.content))
+    known = (*DECIDED.earlier, EarlierVersion(7, DECIDED.content))
     assert DECIDED.before(7) == DECIDED.earlier
     assert DECIDED.before(8) == known
-    assert DECIDED.now(State.INCOMPLETE).before(8) == DECIDED.earlier  # it is not in Kafka as a whole
-    full = replace(DECIDED, earlier=tuple(Earlier(version, Content()) for version in range(EARLIER_VERSIONS)))
+    assert DECIDED.now(DecisionState.INCOMPLETE).before(8) == DECIDED.earlier  # it is not in Kafka as a whole
+    full = replace(DECIDED, earlier=tuple(EarlierVersion(version, Content()) for version in range(EARLIER_VERSIONS)))
     assert full.before(8) == (*full.earlier[1:], known[-1])
 
 
@@ -469,14 +475,14 @@ def test_widths_are_powers_of_two_each_in_a_group_of_its_own(ledger: Ledger, gro
 
 
 def test_a_task_asks_once_for_all_that_it_has_to_know(ledger: Ledger, groups: Groups) -> None:
-    assert ledger.look(DriverTime("host", 100), 1) == Seen(None, False, None)
+    assert ledger.look(DriverTime("host", 100), 1) == LedgerView(None, False, None)
     assert groups.fetches == [{"P-q-decision", "P-aborted", "P-q-1-marker"}]
     ledger.write_decision(DECIDED)
     groups.put("P-q-1-marker", 7, marker_text(Content(3, 4)))
     groups.put("P-q-0-marker", 9, marker_text(Content(9, 9)))
     ledger.record_abort(DriverTime("host", 101))
     assert groups.kept["P-aborted"] == (101, "host")
-    assert ledger.look(DriverTime("host", 100), 1) == Seen(DECIDED, True, Marker(7, Content(3, 4)))
+    assert ledger.look(DriverTime("host", 100), 1) == LedgerView(DECIDED, True, Marker(7, Content(3, 4)))
 
 
 def test_what_a_task_cannot_read_is_an_error_that_names_the_group(ledger: Ledger, groups: Groups) -> None:

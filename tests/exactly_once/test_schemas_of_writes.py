@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, SchemaIds
+from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, ReplayError, SchemaIds
 from tests.exactly_once.runs import Runs, open_transactions, partly_committed, visible
 from tests.fakes.fake_broker import FakeBroker
 
@@ -51,7 +51,10 @@ def test_the_missing_part_of_a_version_is_encoded_as_the_part_that_is_there(brok
     partly_committed(run("r1", schemas=FIRST))
     second = run("r2", schemas=NEWER)
     reports = second.reports(0, ["a"], ["b"])
-    assert [(each.result, each.content.schemas) for each in reports] == [(Result.OPEN, FIRST), (Result.SKIPPED, FIRST)]
+    assert [(each.result, each.content.schemas) for each in reports] == [
+        (AttemptResult.OPEN, FIRST),
+        (AttemptResult.SKIPPED, FIRST),
+    ]
     assert second.commit(reports).how is HowCommitted.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert run("r3", schemas=SchemaIds(value=3)).write_version(0, ["a"], ["b"]).how is HowCommitted.FOUND
@@ -63,7 +66,10 @@ def test_what_is_decided_and_lost_is_written_again_as_it_was_encoded(broker: Fak
     lost, _ = commit._decide(None).entries
     first.client.fence([lost.prepared(first.names, "q").transactional_id])
     reports = run("r2", schemas=NEWER).reports(0, ["a"], ["b"])
-    assert [(each.result, each.content.schemas) for each in reports] == [(Result.OPEN, FIRST), (Result.DECIDED, FIRST)]
+    assert [(each.result, each.content.schemas) for each in reports] == [
+        (AttemptResult.OPEN, FIRST),
+        (AttemptResult.DECIDED, FIRST),
+    ]
     run("r3", schemas=NEWER).commit(reports)
     assert visible(broker) == ["a", "b"]
 

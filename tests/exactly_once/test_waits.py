@@ -16,7 +16,7 @@ import pytest
 from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG, TransactionClient
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
-from spark_kafka_sink.exactly_once.writes import Result, TaskReport
+from spark_kafka_sink.exactly_once.writes import AttemptResult, TaskReport
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -107,7 +107,7 @@ def test_a_commit_waits_five_times(run: Run, producer: KafkaProducer, waits: Wai
     with TransactionClient(run.options) as driver:
         for version in (0, 1):
             report = write(run, producer, version)
-            assert report.result is Result.OPEN
+            assert report.result is AttemptResult.OPEN
             commit = VersionCommit(driver, run.names, [report], TOPIC)
             found = waits.of(commit.run)
     assert [sorted(each) for each in found] == [

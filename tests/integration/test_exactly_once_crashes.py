@@ -15,7 +15,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
-from spark_kafka_sink.exactly_once.writes import Result, TaskReport
+from spark_kafka_sink.exactly_once.writes import AttemptResult, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
 from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import (
@@ -109,11 +109,11 @@ def test_a_task_killed_while_it_writes_again_what_was_lost_is_retried(world: Wor
     leave_decided(world, is_lost=True)
     run = world.run("r1")
     others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
-    assert [each.result for each in others] == [Result.DECIDED] * 2
+    assert [each.result for each in others] == [AttemptResult.DECIDED] * 2
     for attempt in range(times):
         assert world.processes.task("r1", 0, 0, FIRST[0], stop, attempt=attempt).outcome() is KILLED
     report = run.task(0, 0, *FIRST[0], attempt=times).run()
-    assert report.result is Result.OPEN
+    assert report.result is AttemptResult.OPEN
     assert run.commit([report, *others]).how is HowCommitted.COMMITTED
     run.write_version(1, *SECOND)
     world.audit(rows_of(FIRST, SECOND))

@@ -19,7 +19,7 @@ from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
+from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, ReplayError, TaskReport
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
@@ -152,7 +152,7 @@ def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_
     second = world.run("second")
     reports = second.reports(0, *FIRST)
     await_time_out(world, run, 1)
-    if reports[1].result is Result.DECIDED:  # the machine was quick enough
+    if reports[1].result is AttemptResult.DECIDED:  # the machine was quick enough
         with pytest.raises(CommitFailedError, match="1 of 2 transactions were gone when version 0 was committed") as raised:
             second.commit(reports)
         assert "The next run of this version writes those that are missing, and nothing twice" in str(raised.value)
@@ -239,7 +239,7 @@ def test_a_repetition_that_moves_missing_rows_to_other_partitions_writes_each_on
     half_committed(world)
     run = world.run("r2")
     reports = run.reports(0, first, [], FIRST[1])
-    assert [each.result for each in reports] == [Result.SKIPPED, Result.EMPTY, Result.OPEN]
+    assert [each.result for each in reports] == [AttemptResult.SKIPPED, AttemptResult.EMPTY, AttemptResult.OPEN]
     run.commit(reports)
     run.write_version(1, *SECOND)
     world.audit(rows_of(FIRST, SECOND))

@@ -17,7 +17,7 @@ from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTIO
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
 from spark_kafka_sink.exactly_once.decisions import roll_forward
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.ledger_records import State
+from spark_kafka_sink.exactly_once.ledger_records import DecisionState
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from tests.exactly_once.driving import Run
@@ -169,7 +169,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
     check_error(world, raised.value, NO_WRITE_ON_IDS)
     decision = Ledger(world.client, run.names, "q", world.topic).decision()
     assert decision is not None
-    assert decision.state is State.DECIDED
+    assert decision.state is DecisionState.DECIDED
     assert world.visible().total() == 0
     (committed,) = world.check()
     assert isinstance(committed, Committed)

@@ -16,7 +16,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Result, TaskReport
+from spark_kafka_sink.exactly_once.writes import AttemptResult, CommitFailedError, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
 from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import (
@@ -237,7 +237,7 @@ def test_a_task_that_stalls_while_it_looks_at_a_decision_loses_and_doubles_nothi
     successor = Successor(world, stage)
     report = task.resume().outcome()
     assert isinstance(report, TaskReport)
-    assert report.result is Result.DECIDED
+    assert report.result is AttemptResult.DECIDED
     end_of(world, world.processes.commit("zombie", [report, *others]))
     successor.finish()
     if stage == LATER_DONE:
@@ -305,7 +305,7 @@ def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: World, stop
         "5 rows",
         "5 wait",
     ):  # else it need not ask anybody any more
-        assert woken.result in (Result.DECIDED, Result.SKIPPED)
+        assert woken.result in (AttemptResult.DECIDED, AttemptResult.SKIPPED)
     world.audit(rows_of(FIRST))
     run.write_version(1, *SECOND)
     world.audit(rows_of(FIRST, SECOND))
@@ -321,7 +321,7 @@ def test_a_task_that_wakes_in_a_later_version_takes_its_id_back_and_it_is_rewrit
     reports = run.reports(1, *SECOND)
     woken = lost.resume().outcome()
     assert isinstance(woken, TaskReport)
-    assert woken.result is Result.DECIDED
+    assert woken.result is AttemptResult.DECIDED
     with pytest.raises(CommitFailedError, match="1 of 3 tasks are not theirs any more"):
         run.commit(reports)
     run.abort()

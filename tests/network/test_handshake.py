@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
-from spark_kafka_sink.network.background import Background
+from spark_kafka_sink.network.background import BackgroundWork
 from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake, login_demanded
 from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
@@ -191,7 +191,7 @@ class TwoRounds:
         self.challenges: list[bytes] = []
 
     def start(self, host: str) -> Exchange:
-        first = yield Background(lambda: b"first for " + host.encode())
+        first = yield BackgroundWork(lambda: b"first for " + host.encode())
         self.challenges.append((yield SecretBytes(first)))
         self.challenges.append((yield SecretBytes(b"second")))
         if self.challenges[-1] != b"good":
@@ -216,7 +216,7 @@ def test_a_login_comes_before_everything_else_and_reads_like_the_protocol_page()
     assert next(steps) == (ApiVersionsRequest(), 0)  # what a broker cannot read it takes for a Kerberos token
     assert steps.send(api_versions()) == (SaslHandshakeRequest(mechanism="TEST"), 1)
     work = steps.send(SaslHandshakeResponse(mechanisms=("TEST",)))
-    assert isinstance(work, Background)
+    assert isinstance(work, BackgroundWork)
     assert steps.send(work.work()) == (SaslAuthenticateRequest(auth_bytes=b"first for broker"), 2)
     assert steps.send(reply(b"challenge")) == (SaslAuthenticateRequest(auth_bytes=b"second"), 2)
     message, version = steps.send(reply(b"good", session_lifetime_ms=5000))
@@ -355,7 +355,7 @@ def test_whatever_a_broker_says_a_login_succeeds_or_ends_with_an_error_of_ours(
     try:
         step = steps.send(hello)
         for answer in answers:
-            while isinstance(step, Background):
+            while isinstance(step, BackgroundWork):
                 step = steps.send(step.work())
             step = steps.send(answer)
     except KafkaError as error:

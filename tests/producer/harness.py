@@ -20,7 +20,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.producer.accumulator.delivery import Delivery, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import Delivery, RowsCallback
 from spark_kafka_sink.producer.accumulator.drainer import DrainSequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
@@ -223,22 +223,22 @@ class Accumulation:
         *values: bytes | None,
         partition: int | Sequence[int] = 0,
         topic: str = TOPIC,
-        owner: RecordsOwner | None = None,
+        callback: RowsCallback | None = None,
         **more: Any,
     ) -> Delivery:
         """Rows as one slice; `partition` one for all, or one for each. The handle counts these rows."""
         delivery = Delivery(len(values), self.clock)
         partitions = np.broadcast_to(np.asarray(partition, np.int32), len(values)).copy()
         given = TopicRows(topic, columns(values, **more), partitions, np.arange(len(values), dtype=np.int32))
-        self.append_rows(given, owner or delivery)
+        self.append_rows(given, callback or delivery)
         return delivery
 
-    def append_rows(self, rows: TopicRows, owner: RecordsOwner) -> None:
-        self.hand_overs.run(self._append, rows, owner)
+    def append_rows(self, rows: TopicRows, callback: RowsCallback) -> None:
+        self.hand_overs.run(self._append, rows, callback)
 
-    def _append(self, hand_over: HandOver, rows: TopicRows, owner: RecordsOwner, **more: Any) -> None:
+    def _append(self, hand_over: HandOver, rows: TopicRows, callback: RowsCallback, **more: Any) -> None:
         hand_over.begin()
-        self.accumulator.append(rows, self._cluster, owner, hand_over, **more)
+        self.accumulator.append(rows, self._cluster, callback, hand_over, **more)
 
     def make_gatherer(self) -> RecordGatherer:
         """For single records, which go into this accumulator."""
@@ -250,7 +250,7 @@ class Accumulation:
         bundle.become(records)
         explicit = explicit_partitions(given.partition, len(bundle))
         gathered = TopicRows(bundle.topic, records, np.maximum(explicit, 0), np.arange(len(bundle), dtype=np.int32))
-        self._append(hand_over, gathered, bundle.owner, created_ms=bundle.created_ms, prepaid=bundle.memory)
+        self._append(hand_over, gathered, bundle.rows_callback, created_ms=bundle.created_ms, prepaid=bundle.memory)
 
     def wake(self) -> None:
         self.wakeups += 1

@@ -393,11 +393,11 @@ def test_a_tombstone_needs_no_schema(
 
 
 def test_a_bundle_of_encoded_rows_and_tombstones_needs_no_schema(broker: FakeBroker, registry: FakeRegistry) -> None:
-    from spark_kafka_sink.producer.avro_serializers import EncodedRow
+    from spark_kafka_sink.producer.avro_serializers import AlreadyEncoded
 
     with producer_of(broker, registry) as producer:
         assert producer._avro is not None
-        values, errors = producer._avro.encode_objects("value", TOPIC, [None, EncodedRow(b"x"), None])
+        values, errors = producer._avro.encode_objects("value", TOPIC, [None, AlreadyEncoded(b"x"), None])
     assert (values.to_pylist(), errors) == ([None, b"x", None], {})
 
 

@@ -133,7 +133,7 @@ def test_the_error_for_using_a_producer_that_has_ended_keeps_the_cause_of_its_en
 
 def test_a_delivery_raises_its_error_again_and_again() -> None:
     delivery = Delivery(1, ManualClock())
-    delivery.abandon(ROWS, NetworkError("lost"))
+    delivery.fail_unbatched(ROWS, NetworkError("lost"))
     assert calls_keep_nothing(delivery.result) == {"[KAFKA_NETWORK] lost"}
     assert keep_no_frames(delivery.error)
 
@@ -144,7 +144,7 @@ def test_a_delivery_keeps_no_frames_of_the_place_where_its_error_was_first_raise
     try:
         raise NetworkError("lost")
     except NetworkError as error:
-        delivery.abandon(ROWS, error)
+        delivery.fail_unbatched(ROWS, error)
     assert keep_no_frames(delivery.error)
     assert keep_no_frames(delivery.failures[0].error)
     assert delivery.failures[0].error is delivery.error
@@ -221,7 +221,7 @@ def test_the_sinks_sender_raises_errors_of_rows_without_changing_the_kept_ones()
     from spark_kafka_sink.sink.rows.row_sender import RowSender
 
     delivery = Delivery(1, ManualClock())
-    delivery.abandon(ROWS, NetworkError("lost"))
+    delivery.fail_unbatched(ROWS, NetworkError("lost"))
     sender = RowSender(None, SinkOptions(), None)
     assert calls_keep_nothing(lambda: sender._add_pending(delivery, Chunk({}, [], 0))) == {"[KAFKA_NETWORK] lost"}
     assert keep_no_frames(delivery.error)

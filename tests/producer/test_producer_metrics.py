@@ -194,17 +194,17 @@ def test_an_error_is_counted_before_it_is_reported() -> None:
     stage = Stage()
     seen: list[float] = []
 
-    class Owner:
+    class FailsOnly:
         def acknowledge(self, *_: object) -> None:
             raise AssertionError
 
         def fail(self, *_: object) -> None:
             seen.extend(read(stage, "record-error-total"))
 
-        def abandon(self, *_: object) -> None:
+        def fail_unbatched(self, *_: object) -> None:
             raise AssertionError
 
-    stage.append(b"a", owner=Owner())
+    stage.append(b"a", callback=FailsOnly())
     stage.run()
     stage.reject(Errors.INVALID_REQUIRED_ACKS)
     assert seen == [1]
@@ -353,7 +353,7 @@ def test_what_send_refuses_is_an_error(broker: FakeBroker) -> None:
 
 def test_rows_that_find_no_memory_are_errors() -> None:
     stage = Stage(buffer_memory=16_384, max_block_ms=20)
-    stage.accumulator._on_abandoned = lambda topic, rows, _: stage.metrics.records_failed(topic, rows)
+    stage.accumulator._on_unbatched = lambda topic, rows, _: stage.metrics.records_failed(topic, rows)
     stage.metrics.watch(stage.pool, stage.metadata, stage.client.in_flight_request_count)
     stage.append(b"a" * 10_000)
     with pytest.raises(KafkaError, match="KAFKA_BUFFER_EXHAUSTED"):

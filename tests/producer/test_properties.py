@@ -307,9 +307,11 @@ def test_rows_lie_in_order_in_batches_that_are_no_larger_than_allowed(
         for batch in stage.drain(where, 0)[0]:
             limit = batch_size if codec == "none" else MAX_RAW_BATCH_BYTES
             assert batch.record_count == 1 or batch.record_bytes + 61 <= max(limit, batch_size)
-            assert sum(owned.row_count for owned in batch.owned_rows) == batch.record_count
-            assert sum(owned.size_bytes for owned in batch.owned_rows) == batch.record_bytes
-            assert [int(owned.sizes.sum()) for owned in batch.owned_rows] == [owned.size_bytes for owned in batch.owned_rows]
+            assert sum(batch_rows.row_count for batch_rows in batch.rows_by_call) == batch.record_count
+            assert sum(batch_rows.size_bytes for batch_rows in batch.rows_by_call) == batch.record_bytes
+            assert [int(batch_rows.sizes.sum()) for batch_rows in batch.rows_by_call] == [
+                batch_rows.size_bytes for batch_rows in batch.rows_by_call
+            ]
             found[batch.topic_partition.partition] += payload(batch)
             stage.give_back(batch)
 

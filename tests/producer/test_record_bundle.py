@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.accumulator.delivery import OwnedRows
+from spark_kafka_sink.producer.accumulator.delivery import BatchRows
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails, RecordMetadata, headers_bound
 from spark_kafka_sink.producer.record_bundle import RecordBundle, RecordFuture, failed_record
 from spark_kafka_sink.producer.topic_rows import record_rows
@@ -33,8 +33,8 @@ class Sent(NamedTuple):
     timestamp: int | None = 1234
 
 
-def rows_of(bundle: RecordBundle, positions: list[int], *, first_delta: int = 0, partition: int = 0) -> OwnedRows:
-    return OwnedRows(
+def rows_of(bundle: RecordBundle, positions: list[int], *, first_delta: int = 0, partition: int = 0) -> BatchRows:
+    return BatchRows(
         bundle,
         tp(partition),
         first_delta,
@@ -167,13 +167,13 @@ def test_a_record_that_could_not_be_gathered_has_a_future_and_a_callback_too() -
     assert heard == [error]
 
 
-def abandon_and_end(*at: int) -> Interrupts:
+def fail_and_end(*at: int) -> Interrupts:
     """Records are abandoned, with an interrupt at these points, and then the producer ends."""
     heard: list[list[KafkaError]] = [[], [], []]
     bundle, futures = bundle_of(Sent(), *[Sent(callback=lambda _, error, own=own: own.append(error)) for own in heard])
     with suppress(KeyboardInterrupt), Interrupts(*at) as interrupts:
-        bundle.abandon(np.arange(4, dtype=np.int32), KafkaError("refused"))
-    bundle.abandon_all(KafkaError("ended"))
+        bundle.fail_unbatched(np.arange(4, dtype=np.int32), KafkaError("refused"))
+    bundle.fail_all(KafkaError("ended"))
     assert all(future.done() for future in futures)
     assert heard == [[future.exception(0)] for future in futures[1:]], interrupts.where
     return interrupts
@@ -181,11 +181,11 @@ def abandon_and_end(*at: int) -> Interrupts:
 
 def test_callbacks_that_an_interrupt_has_left_are_called_when_the_producer_ends() -> None:
     """Ctrl-C between the failure of records and their callbacks: their futures were done, and no callback ever ran."""
-    points = abandon_and_end().points
+    points = fail_and_end().points
     assert points >= 10
     for at in range(points):
-        abandon_and_end(at)
-        abandon_and_end(at, at + 1)
+        fail_and_end(at)
+        fail_and_end(at, at + 1)
 
 
 def test_a_producer_that_ends_while_a_caller_calls_back_calls_nothing_twice() -> None:
@@ -195,14 +195,14 @@ def test_a_producer_that_ends_while_a_caller_calls_back_calls_nothing_twice() ->
         def hear(_: object, error: KafkaError) -> None:
             heard.append((number, error.message))
             if number == 1:
-                sender = threading.Thread(target=bundle.abandon_all, args=[KafkaError("ended")], daemon=True)
+                sender = threading.Thread(target=bundle.fail_all, args=[KafkaError("ended")], daemon=True)
                 sender.start()
                 sender.join(30)
 
         return hear
 
     bundle, _ = bundle_of(*[Sent(callback=callback(number)) for number in range(5)])
-    bundle.abandon(np.arange(4, dtype=np.int32), KafkaError("refused"))
+    bundle.fail_unbatched(np.arange(4, dtype=np.int32), KafkaError("refused"))
     assert sorted(heard) == [(0, "refused"), (1, "refused"), (2, "refused"), (3, "refused"), (4, "ended")]
 
 

@@ -340,7 +340,7 @@ def test_what_is_gathered_can_be_taken_to_be_failed() -> None:
     future = gathering.add(b"1")
     error = ProducerClosedError("closed forcefully")
     (bundle,) = gathering.gatherer.take_all()
-    bundle.abandon_all(error)
+    bundle.fail_all(error)
     assert gathering.gatherer.take_all() == []
     assert future.exception(0) is error
     assert gathering.bundles == []

@@ -16,7 +16,7 @@ import pytest
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.format_options import SchemaUse
 from spark_kafka_sink.errors import ConfigError, DeliveryError
-from spark_kafka_sink.exactly_once.writes import Content, Result, TaskReport, TaskTransaction, WriteId
+from spark_kafka_sink.exactly_once.writes import AttemptResult, Content, TaskReport, TaskTransaction, WriteId
 from spark_kafka_sink.producer.producer_metrics import SECTIONS
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink import commit_report
@@ -55,7 +55,7 @@ def test_a_message_survives_the_way_to_the_driver() -> None:
 
 def test_every_field_of_a_message_survives_the_way_to_the_driver() -> None:
     """A field that is added later, too: each one has a value that differs from its default."""
-    report = TaskReport(WriteId("q", 4), Result.OPEN, TaskTransaction(0, 1, 2, 3, 2, Content(11, 12)))
+    report = TaskReport(WriteId("q", 4), AttemptResult.OPEN, TaskTransaction(0, 1, 2, 3, 2, Content(11, 12)))
     full = replace(
         message(3, *ONE.written, count=2, query_id="q", rejected=(1, 2)),
         attempt=1,

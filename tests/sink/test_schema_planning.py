@@ -47,7 +47,7 @@ def table(**columns: DataType) -> StructType:
 
 
 def uses(plan: WritePlan) -> list[SchemaUse | None]:
-    return [each.encoding and each.encoding.use for each in plan.encoded_parts]
+    return [each.encoder and each.encoder.use for each in plan.encoded_parts]
 
 
 GOOD = table(value=ROW)
@@ -91,8 +91,8 @@ def test_another_topic_or_type_is_asked_for(registry: FakeRegistry) -> None:
 def test_a_named_schema_is_used_and_nothing_registered(registry: FakeRegistry, schema: str) -> None:
     registry.register("t-value", ROW_TEXT)
     plan = source(registry, valueSchema=schema).writer(GOOD, False).plan
-    assert plan.encoded_parts[0].encoding is not None
-    assert plan.encoded_parts[0].encoding.use.id == 1
+    assert plan.encoded_parts[0].encoder is not None
+    assert plan.encoded_parts[0].encoder.use.id == 1
     assert all(each.startswith("GET") for each in registry.requests)
 
 

@@ -142,7 +142,7 @@ def test_a_new_version_between_crash_and_restart_changes_nothing(sink: Sink, com
     sink.write()  # once more, as Spark's log does not have it
     assert sink.seen() == ALL_WITH_THE_FIRST
     sink.write(1, [{"id": 4, "name": "d"}])
-    assert sink.seen() == [*ALL_WITH_THE_FIRST, (sink.writer(1).plan.encoded_parts[0].encoding.use.id, 4)]
+    assert sink.seen() == [*ALL_WITH_THE_FIRST, (sink.writer(1).plan.encoded_parts[0].encoder.use.id, 4)]
 
 
 def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_a_write_that_nobody_has_decided_takes_the_newer_version(sink: Sink) -> 
     sink.run_tasks(writer, *ROWS)  # and the driver dies
     sink.register_newer()
     sink.write()
-    expected = sink.writer().plan.encoded_parts[0].encoding.use.id
+    expected = sink.writer().plan.encoded_parts[0].encoder.use.id
     assert [schema for schema, _ in sink.seen()] == [expected] * 3
 
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.names import AttemptId, Names, escaped
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escaped
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from tests.exactly_once.driving import Run
 from tests.integration.reading import ReadTopic, Topic
@@ -116,9 +116,9 @@ def last_stable_offset(broker: LocalKafka, topic: str, partition: int) -> int:
     return int(futures[place].result(30).offset)
 
 
-def names_of_a_query() -> tuple[Names, str]:
+def names_of_a_query() -> tuple[PrefixNames, str]:
     """With dashes in the prefix and in the owner."""
-    return Names(f"job-{uuid.uuid4().hex[:8]}"), escaped(str(uuid.uuid4()))
+    return PrefixNames(f"job-{uuid.uuid4().hex[:8]}"), escaped(str(uuid.uuid4()))
 
 
 def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
@@ -126,7 +126,7 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
 ) -> None:
     name = topic(partitions=2)
     names, owner = names_of_a_query()
-    other = Names(f"{names.prefix}-2")
+    other = PrefixNames(f"{names.prefix}-2")
     orphan, begun, foreign = (
         names.transactional_id(AttemptId(owner, 0, 0)),
         names.transactional_id(AttemptId(owner, 1, 0)),
@@ -245,7 +245,7 @@ def test_permissions_that_are_missing_are_named(
     kafka_jars: Path,  # noqa: ARG001 - fetched first
     tmp_path: Path,
 ) -> None:
-    names, owner = Names("P-1"), "q"
+    names, owner = PrefixNames("P-1"), "q"
     orphan = names.transactional_id(AttemptId(owner, 0, 0))
     file = tmp_path / "alice.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in client_options("PLAIN").items()))

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable
-from spark_kafka_sink.network.background import Background
+from spark_kafka_sink.network.background import BackgroundWork
 
 # Yields a message for the broker and receives its challenge, or yields work that may block and receives its result. It ends after
 # the broker's last message, and raises AuthenticationError if that is wrong.
-Exchange = Generator[SecretBytes | Background, Any, None]
+Exchange = Generator[SecretBytes | BackgroundWork, Any, None]
 
 
 class Login(Protocol):
@@ -33,9 +33,9 @@ class Login(Protocol):
         ...
 
 
-def login_work(work: Callable[[], Any]) -> Background:
+def login_work(work: Callable[[], Any]) -> BackgroundWork:
     """Run `work` in the background. What foreign code raises in it, a token callback or a library, is a login that failed."""
-    return Background(partial(_with_login_errors, work))
+    return BackgroundWork(partial(_with_login_errors, work))
 
 
 def _with_login_errors(work: Callable[[], Any]) -> Any:

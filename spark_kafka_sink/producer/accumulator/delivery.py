@@ -1,7 +1,7 @@
 """The outcome of the rows that a caller has sent.
 
 There is one Delivery per send_columns or send_table call, however many batches its rows are in, and no object per row. A batch
-reports the outcome of OwnedRows, its rows of one call. The Sender thread completes a Delivery, callers wait for it.
+reports the outcome of BatchRows, its rows of one call. The Sender thread completes a Delivery, callers wait for it.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ class OffsetRange(NamedTuple):
         )
 
 
-class RecordsOwner(Protocol):
+class RowsCallback(Protocol):
     """What batches report outcomes to: a Delivery, or a bundle of single records.
 
-    `acknowledge` and `fail` are called for rows in a batch, `abandon` for rows that got into none.
+    `acknowledge` and `fail` are called for rows in a batch, `fail_unbatched` for rows that got into none.
     """
 
-    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None: ...
+    def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None: ...
 
-    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None: ...
+    def fail(self, batch_rows: BatchRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None: ...
 
-    def abandon(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None: ...
+    def fail_unbatched(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None: ...
 
 
 @dataclass(slots=True)
-class OwnedRows:
+class BatchRows:
     """Rows of one call that are next to each other in one batch.
 
     `positions` are those in the caller's chunk and `sizes` the encoded sizes, both in the order of the batch: what a split or a
     record-level error needs to find a row again, at 8 bytes per row.
     """
 
-    owner: RecordsOwner
+    callback: RowsCallback
     topic_partition: TopicPartition
     first_delta: int  # offset of the first row within its batch
     positions: npt.NDArray[np.int32]
@@ -112,8 +112,8 @@ class Delivery:
         self._lock = threading.Lock()  # guards rows, acknowledged, failed, error, failures, offsets and settled_ns
         self._waiters = Waiters(self._lock)  # woken when the last row is settled
 
-    def expect(self, row_count: int) -> RecordsOwner:
-        """Further rows are about to be queued. Returns their owner, which knows how many rows came before them."""
+    def expect(self, row_count: int) -> RowsCallback:
+        """Further rows are about to be queued. Returns their callback, which knows how many rows came before them."""
         first_row = self.rows
         with self._lock:
             self.rows = first_row + row_count
@@ -144,38 +144,40 @@ class Delivery:
             left = self.rows - self.acknowledged - self.failed
             raise KafkaTimeoutError(f"{left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
 
-    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None:
         del log_append_time_ms  # only single records report timestamps
-        row_count = len(owned.positions)
-        first = owned.first_offset(base_offset)
+        row_count = len(batch_rows.positions)
+        first = batch_rows.first_offset(base_offset)
         last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + row_count - 1
-        new = OffsetRange(first, last, row_count, owned.size_bytes)
+        new = OffsetRange(first, last, row_count, batch_rows.size_bytes)
         with self._lock:
-            known = self.offsets.get(owned.topic_partition)
-            self.offsets[owned.topic_partition] = new if known is None else known.merge(new)
+            known = self.offsets.get(batch_rows.topic_partition)
+            self.offsets[batch_rows.topic_partition] = new if known is None else known.merge(new)
             self.acknowledged += row_count
             self._settle_locked()
 
     def fail(
         self,
-        owned: OwnedRows,
+        batch_rows: BatchRows,
         error: KafkaError,
         record_errors: Mapping[int, KafkaError],
         positions: npt.NDArray[np.int32] | npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Fail these rows. `record_errors` maps offset deltas to the errors of invalid rows (KIP-467).
 
-        `positions`: in the call, where they are others than `owned` says.
+        `positions`: in the call, where they are others than `batch_rows` says.
         """
         if positions is None:
-            positions = owned.positions
-        blamed = {int(positions[index]): record_error for index, record_error in owned.errors_of_rows(record_errors).items()}
+            positions = batch_rows.positions
+        blamed = {int(positions[index]): record_error for index, record_error in batch_rows.errors_of_rows(record_errors).items()}
         if blamed:
             row, record_error = next(iter(blamed.items()))
-            error = _at_row(record_error, owned.topic_partition, row, self._whole)
-        self._fail(RowFailure(positions, for_keeping(error), owned.topic_partition, blamed, rows_are_named=bool(record_errors)))
+            error = _at_row(record_error, batch_rows.topic_partition, row, self._whole)
+        self._fail(
+            RowFailure(positions, for_keeping(error), batch_rows.topic_partition, blamed, rows_are_named=bool(record_errors))
+        )
 
-    def abandon(self, positions: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
+    def fail_unbatched(self, positions: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
         """Fail rows that got into no batch."""
         self._fail(RowFailure(positions, for_keeping(error), None, {}, rows_are_named=False))
 
@@ -194,20 +196,20 @@ class Delivery:
 
 
 class _LaterRows:
-    """The owner of rows that were queued when others of their Delivery were already. Batches count them from 0."""
+    """The callback of rows that were queued when others of their Delivery were already. Batches count them from 0."""
 
     def __init__(self, delivery: Delivery, first_row: int) -> None:
         self._delivery = delivery
         self._first_row = first_row
 
-    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
-        self._delivery.acknowledge(owned, base_offset, log_append_time_ms)
+    def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None:
+        self._delivery.acknowledge(batch_rows, base_offset, log_append_time_ms)
 
-    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self._delivery.fail(owned, error, record_errors, self._in_call(owned.positions))
+    def fail(self, batch_rows: BatchRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        self._delivery.fail(batch_rows, error, record_errors, self._in_call(batch_rows.positions))
 
-    def abandon(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
-        self._delivery.abandon(self._in_call(positions), error)
+    def fail_unbatched(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
+        self._delivery.fail_unbatched(self._in_call(positions), error)
 
     def _in_call(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         return positions.astype(np.int64) + self._first_row

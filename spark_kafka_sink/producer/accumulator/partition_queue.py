@@ -126,7 +126,7 @@ class PartitionQueue:
                 self.batches = left
         return expired
 
-    def withdraw(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
+    def take_batches(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
         """Remove all batches, or those that were never drained, because they fail with `error`.
 
         A batch that a caller still writes into stays, poisoned with `error`: `take_expired` removes it later, when its memory can
@@ -229,15 +229,15 @@ class PartitionQueues:
         by_partition = self.of_topic(topic)
         return [by_partition.get(partition) or self._make(by_partition, topic, partition) for partition in partitions]
 
-    def withdraw(
+    def take_batches(
         self, error: KafkaError, concerns: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
     ) -> list[ProducerBatch]:
         """Withdraw from all queues that it concerns. Sender only."""
         queues = [queue for queue in self if concerns(queue)]
-        withdrawn = [batch for queue in queues for batch in queue.withdraw(error, undrained_only=undrained_only)]
-        self.moves += len(withdrawn)
+        taken = [batch for queue in queues for batch in queue.take_batches(error, undrained_only=undrained_only)]
+        self.moves += len(taken)
         self.oldest.poisoned()
-        return withdrawn
+        return taken
 
     def put_back(self, batch: ProducerBatch) -> None:
         """Put a batch at the head of its queue, but behind batches with lower sequences. Sender only."""

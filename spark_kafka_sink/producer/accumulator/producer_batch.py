@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.accumulator.batch_records import (
     uncompressed_views,
 )
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import OwnedRows
+from spark_kafka_sink.producer.accumulator.delivery import BatchRows
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.compression import CODECS, decompress
@@ -68,7 +68,7 @@ class ProducerBatch:
     is_transactional: bool = False  # whether the header says that the records belong to a transaction
 
     # ROWS. Guarded by the queue's lock while the batch is in a queue.
-    owned_rows: list[OwnedRows] = field(default_factory=list, init=False)
+    rows_by_call: list[BatchRows] = field(default_factory=list, init=False)
     record_count: int = field(default=0, init=False)  # reserved rows; all of them are written once `reservations` is 0
     record_bytes: int = field(default=0, init=False)  # of the reserved rows, uncompressed
     max_timestamp: int = field(init=False)
@@ -130,32 +130,32 @@ class ProducerBatch:
         """How many more blocks are needed for `more_bytes` in addition to the bytes that are reserved in blocks."""
         return -(-(self.block_bytes + more_bytes) // self.block_size) - len(self.memory.blocks)
 
-    def reserve(self, owned: OwnedRows, memory: PoolMemory, max_timestamp: int) -> int:
+    def reserve(self, batch_rows: BatchRows, memory: PoolMemory, max_timestamp: int) -> int:
         """Reserve room for rows in the blocks; returns the position to `write` at. The caller holds the queue's lock."""
-        start, end = self.block_bytes, self.block_bytes + owned.size_bytes
+        start, end = self.block_bytes, self.block_bytes + batch_rows.size_bytes
         segment: Segment = range(start, end)
         extends_last = False
         if self.segments and isinstance(self.segments[-1], range):
             segment, extends_last = range(self.segments[-1].start, end), True
-        self._add(owned, memory, max_timestamp, segment, extends_last)
+        self._add(batch_rows, memory, max_timestamp, segment, extends_last)
         self.block_bytes = end
         return start
 
-    def reserve_segment(self, owned: OwnedRows, memory: PoolMemory, max_timestamp: int) -> int:
+    def reserve_segment(self, batch_rows: BatchRows, memory: PoolMemory, max_timestamp: int) -> int:
         """Reserve a separate segment for rows; returns its index, for `attach`. The caller holds the queue's lock."""
         index = len(self.segments)
-        self._add(owned, memory, max_timestamp, None, extends_last=False)
+        self._add(batch_rows, memory, max_timestamp, None, extends_last=False)
         return index
 
-    def _add(self, owned: OwnedRows, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
-        row_count, size = len(owned.positions), owned.size_bytes
+    def _add(self, batch_rows: BatchRows, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
+        row_count, size = len(batch_rows.positions), batch_rows.size_bytes
         self.reservations += 1  # first: an interrupt may come at each call below, and must not leave a batch that looks whole
         self.memory.add(memory)
         if extends_last:
             self.segments[-1] = segment
         else:
             self.segments.append(segment)
-        self.owned_rows.append(owned)
+        self.rows_by_call.append(batch_rows)
         self.record_count += row_count
         self.record_bytes += size
         if max_timestamp > self.max_timestamp:
@@ -207,7 +207,7 @@ class ProducerBatch:
         The smaller batches keep its creation time (for delivery.timeout.ms) and flush id, and continue its sequence numbers, but
         have no attempts yet. They report the outcome of the rows instead of the large one.
         """
-        sizes = np.concatenate([owned.sizes for owned in self.owned_rows])
+        sizes = np.concatenate([batch_rows.sizes for batch_rows in self.rows_by_call])
         packed = b"".join(self.body)
         records = read_records(decompress(self.codec, packed, self.record_bytes), sizes)
         ends = np.cumsum(sizes, dtype=np.int64)
@@ -240,13 +240,13 @@ class ProducerBatch:
         smaller.segments = [encoded.data]
         smaller.record_count, smaller.record_bytes = stop - start, size
         sizes = np.diff(encoded.offsets).astype(np.int32)
-        for owned in self.owned_rows:
-            lo, hi = max(start, owned.first_delta), min(stop, owned.first_delta + owned.row_count)
+        for batch_rows in self.rows_by_call:
+            lo, hi = max(start, batch_rows.first_delta), min(stop, batch_rows.first_delta + batch_rows.row_count)
             if lo < hi:
                 own = sizes[lo - start : hi - start]
-                positions = owned.positions[lo - owned.first_delta : hi - owned.first_delta]
-                part = OwnedRows(owned.owner, owned.topic_partition, lo - start, positions, own, int(own.sum()))
-                smaller.owned_rows.append(part)
+                positions = batch_rows.positions[lo - batch_rows.first_delta : hi - batch_rows.first_delta]
+                part = BatchRows(batch_rows.callback, batch_rows.topic_partition, lo - start, positions, own, int(own.sum()))
+                smaller.rows_by_call.append(part)
         if self.has_sequence:
             smaller.set_producer_state(self.identity, increment_sequence(self.base_sequence, start))
             smaller.sequence_has_been_reset = self.sequence_has_been_reset
@@ -348,7 +348,7 @@ class ProducerBatch:
         """Acknowledge all rows. Does nothing if the client has failed them before: the broker's answer came too late."""
         if self.final_state not in (FinalState.ABORTED, FinalState.FAILED):
             self._enter(FinalState.SUCCEEDED)
-            self._report(lambda owned: owned.owner.acknowledge(owned, base_offset, log_append_time_ms))
+            self._report(lambda batch_rows: batch_rows.callback.acknowledge(batch_rows, base_offset, log_append_time_ms))
 
     def fail(
         self,
@@ -362,16 +362,16 @@ class ProducerBatch:
         """
         if self.final_state not in (FinalState.ABORTED, FinalState.FAILED):
             self._enter(final_state)
-            self._report(lambda owned: owned.owner.fail(owned, error, record_errors or {}))
+            self._report(lambda batch_rows: batch_rows.callback.fail(batch_rows, error, record_errors or {}))
 
-    def _report(self, report: Callable[[OwnedRows], None]) -> None:
+    def _report(self, report: Callable[[BatchRows], None]) -> None:
         """Call `report` for each call with rows. Logs an Exception and goes on; raises anything else (SystemExit) in the end."""
         ended_by: BaseException | None = None
-        for owned in self.owned_rows:
+        for batch_rows in self.rows_by_call:
             try:
-                report(owned)
+                report(batch_rows)
             except Exception:
-                logger.exception("! %s: the owner of %d rows raised when it got their outcome", self, owned.row_count)
+                logger.exception("! %s: the callback of %d rows raised when it got their outcome", self, batch_rows.row_count)
             except BaseException as error:  # noqa: BLE001 - raised below
                 ended_by = ended_by or error
         if ended_by is not None:

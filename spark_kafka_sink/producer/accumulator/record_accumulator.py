@@ -28,7 +28,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
-from spark_kafka_sink.producer.accumulator.delivery import RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import RowsCallback
 from spark_kafka_sink.producer.accumulator.drainer import Drainer, DrainSequencer, ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
@@ -47,7 +47,7 @@ class RecordAccumulator:
         wake_sender: called when there is something to send.
         sequencer: numbers batches when they are drained.
         random: for sticky partitions and back-off jitter; seeded by tests.
-        on_abandoned: called with topic, number and error of rows that got into no batch, before their owner's `abandon`.
+        on_unbatched: called with topic, number and error of rows that got into no batch, before their callback hears of it.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class RecordAccumulator:
         wake_sender: Callable[[], None],
         sequencer: DrainSequencer,
         random: Random,
-        on_abandoned: Callable[[str, int, KafkaError], None] = lambda *_: None,
+        on_unbatched: Callable[[str, int, KafkaError], None] = lambda *_: None,
     ) -> None:
         self._config = config
         self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
         self._clock = clock
         self.wake_sender = wake_sender
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
-        self._on_abandoned = on_abandoned
+        self._on_unbatched = on_unbatched
         self.queues = PartitionQueues()
         self.incomplete = IncompleteBatches(clock)
         self._compressor = BatchCompressor(config, self.pool)
@@ -86,7 +86,7 @@ class RecordAccumulator:
         self,
         rows: TopicRows,
         cluster: Cluster,
-        owner: RecordsOwner,
+        callback: RowsCallback,
         hand_over: HandOver,
         *,
         created_ms: int | None = None,
@@ -99,7 +99,7 @@ class RecordAccumulator:
         Args:
             rows: one slice, a few MiB at most unless a single row is larger; at least one row.
             cluster: metadata that contains the topic, for rows that name no partition.
-            owner: gets the outcome of every row, also of those that get into no batch because this raises.
+            callback: gets the outcome of every row, also of those that get into no batch because this raises.
             hand_over: the call, which has begun to hand rows over; it pauses while it waits for memory before its first row.
             created_ms: since when the rows wait; now, if not given.
             prepaid: a charge for these rows that the caller has; with it they never wait. What is left of it stays the caller's.
@@ -114,7 +114,7 @@ class RecordAccumulator:
         reservations: list[Reservation] = []
         try:
             sorted_slice = SortedSlice(rows.columns, self.built_in_partitioner.choose(rows, cluster), rows.positions)
-            layout = SliceLayout(self, rows.topic, sorted_slice, owner, created_ms, prepaid)
+            layout = SliceLayout(self, rows.topic, sorted_slice, callback, created_ms, prepaid)
             while not layout.done:
                 reservations = []
                 try:
@@ -132,8 +132,8 @@ class RecordAccumulator:
                 if layout is not None:
                     left = layout.positions_without_place()
                     layout.give_back_stock()
-                    self._writer.give_up(reservations)
-                self.abandon(rows.topic, left, owner, error)
+                    self._writer.poison_batches(reservations)
+                self.fail_unbatched(rows.topic, left, callback, error)
             except ORDINARY_ERRORS as another:
                 raise RuntimeError(HALF_DONE) from another
             raise
@@ -143,11 +143,11 @@ class RecordAccumulator:
             hand_over.has_queued_rows = True
             self._writer.write(sorted_slice, reservations)
 
-    def abandon(self, topic: str, positions: npt.NDArray[np.int32], owner: RecordsOwner, error: BaseException) -> None:
+    def fail_unbatched(self, topic: str, positions: npt.NDArray[np.int32], callback: RowsCallback, error: BaseException) -> None:
         """Fail rows that got into no batch."""
         reason = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
-        self._on_abandoned(topic, len(positions), reason)
-        owner.abandon(positions, reason)
+        self._on_unbatched(topic, len(positions), reason)
+        callback.fail_unbatched(positions, reason)
 
     def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, taking: Callable[[], None]) -> None:
         """Have all queued batches sent, and wait for the memory that comes back. As BufferPool.allocate, and raises the same."""
@@ -254,22 +254,22 @@ class RecordAccumulator:
 
     def take_waiting_for(self, leader: int | None, cluster: Cluster, error: KafkaError) -> list[ProducerBatch]:
         """Take the batches for this leader out of their queues, to be failed. None: those whose leader is not known."""
-        return self.queues.withdraw(
+        return self.queues.take_batches(
             error, lambda queue: bool(queue.batches) and cluster.leader_for(queue.topic_partition) == leader
         )
 
-    def withdraw_all(self, error: KafkaError) -> list[ProducerBatch]:
+    def take_incomplete(self, error: KafkaError) -> list[ProducerBatch]:
         """Take all batches out of their queues. Returns every batch that is not done, oldest first: also those in flight, and
         those that callers still write into, which stay."""
-        self.queues.withdraw(error)
+        self.queues.take_batches(error)
         return list(self.incomplete)
 
-    def abort_undrained(self, error: KafkaError) -> list[ProducerBatch]:
+    def take_undrained(self, error: KafkaError) -> list[ProducerBatch]:
         """Take the batches of a transaction that is aborted out of the queues, as far as they were never drained.
 
         Batches in flight or in retry stay: the broker may have them, and the transaction cannot end before that is known.
         """
-        return sorted(self.queues.withdraw(error, undrained_only=True), key=lambda batch: batch.flush_id)
+        return sorted(self.queues.take_batches(error, undrained_only=True), key=lambda batch: batch.flush_id)
 
     # SENDER: batches that are done
 
@@ -295,7 +295,7 @@ class RecordAccumulator:
     def refuse_rows(self, error: KafkaError | None) -> None:
         """From now on appends raise a copy of `error`, also those in progress, until this is called with None.
 
-        For a transaction that is being aborted. An append takes each queue's lock for its check: after this, `abort_undrained`
+        For a transaction that is being aborted. An append takes each queue's lock for its check: after this, `take_undrained`
         sees all rows that have passed.
         """
         self._refusal = error

@@ -10,24 +10,24 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, OwnedRows
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, BatchRows
 from spark_kafka_sink.producer.producer_record import RecordMetadata
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.varint import Int64Column
 
 
 def metadata_of_rows(
-    owned: OwnedRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns, start: int = 0
+    batch_rows: BatchRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns, start: int = 0
 ) -> Iterator[RecordMetadata]:
     """Metadata of these rows from `start` on, made by columns: little is left to do per row. May yield more than that.
 
-    `columns`: those to which `owned.positions` refer.
+    `columns`: those to which `batch_rows.positions` refer.
     """
-    positions, first = owned.positions[start:], owned.first_offset(base_offset)
+    positions, first = batch_rows.positions[start:], batch_rows.first_offset(base_offset)
     offsets = repeat(UNKNOWN_OFFSET) if first == UNKNOWN_OFFSET else count(first + start)
     times = _rows_of(columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, positions)
     sizes = (_rows_of(lengths, positions) for lengths in (columns.key_lengths, columns.value_lengths))
-    topic, partition = owned.topic_partition
+    topic, partition = batch_rows.topic_partition
     return map(_new_metadata, zip(repeat(topic), repeat(partition), offsets, times, *sizes))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import OwnedRows, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import BatchRows, RowsCallback
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.sorted_slice import FittingRows, SortedSlice
@@ -30,14 +30,21 @@ class Reservation:
 
     queue: PartitionQueue
     batch: ProducerBatch
-    begins_batch: bool
+    rows: BatchRows
     is_segment: bool  # the rows are a segment of their own; otherwise they lie in the batch's blocks
     where: int  # the index of the segment, or the first byte in the blocks
     lo: int
     hi: int
-    size_bytes: int
     charge: int  # that was added to the batch's memory for these rows
     is_open: bool = field(default=True, init=False)  # counted in batch.reservations; the queue's lock guards both
+
+    @property
+    def begins_batch(self) -> bool:
+        return self.rows.first_delta == 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.size_bytes
 
 
 class MemoryWanted(NamedTuple):
@@ -103,7 +110,7 @@ class SliceLayout:
     accumulator: BatchSource
     topic: str
     sorted_slice: SortedSlice
-    owner: RecordsOwner
+    callback: RowsCallback
     created_ms: int | None = None  # for new batches; None: the time at which each is made
     prepaid: PoolMemory | None = None  # a charge that the caller has for these rows. With it they never wait for memory
 
@@ -240,37 +247,36 @@ class SliceLayout:
             if batch is None:
                 base_timestamp = self.sorted_slice.timestamp_at(self._row)
                 batch = self.accumulator.new_batch(queue, base_timestamp, self._raw_limit, self.created_ms)
-            owned = self._owned_rows(queue, tail.record_count, place.fitting)
+            batch_rows = self._batch_rows(queue, tail.record_count, place.fitting)
             try:
-                self._reserve_locked(queue, batch, place, owned, into)
+                self._reserve_locked(queue, batch, place, batch_rows, into)
             except ORDINARY_ERRORS as error:
                 raise RuntimeError(HALF_DONE) from error
 
-    def _owned_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> OwnedRows:
+    def _batch_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> BatchRows:
         lo, hi = self._row, fitting.end
         # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
         positions, sizes = self.sorted_slice.positions[lo:hi].copy(), self.sorted_slice.sizes[lo:hi].copy()
-        return OwnedRows(self.owner, queue.topic_partition, first_delta, positions, sizes, fitting.size_bytes)
+        return BatchRows(self.callback, queue.topic_partition, first_delta, positions, sizes, fitting.size_bytes)
 
     def _reserve_locked(
-        self, queue: PartitionQueue, batch: ProducerBatch, place: _Place, owned: OwnedRows, into: list[Reservation]
+        self, queue: PartitionQueue, batch: ProducerBatch, place: _Place, batch_rows: BatchRows, into: list[Reservation]
     ) -> None:
         fitting = place.fitting
         reserve = batch.reserve_segment if place.is_segment else batch.reserve
         memory = self._stock.take(place.memory.blocks, place.memory.charge)
         # The batch counts the reservation before `into` has it. If an error or an interrupt comes between, nobody ends the
         # reservation: the batch is not sent, and the producer ends.
-        where = reserve(owned, memory, fitting.max_timestamp)
+        where = reserve(batch_rows, memory, fitting.max_timestamp)
         into.append(
             Reservation(
                 queue=queue,
                 batch=batch,
-                begins_batch=owned.first_delta == 0,
+                rows=batch_rows,
                 is_segment=place.is_segment,
                 where=where,
                 lo=self._row,
                 hi=fitting.end,
-                size_bytes=fitting.size_bytes,
                 charge=place.memory.charge,
             )
         )

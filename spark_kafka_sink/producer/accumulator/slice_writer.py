@@ -31,7 +31,7 @@ class SliceWriter:
     wake_sender: Callable[[], None]  # called when there is something to send
 
     def write(self, sorted_slice: SortedSlice, reservations: list[Reservation]) -> None:
-        """Encode the reserved rows and end their reservations. After an error some are open: see `give_up`."""
+        """Encode the reserved rows and end their reservations. After an error some are open: see `poison_batches`."""
         first = reservations[0].lo
         wake = False
         try:
@@ -49,11 +49,11 @@ class SliceWriter:
             if wake:
                 self.wake_sender()
 
-    def give_up(self, reservations: list[Reservation]) -> None:
+    def poison_batches(self, reservations: list[Reservation]) -> None:
         """End the reservations that are open after an error. Their batches are poisoned: all rows in them fail."""
         for reservation in reservations:
             if reservation.is_open:
-                self._poison(reservation)
+                self._poison_batch(reservation)
                 self._release(reservation)
         if reservations:
             self.wake_sender()
@@ -100,7 +100,7 @@ class SliceWriter:
         if is_last_writer:
             self.compressor.finish(batch)
 
-    def _poison(self, reservation: Reservation) -> None:
+    def _poison_batch(self, reservation: Reservation) -> None:
         batch = reservation.batch
         with reservation.queue.lock:
             reservation.queue.close_locked(batch)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, KafkaError
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, OwnedRows, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, BatchRows, RowsCallback
 from spark_kafka_sink.producer.accumulator.row_metadata import metadata_of_rows
 from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
 from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, close_all, make_plugin
@@ -192,13 +192,13 @@ class Interceptors:
 
     # OUTCOMES
 
-    def report_success(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns) -> None:
-        """`columns`: those to which `owned.positions` refer."""
-        topic, partition = owned.topic_partition
-        batch = BatchMetadata(topic, partition, owned.first_offset(base_offset), owned.row_count, log_append_time_ms)
+    def report_success(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns) -> None:
+        """`columns`: those to which `batch_rows.positions` refer."""
+        topic, partition = batch_rows.topic_partition
+        batch = BatchMetadata(topic, partition, batch_rows.first_offset(base_offset), batch_rows.row_count, log_append_time_ms)
         records: list[RecordMetadata] = []
         if self._any_hears_records:
-            records = list(islice(metadata_of_rows(owned, base_offset, log_append_time_ms, columns), owned.row_count))
+            records = list(islice(metadata_of_rows(batch_rows, base_offset, log_append_time_ms, columns), batch_rows.row_count))
         self._report(batch, records, [None] * len(records), None)
 
     def report_failure(
@@ -210,7 +210,7 @@ class Interceptors:
         records = [RecordMetadata(topic, partition, UNKNOWN_OFFSET, NO_TIMESTAMP, NULL_LENGTH, NULL_LENGTH)] * count
         self._report(batch, records, [(record_errors or {}).get(row, error) for row in range(count)], error)
 
-    def report_abandoned(self, topic: str, partitions: npt.NDArray[np.int32], error: Exception) -> None:
+    def report_unbatched(self, topic: str, partitions: npt.NDArray[np.int32], error: Exception) -> None:
         """Gathered records that got into no batch. `partitions`: those that they name, or NO_PARTITION."""
         for partition, row_count in Counter(partitions.tolist()).items():
             self.report_failure(topic, partition, row_count, error)
@@ -240,21 +240,21 @@ class Interceptors:
 
 @dataclass(eq=False, slots=True)
 class InterceptedCall:
-    """One send_columns call: makes the owners of its rows, and knows how many rows are reported by these."""
+    """One send_columns call: makes the callbacks of its rows, and knows how many rows are reported by these."""
 
     interceptors: Interceptors
-    queued: Counter[str] = field(default_factory=Counter)  # topic -> rows that have an owner
+    queued: Counter[str] = field(default_factory=Counter)  # topic -> rows that have a callback
 
-    def owner(self, rows: TopicRows, columns: RecordColumns, delivery: RecordsOwner) -> RecordsOwner:
-        """The owner of the rows that are queued next. `columns`: all of the call."""
-        owner = InterceptedOwner(self.interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
+    def make_callback(self, rows: TopicRows, columns: RecordColumns, delivery: RowsCallback) -> RowsCallback:
+        """The callback of the rows that are queued next. `columns`: all of the call."""
+        callback = InterceptorCallback(self.interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
         self.queued[rows.topic] += len(rows.positions)
-        return owner
+        return callback
 
 
 @dataclass(slots=True)
-class InterceptedOwner:
-    """Reports the outcome of rows in batches to interceptors, then to the rows' own owner.
+class InterceptorCallback:
+    """Reports the outcome of rows in batches to interceptors, then to the rows' own callback.
 
     Law: rows are settled whatever an interceptor raises, SystemExit too.
     """
@@ -262,25 +262,27 @@ class InterceptedOwner:
     interceptors: Interceptors
     topic: str
     columns: RecordColumns  # to which the rows' positions refer
-    owner: RecordsOwner
+    callback: RowsCallback
     queued: Counter[str] = field(default_factory=Counter)
 
-    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None:
         try:
-            self.interceptors.report_success(owned, base_offset, log_append_time_ms, self.columns)
+            self.interceptors.report_success(batch_rows, base_offset, log_append_time_ms, self.columns)
         finally:
-            self.owner.acknowledge(owned, base_offset, log_append_time_ms)
+            self.callback.acknowledge(batch_rows, base_offset, log_append_time_ms)
 
-    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+    def fail(self, batch_rows: BatchRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
         try:
-            self.interceptors.report_failure(*owned.topic_partition, owned.row_count, error, owned.errors_of_rows(record_errors))
+            self.interceptors.report_failure(
+                *batch_rows.topic_partition, batch_rows.row_count, error, batch_rows.errors_of_rows(record_errors)
+            )
         finally:
-            self.owner.fail(owned, error, record_errors)
+            self.callback.fail(batch_rows, error, record_errors)
 
-    def abandon(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
+    def fail_unbatched(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
         """Rows in no batch are reported by `send_columns`, which raises the error, and by the bundle of gathered records."""
         self.queued[self.topic] -= len(positions)
-        self.owner.abandon(positions, error)
+        self.callback.fail_unbatched(positions, error)
 
 
 class Failures:

@@ -1,6 +1,6 @@
 """What becomes of a batch: it succeeds, fails, is retried or split, after an answer, an expiry or an abort.
 
-retry.decide decides about answers; BatchOutcomes applies the decision to the batch's owners, the accumulator, the
+next_step of retry.py decides what follows an answer; BatchOutcomes takes the step for the batch's callbacks, the accumulator, the
 Sequencer and the metrics. Sender thread only.
 Laws: a batch's memory is given back only when no request refers to it any more, whether the batch is done or not (KAFKA-19012).
 A batch that was taken out of its queue is settled or queued again, whatever is raised meanwhile.
@@ -16,7 +16,7 @@ from spark_kafka_sink.config.option import LONG_MAX
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
-from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, decide
+from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, next_step
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
@@ -116,14 +116,14 @@ class BatchOutcomes:
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         try:
             # Without an error the answer alone decides: most batches need no BatchFacts.
-            decision = decide(error, self._facts(batch, answer, now_ms)) if error else NextStep.COMPLETE
+            step = next_step(error, self._facts(batch, answer, now_ms)) if error else NextStep.COMPLETE
             if logger.isEnabledFor(logging.DEBUG):
                 node, correlation_id = source
-                logger.debug("< node %d: %r, correlation id %d: %s -> %s", node, batch, correlation_id, error, decision.value)
+                logger.debug("< node %d: %r, correlation id %d: %s -> %s", node, batch, correlation_id, error, step.value)
             if batch.is_done:
-                self._settle_late_answer(batch, decision)
+                self._settle_late_answer(batch, step)
             else:
-                self._apply(batch, decision, error, answer, now_ms)
+                self._apply(batch, step, error, answer, now_ms)
         except Exception as raised:
             if batch.is_done:
                 self._accumulator.deallocate(batch)  # does nothing if that was done before
@@ -142,26 +142,26 @@ class BatchOutcomes:
         sequence = self._sequencer.sequence_facts(batch)
         return BatchFacts(batch.record_count, may_retry, batch.is_done, sequence, answer.log_start_offset)
 
-    def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
+    def _settle_late_answer(self, batch: ProducerBatch, step: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
-        if decision is NextStep.COMPLETE:
+        if step is NextStep.COMPLETE:
             self._sequencer.batch_completed(batch)
         self._accumulator.deallocate(batch)
 
     def _apply(
-        self, batch: ProducerBatch, decision: NextStep, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
+        self, batch: ProducerBatch, step: NextStep, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
     ) -> None:
-        if decision is NextStep.COMPLETE:
+        if step is NextStep.COMPLETE:
             self._succeed(batch, answer)
-        elif decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH):
-            if decision is NextStep.RETRY_IN_NEW_EPOCH:
+        elif step in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH):
+            if step is NextStep.RETRY_IN_NEW_EPOCH:
                 self._sequencer.request_epoch_bump(batch.topic_partition)
             self._retry(batch, error, now_ms)
-        elif decision is NextStep.SPLIT:
+        elif step is NextStep.SPLIT:
             self._split(batch)
         else:
             failure = self._failure(batch, error, answer)
-            if decision is NextStep.FATAL:
+            if step is NextStep.FATAL:
                 self._sequencer.become_fatal(failure)
             self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
 
@@ -184,7 +184,7 @@ class BatchOutcomes:
             self._sequencer.batch_failed(batch, error)
             for each in smaller:
                 if not self._accumulator.is_queued(each):
-                    self.give_up(each, error)
+                    self.abort(each, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
@@ -222,7 +222,7 @@ class BatchOutcomes:
         *,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
-        if not batch.is_done:  # counted before the owners get the outcome
+        if not batch.is_done:  # counted before the callbacks get the outcome
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
         try:
             batch.fail(error, record_errors, final_state)
@@ -234,14 +234,14 @@ class BatchOutcomes:
             else:
                 self._accumulator.deallocate(batch)
 
-    def give_up(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """Fail a batch by the client's own decision. Never raises, so that the batches after it fail too."""
+    def abort(self, batch: ProducerBatch, error: KafkaError) -> None:
+        """Fail a batch without an answer that says so. Never raises, so that the batches after it fail too."""
         with self._failures.contained(batch):
             self.fail(batch, error, final_state=FinalState.ABORTED)
 
-    def give_up_all(self, error: KafkaError) -> None:
-        for batch in self._accumulator.withdraw_all(error):
-            self.give_up(batch, error)
+    def abort_all(self, error: KafkaError) -> None:
+        for batch in self._accumulator.take_incomplete(error):
+            self.abort(batch, error)
 
 
 def _internal_error(batch: ProducerBatch, what: str, raised: Exception) -> KafkaError:

@@ -1,6 +1,6 @@
-"""What to do with a batch after an answer: a pure decision, by a rule or a fixed step for each error that has one.
+"""What to do with a batch after an answer: a pure function, with a rule or a fixed step for each error that has one.
 
-Other errors follow their `retriable` flag in protocol/error_codes.py. BatchOutcomes applies the decision; nothing here has an
+Other errors follow their `retriable` flag in protocol/error_codes.py. BatchOutcomes takes the step; nothing here has an
 effect. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
 """
 
@@ -33,15 +33,15 @@ class BatchFacts(NamedTuple):
     log_start_offset: int = -1
 
 
-def decide(error: ErrorCode, facts: BatchFacts) -> NextStep:
+def next_step(error: ErrorCode, facts: BatchFacts) -> NextStep:
     by_flag = NextStep.RETRY if error.retriable else NextStep.FAIL
     rule = _RULES.get(error)
-    decision = _STEPS.get(error, by_flag) if rule is None else rule(facts)
-    if decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not facts.may_retry:
+    step = _STEPS.get(error, by_flag) if rule is None else rule(facts)
+    if step in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not facts.may_retry:
         return NextStep.FAIL
-    if decision is NextStep.RETRY_IN_NEW_EPOCH and facts.sequence.transactional:
+    if step is NextStep.RETRY_IN_NEW_EPOCH and facts.sequence.transactional:
         return NextStep.FAIL
-    return decision
+    return step
 
 
 def _too_large(facts: BatchFacts) -> NextStep:

@@ -119,11 +119,11 @@ class Sender:
             if batch.is_done:  # it had failed already, and only the request still needed its memory
                 self._accumulator.deallocate(batch)
         self._gatherer.close(ended_by)
-        self._outcomes.give_up_all(error)
+        self._outcomes.abort_all(error)
         self._fail_gathered(error)
         for bundle in self._gatherer.take_unfinished():
             with self.failures.contained(f"failing records for {bundle.topic}"):
-                bundle.abandon_all(error)
+                bundle.fail_all(error)
         self._accumulator.end()
         self._sequencer.fail_all_calls(error)
 
@@ -159,7 +159,7 @@ class Sender:
         self._client.poll(timeout_ms, now_ms)
         denial = self._sequencer.take_denial()
         if denial is not None:
-            self._outcomes.give_up_all(denial)
+            self._outcomes.abort_all(denial)
 
     def is_settled(self) -> bool:
         """Whether every batch is acknowledged or has failed, and no answer is due, not even for a batch that has expired."""
@@ -175,7 +175,7 @@ class Sender:
 
     def _fail_everything(self, error: KafkaError, now_ms: int) -> None:
         if self._accumulator.incomplete:
-            self._outcomes.give_up_all(error)
+            self._outcomes.abort_all(error)
         self._expiry.expire(now_ms)  # collects what a caller was still writing into
         self._fail_gathered(error)
         self._sequencer.fail_all_calls(error)
@@ -185,7 +185,7 @@ class Sender:
         for bundle in self._gatherer.take_all():
             with self.failures.contained(f"failing {len(bundle)} records for {bundle.topic}"):
                 self._metrics.records_failed(bundle.topic, len(bundle))
-                bundle.abandon_all(error)
+                bundle.fail_all(error)
 
     def _prepare_producer(self) -> bool:
         """Before draining: resolve sequences, bump the epoch, fail what is lost. Returns whether rows have failed."""
@@ -208,9 +208,9 @@ class Sender:
         Callers who are still writing get the error too, until the next transaction begins, which waits for them.
         """
         self._accumulator.refuse_rows(error)
-        lost = list(self._accumulator.abort_undrained(error))
+        lost = list(self._accumulator.take_undrained(error))
         for batch in lost:
-            self._outcomes.give_up(batch, error)
+            self._outcomes.abort(batch, error)
         self._fail_gathered(error)
         return bool(lost)
 
@@ -273,7 +273,7 @@ class Sender:
         for leader, error in refused.items():
             if error is not None:
                 for batch in self._accumulator.take_waiting_for(leader, cluster, error):
-                    self._outcomes.give_up(batch, error)
+                    self._outcomes.abort(batch, error)
 
     def _send_requests(self, drained: dict[int, list[ProducerBatch]], cluster: Cluster, now_ms: int) -> None:
         for node, batches in drained.items():

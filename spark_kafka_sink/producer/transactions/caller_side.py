@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, Transa
 from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
+from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 
 P = ParamSpec("P")
@@ -33,7 +33,7 @@ class CallerSide:
     wake_sender: Callable[[], None]  # called after a call was posted
     clock: Clock
     max_block_ms: int  # how long each call may wait
-    took: Callable[[Method, int], None]  # called with method and nanoseconds of each call, for metrics
+    took: Callable[[CalledMethod, int], None]  # called with method and nanoseconds of each call, for metrics
 
     def __post_init__(self) -> None:
         # Guards _is_open, _beginning, _writers and _pending. begin() opens without it: no other call is possible then.
@@ -61,12 +61,12 @@ class CallerSide:
                 self._waiters.wake_all_locked()
 
     def use_id(self, transactional_id: str) -> None:
-        call = TransactionalCall(Method.USE_ID, self.clock, transactional_id=_checked_id(transactional_id))
+        call = TransactionalCall(CalledMethod.USE_ID, self.clock, transactional_id=_checked_id(transactional_id))
         self._call(call, self._deadline_ms()).is_reported = True
 
     def init(self, transactional_id: str | None = None) -> None:
         another = "" if transactional_id is None else _checked_id(transactional_id)
-        call = TransactionalCall(Method.INIT, self.clock, transactional_id=another)
+        call = TransactionalCall(CalledMethod.INIT, self.clock, transactional_id=another)
         self._call(call, self._deadline_ms()).is_reported = True
 
     def begin(self) -> None:
@@ -74,13 +74,13 @@ class CallerSide:
         inside = threading.Lock()
         with inside:
             with self._lock:
-                self._unfinished_locked(Method.BEGIN)
+                self._unfinished_locked(CalledMethod.BEGIN)
                 if self._beginning:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
                 self._beginning.add(inside)
             # If threads wrote while the last transaction was aborted, records that they have gathered fail here, not in this one.
-            self._hand_over(Method.BEGIN, deadline_ms)
-            call = self._call(TransactionalCall(Method.BEGIN, self.clock), deadline_ms)
+            self._hand_over(CalledMethod.BEGIN, deadline_ms)
+            call = self._call(TransactionalCall(CalledMethod.BEGIN, self.clock), deadline_ms)
             self._is_open = True
         call.is_reported = True  # until now no other call was possible
 
@@ -89,17 +89,17 @@ class CallerSide:
         positions = checked_offsets(offsets)
         if not positions:
             return
-        call = TransactionalCall(Method.SEND_OFFSETS, self.clock, positions, member, is_behind_rows=not wait)
+        call = TransactionalCall(CalledMethod.SEND_OFFSETS, self.clock, positions, member, is_behind_rows=not wait)
         if wait:
             self._call(call, self._deadline_ms())
         else:
             self._posted(call)
 
     def commit(self) -> None:
-        self._end(Method.COMMIT).is_reported = True
+        self._end(CalledMethod.COMMIT).is_reported = True
 
     def prepare(self) -> PreparedTransaction:
-        call = self._end(Method.PREPARE)
+        call = self._end(CalledMethod.PREPARE)
         prepared = self.manager.prepared
         call.is_reported = True
         if call.error is not None and (error := call.outcome()) is not None:  # withdrawn, by close() in another thread
@@ -108,23 +108,23 @@ class CallerSide:
 
     def abort(self) -> None:
         deadline_ms = self._deadline_ms()
-        self._refuse_rows(Method.ABORT)
-        self._call(TransactionalCall(Method.ABORT, self.clock), deadline_ms).is_reported = True
+        self._refuse_rows(CalledMethod.ABORT)
+        self._call(TransactionalCall(CalledMethod.ABORT, self.clock), deadline_ms).is_reported = True
 
     def finish_abort(self) -> None:
         """Wait for the end of an abort that has timed out, if there is one."""
         pending = self._pending  # without the lock: abort() looks again
-        if pending is not None and pending.method is Method.ABORT and not pending.is_reported:
+        if pending is not None and pending.method is CalledMethod.ABORT and not pending.is_reported:
             self.abort()
 
-    def _end(self, method: Method) -> TransactionalCall:
+    def _end(self, method: CalledMethod) -> TransactionalCall:
         """Queue all rows that were handed over so far, then end the transaction."""
         deadline_ms = self._deadline_ms()
         if self._refuse_rows(method):
             self._hand_over(method, deadline_ms)
         return self._call(TransactionalCall(method, self.clock), deadline_ms)
 
-    def _refuse_rows(self, method: Method) -> bool:
+    def _refuse_rows(self, method: CalledMethod) -> bool:
         """The transaction ends. Returns false if the same call did that before, and timed out."""
         with self._lock:
             is_new = self._unfinished_locked(method) is None
@@ -132,7 +132,7 @@ class CallerSide:
                 self._is_open = False
             return is_new
 
-    def _hand_over(self, method: Method, deadline_ms: int) -> None:
+    def _hand_over(self, method: CalledMethod, deadline_ms: int) -> None:
         """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
         if not self._waiters.wait_until(lambda: not self._writers, self.clock, deadline_ms):
             raise self._timed_out(method, "another thread is still handing rows over")
@@ -169,7 +169,7 @@ class CallerSide:
             call = self._unfinished_locked(new.method, new.possible_as)
             if call is None:
                 call = new
-                if new.method is not Method.SEND_OFFSETS:  # they are sent anew, with what they say then
+                if new.method is not CalledMethod.SEND_OFFSETS:  # they are sent anew, with what they say then
                     self._pending = call
             if call.transactional_id != new.transactional_id:
                 raise IllegalStateError(
@@ -181,13 +181,13 @@ class CallerSide:
             self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
-    def _unfinished_locked(self, method: Method, possible_as: Method | None = None) -> TransactionalCall | None:
+    def _unfinished_locked(self, method: CalledMethod, possible_as: CalledMethod | None = None) -> TransactionalCall | None:
         """The same call that timed out before, if there was one. Raises why this call is not possible now."""
         pending = self._pending
         if pending is not None and pending.is_reported:
             pending = None
         if pending is not None and pending.method is not method:
-            if method is not Method.ABORT or not pending.is_done or pending.error is None:
+            if method is not CalledMethod.ABORT or not pending.is_done or pending.error is None:
                 raise IllegalStateError(
                     f"{method.value}() is not possible now: {pending.method.value}() timed out before and is still in progress;"
                     f" call {pending.method.value}() again to wait for its end"
@@ -198,9 +198,9 @@ class CallerSide:
             raise error
         return pending
 
-    def _timed_out(self, method: Method, why: str) -> KafkaTimeoutError:
+    def _timed_out(self, method: CalledMethod, why: str) -> KafkaTimeoutError:
         remedy = f"Call {method.value}() again to continue waiting"
-        if method is Method.SEND_OFFSETS:
+        if method is CalledMethod.SEND_OFFSETS:
             remedy = "Send them again, or abort the transaction"
         return TransactionTimeoutError(f"{method.value}() has not ended within max.block.ms={self.max_block_ms}: {why}. {remedy}")
 

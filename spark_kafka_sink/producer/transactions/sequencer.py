@@ -29,7 +29,7 @@ from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.drainer import DrainSequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch, increment_sequence
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
-from spark_kafka_sink.producer.transactions.txn_request_handlers import InitProducerIdHandler, Problem, TxnRequestHandler
+from spark_kafka_sink.producer.transactions.txn_request_handlers import AnswerProblem, InitProducerIdHandler, TxnRequestHandler
 from spark_kafka_sink.producer.transactions.txn_request_queue import TxnRequestQueue
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
@@ -288,7 +288,7 @@ class IdempotentSequencer(Sequencer):
         """Why a request is not sent any more."""
         return None
 
-    def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
+    def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
         """A broker rejects it."""
         denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
         self.request_broken(request, idempotent_write_denied(problem.where) if denied else problem.exception())

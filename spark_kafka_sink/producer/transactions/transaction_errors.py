@@ -1,7 +1,7 @@
 """What an error of a coordinator means for the transaction, and the errors that callers get for it.
 
 `TXN_ERROR_RULES` has a row for each API and error with a rule of its own. Errors without a row follow protocol/error_codes.py: a
-retriable one is retried with back-off, any other is fatal, or abortable where it is a partition's. A RequestOwner applies that,
+retriable one is retried with back-off, any other is fatal, or abortable where it is a partition's. A RequestSequencer acts on it;
 nothing here has an effect. Source: the handlers of Kafka's TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890
 and KIP-1050 (TRANSACTION_ABORTABLE).
 
@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 KafkaErrorT = TypeVar("KafkaErrorT", bound=KafkaError)
 
 
-class Effect(enum.Enum):
+class ErrorEffect(enum.Enum):
     RETRY = "retry with back-off"
     FIND_COORDINATOR = "find the coordinator again, then retry"
     ABORTABLE = "the transaction must be aborted"
@@ -39,31 +39,31 @@ class Effect(enum.Enum):
     FATAL = "fatal: the producer must be closed"
 
 
-_FIND = dict.fromkeys((Errors.COORDINATOR_NOT_AVAILABLE, Errors.NOT_COORDINATOR), Effect.FIND_COORDINATOR)
+_FIND = dict.fromkeys((Errors.COORDINATOR_NOT_AVAILABLE, Errors.NOT_COORDINATOR), ErrorEffect.FIND_COORDINATOR)
 
 # INVALID_PRODUCER_EPOCH comes from coordinators older than PRODUCER_FENCED and means the same there.
-_FENCED = dict.fromkeys((Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH), Effect.FENCED)
+_FENCED = dict.fromkeys((Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH), ErrorEffect.FENCED)
 
-_OF_EVERY_COORDINATOR = _FIND | _FENCED | {Errors.TRANSACTION_ABORTABLE: Effect.ABORTABLE}
+_OF_EVERY_COORDINATOR = _FIND | _FENCED | {Errors.TRANSACTION_ABORTABLE: ErrorEffect.ABORTABLE}
 
 _OF_AN_OPEN_TRANSACTION = _OF_EVERY_COORDINATOR | dict.fromkeys(
-    (Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING), Effect.ABORTABLE_BY_BUMP
+    (Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING), ErrorEffect.ABORTABLE_BY_BUMP
 )
 
-TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, Effect]] = {
+TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, ErrorEffect]] = {
     ApiKey.FIND_COORDINATOR: {
-        Errors.COORDINATOR_NOT_AVAILABLE: Effect.RETRY,  # it is this request that finds it
-        Errors.NOT_COORDINATOR: Effect.RETRY,
-        Errors.GROUP_AUTHORIZATION_FAILED: Effect.ABORTABLE,
-        Errors.TRANSACTION_ABORTABLE: Effect.ABORTABLE,
+        Errors.COORDINATOR_NOT_AVAILABLE: ErrorEffect.RETRY,  # it is this request that finds it
+        Errors.NOT_COORDINATOR: ErrorEffect.RETRY,
+        Errors.GROUP_AUTHORIZATION_FAILED: ErrorEffect.ABORTABLE,
+        Errors.TRANSACTION_ABORTABLE: ErrorEffect.ABORTABLE,
     },
     ApiKey.INIT_PRODUCER_ID: _OF_EVERY_COORDINATOR
-    | dict.fromkeys((Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED), Effect.DENIED),
+    | dict.fromkeys((Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED), ErrorEffect.DENIED),
     ApiKey.ADD_PARTITIONS_TO_TXN: _OF_AN_OPEN_TRANSACTION
-    | dict.fromkeys((Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.INVALID_TXN_STATE), Effect.FATAL),
-    ApiKey.ADD_OFFSETS_TO_TXN: _OF_AN_OPEN_TRANSACTION | {Errors.GROUP_AUTHORIZATION_FAILED: Effect.ABORTABLE},
+    | dict.fromkeys((Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.INVALID_TXN_STATE), ErrorEffect.FATAL),
+    ApiKey.ADD_OFFSETS_TO_TXN: _OF_AN_OPEN_TRANSACTION | {Errors.GROUP_AUTHORIZATION_FAILED: ErrorEffect.ABORTABLE},
     ApiKey.TXN_OFFSET_COMMIT: _OF_AN_OPEN_TRANSACTION
-    | {Errors.REQUEST_TIMED_OUT: Effect.FIND_COORDINATOR}
+    | {Errors.REQUEST_TIMED_OUT: ErrorEffect.FIND_COORDINATOR}
     | dict.fromkeys(
         (
             Errors.GROUP_AUTHORIZATION_FAILED,
@@ -76,15 +76,15 @@ TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, Effect]] = {
             Errors.INVALID_COMMIT_OFFSET_SIZE,
             Errors.OFFSET_METADATA_TOO_LARGE,
         ),
-        Effect.ABORTABLE,
+        ErrorEffect.ABORTABLE,
     ),
     ApiKey.END_TXN: _OF_AN_OPEN_TRANSACTION,
 }
 
 
-def effect_of(api: ApiKey, error: ErrorCode) -> Effect:
-    others = Effect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else Effect.FATAL
-    return TXN_ERROR_RULES[api].get(error) or (Effect.RETRY if error.retriable else others)
+def effect_of(api: ApiKey, error: ErrorCode) -> ErrorEffect:
+    others = ErrorEffect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else ErrorEffect.FATAL
+    return TXN_ERROR_RULES[api].get(error) or (ErrorEffect.RETRY if error.retriable else others)
 
 
 # THE ERRORS THAT CALLERS GET, made of the error that came

@@ -37,19 +37,26 @@ from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentSequencer, SequenceFacts, Sequencer, TxnState
-from spark_kafka_sink.producer.transactions.transaction_errors import Effect, abortable, aborted, fatal, fenced, maybe_committed
-from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
+from spark_kafka_sink.producer.transactions.transaction_errors import (
+    ErrorEffect,
+    abortable,
+    aborted,
+    fatal,
+    fenced,
+    maybe_committed,
+)
+from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     FIRST_BACKOFF_MS,
     MOST_ABORTS_AMID_CONTROL_RECORDS,
     AddOffsetsToTxnHandler,
     AddPartitionsToTxnHandler,
+    AnswerProblem,
     EndTxnHandler,
     FindCoordinatorHandler,
     InitProducerIdHandler,
     OpenTransaction,
-    Priority,
-    Problem,
+    RequestPriority,
     TxnOffsetCommitHandler,
     TxnRequestHandler,
 )
@@ -84,13 +91,13 @@ NEXT_TXN_STATES = {  # as NEXT_STATES of an idempotent producer
 }
 
 ALLOWED_IN = {
-    Method.USE_ID: {TxnState.UNINITIALIZED, TxnState.READY, TxnState.PREPARED},
-    Method.INIT: {TxnState.UNINITIALIZED},
-    Method.BEGIN: {TxnState.READY, TxnState.RAISING_EPOCH},
-    Method.SEND_OFFSETS: {TxnState.IN_TRANSACTION},
-    Method.PREPARE: {TxnState.IN_TRANSACTION},
-    Method.COMMIT: {TxnState.IN_TRANSACTION, TxnState.PREPARED},
-    Method.ABORT: {TxnState.IN_TRANSACTION, TxnState.PREPARED, TxnState.ABORTABLE_ERROR},
+    CalledMethod.USE_ID: {TxnState.UNINITIALIZED, TxnState.READY, TxnState.PREPARED},
+    CalledMethod.INIT: {TxnState.UNINITIALIZED},
+    CalledMethod.BEGIN: {TxnState.READY, TxnState.RAISING_EPOCH},
+    CalledMethod.SEND_OFFSETS: {TxnState.IN_TRANSACTION},
+    CalledMethod.PREPARE: {TxnState.IN_TRANSACTION},
+    CalledMethod.COMMIT: {TxnState.IN_TRANSACTION, TxnState.PREPARED},
+    CalledMethod.ABORT: {TxnState.IN_TRANSACTION, TxnState.PREPARED, TxnState.ABORTABLE_ERROR},
 }
 
 _WHERE = {
@@ -148,14 +155,14 @@ class TransactionManager(IdempotentSequencer):
         self._open = OpenTransaction(self.transactional_id, self.identity)
         self._prepare_call: TransactionalCall | None = None  # the last one
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
-        self._carry_out: dict[Method, Callable[[TransactionalCall], None]] = {
-            Method.USE_ID: self._use_id,
-            Method.INIT: self._initialize,
-            Method.BEGIN: self._begin,
-            Method.SEND_OFFSETS: self._send_offsets,
-            Method.PREPARE: self._prepare,
-            Method.COMMIT: self._commit,
-            Method.ABORT: self._abort,
+        self._carry_out: dict[CalledMethod, Callable[[TransactionalCall], None]] = {
+            CalledMethod.USE_ID: self._use_id,
+            CalledMethod.INIT: self._initialize,
+            CalledMethod.BEGIN: self._begin,
+            CalledMethod.SEND_OFFSETS: self._send_offsets,
+            CalledMethod.PREPARE: self._prepare,
+            CalledMethod.COMMIT: self._commit,
+            CalledMethod.ABORT: self._abort,
         }
 
     # CALLERS: any thread
@@ -168,20 +175,20 @@ class TransactionManager(IdempotentSequencer):
         error, last = super().call_error(), self.last_error
         return abortable(last) if error is None and last is not None and self.state is TxnState.ABORTABLE_ERROR else error
 
-    def why_not(self, method: Method) -> KafkaError | None:
+    def why_not(self, method: CalledMethod) -> KafkaError | None:
         """Why a method cannot be called in this state. Callers look first, the Sender decides."""
         error, state, begin_error = self.call_error(), self.state, self._begin_error
-        if error is not None and (method is not Method.ABORT or self.fatal_error is not None):
+        if error is not None and (method is not CalledMethod.ABORT or self.fatal_error is not None):
             return error
         if state in ALLOWED_IN[method]:
             return None
-        if begin_error is not None and method is Method.BEGIN:
+        if begin_error is not None and method is CalledMethod.BEGIN:
             return fresh_copy(begin_error)
         return IllegalStateError(f"{method.value}() is not possible {_WHERE[state]}")
 
     @property
     def is_at_rest(self) -> bool:
-        return self.state in ALLOWED_IN[Method.USE_ID]
+        return self.state in ALLOWED_IN[CalledMethod.USE_ID]
 
     def waiting_for(self, call: TransactionalCall) -> str:
         """Why the call has not ended yet, for the error of a caller who waited."""
@@ -205,7 +212,7 @@ class TransactionManager(IdempotentSequencer):
                 if self.state is TxnState.IN_TRANSACTION:
                     self.become_abortable(posted)
                 continue
-            if posted.method is Method.BEGIN and self.state is TxnState.RAISING_EPOCH:
+            if posted.method is CalledMethod.BEGIN and self.state is TxnState.RAISING_EPOCH:
                 return  # it waits for the epoch
             self.calls.take_first()
             if posted.is_taken:
@@ -234,9 +241,9 @@ class TransactionManager(IdempotentSequencer):
             self._take_id(call.transactional_id)
         self._begin_error = None
         self.transition_to(TxnState.INITIALIZING)
-        self._ask_for_identity(call, NO_PRODUCER, Priority.INIT_PRODUCER_ID)
+        self._ask_for_identity(call, NO_PRODUCER, RequestPriority.INIT_PRODUCER_ID)
 
-    def _ask_for_identity(self, call: TransactionalCall | None, identity: ProducerIdentity, priority: Priority) -> None:
+    def _ask_for_identity(self, call: TransactionalCall | None, identity: ProducerIdentity, priority: RequestPriority) -> None:
         request = InitProducerIdHandler(
             self.transactional_id, self._timeout_ms, identity, received=self.identity_received, call=call, priority=priority
         )
@@ -267,7 +274,7 @@ class TransactionManager(IdempotentSequencer):
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
-        priority, newest = Priority.ADD_PARTITIONS_OR_OFFSETS, LAST_OFFSET_COMMIT_BEFORE_V2
+        priority, newest = RequestPriority.ADD_PARTITIONS_OR_OFFSETS, LAST_OFFSET_COMMIT_BEFORE_V2
         self.requests.enqueue(TxnOffsetCommitHandler(transaction=self._open, call=call, priority=priority, max_version=newest))
 
     def _prepare(self, call: TransactionalCall) -> None:
@@ -359,13 +366,13 @@ class TransactionManager(IdempotentSequencer):
     def _raise_epoch(self, call: TransactionalCall | None) -> None:
         """begin_transaction() waits for the epoch; and `call`, if there is one. Everything else goes first."""
         self.transition_to(TxnState.RAISING_EPOCH)
-        self._ask_for_identity(call, self.identity, Priority.EPOCH_BUMP)
+        self._ask_for_identity(call, self.identity, RequestPriority.EPOCH_BUMP)
 
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
         self.become_fatal(error)
         request.settle(self.call_error() or error)
 
-    def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
+    def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
         if isinstance(request, EndTxnHandler) and self._had_nothing_to_end(request, problem):
             self._end_what_may_begin(request)
             return
@@ -375,27 +382,27 @@ class TransactionManager(IdempotentSequencer):
         if isinstance(request, AddPartitionsToTxnHandler):
             self._open.not_added(request.partitions)
         error, effect = problem.exception(), _effect_in(self.state, request, problem)
-        if effect is Effect.FATAL and isinstance(request, EndTxnHandler) and self._open.may_be_committed:
+        if effect is ErrorEffect.FATAL and isinstance(request, EndTxnHandler) and self._open.may_be_committed:
             error = maybe_committed(error)
         self._apply(effect, error, request, problem.where)
         if self.state is TxnState.ABORTING:
             self._go_on_aborting(request, effect, error)
         request.settle(self.call_error() or error)
 
-    def _apply(self, effect: Effect, error: KafkaError, request: TxnRequestHandler, where: str) -> None:
-        if effect is Effect.ABORTABLE_BY_BUMP:
+    def _apply(self, effect: ErrorEffect, error: KafkaError, request: TxnRequestHandler, where: str) -> None:
+        if effect is ErrorEffect.ABORTABLE_BY_BUMP:
             self._become_abortable_by_bump(error)
-        elif effect is Effect.ABORTABLE:
+        elif effect is ErrorEffect.ABORTABLE:
             self.become_abortable(error)
-        elif effect is Effect.DENIED:
+        elif effect is ErrorEffect.DENIED:
             self._begin_error = error if request.call is None else None  # else the call gets it
             self.transition_to(TxnState.UNINITIALIZED)
-        elif effect is Effect.FENCED:
+        elif effect is ErrorEffect.FENCED:
             self.become_fatal(self._fenced(where))
         else:
             self.become_fatal(error)
 
-    def _had_nothing_to_end(self, request: EndTxnHandler, problem: Problem) -> bool:
+    def _had_nothing_to_end(self, request: EndTxnHandler, problem: AnswerProblem) -> bool:
         """Whether an abort has ended because its transaction had not begun, which this producer could not know."""
         return not request.commits and not self._open.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
@@ -405,7 +412,7 @@ class TransactionManager(IdempotentSequencer):
         self.transaction_ended(None)
         request.settle()
 
-    def _may_have_met_control_records(self, request: TxnRequestHandler, problem: Problem) -> bool:
+    def _may_have_met_control_records(self, request: TxnRequestHandler, problem: AnswerProblem) -> bool:
         """Whether an abort is repeated that took its producer for fenced.
 
         A version-2 coordinator also answers PRODUCER_FENCED while it still writes the control records of the previous
@@ -413,12 +420,12 @@ class TransactionManager(IdempotentSequencer):
         would end the transaction of a real successor.
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
-        met = is_abort and problem.effect is Effect.FENCED and self._version.is_v2 and not self._open.is_written
+        met = is_abort and problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._open.is_written
         return met and request.attempts + 1 < MOST_ABORTS_AMID_CONTROL_RECORDS
 
-    def _go_on_aborting(self, request: TxnRequestHandler, effect: Effect, error: KafkaError) -> None:
+    def _go_on_aborting(self, request: TxnRequestHandler, effect: ErrorEffect, error: KafkaError) -> None:
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
-        if isinstance(request, EndTxnHandler) and effect is Effect.ABORTABLE_BY_BUMP:
+        if isinstance(request, EndTxnHandler) and effect is ErrorEffect.ABORTABLE_BY_BUMP:
             # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
             call, request.call = request.call, None
             self._open, self.last_error = OpenTransaction(self.transactional_id, self.identity), None
@@ -560,13 +567,16 @@ def _closed_before() -> TransactionAbortedError:
     return TransactionAbortedError("The producer was closed before its caller heard that the transaction was prepared")
 
 
-def _effect_in(state: TxnState, request: TxnRequestHandler, problem: Problem) -> Effect:
+def _effect_in(state: TxnState, request: TxnRequestHandler, problem: AnswerProblem) -> ErrorEffect:
     """What a refusal means here; mostly what transaction_errors.py says of the error."""
     effect = problem.effect
-    if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
-        return Effect.FATAL  # there is no transaction to abort
-    if isinstance(request, EndTxnHandler) and request.transaction.may_be_committed and effect is Effect.ABORTABLE_BY_BUMP:
-        return Effect.FATAL  # the coordinator does not know any more
+    if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (
+        ErrorEffect.ABORTABLE,
+        ErrorEffect.ABORTABLE_BY_BUMP,
+    ):
+        return ErrorEffect.FATAL  # there is no transaction to abort
+    if isinstance(request, EndTxnHandler) and request.transaction.may_be_committed and effect is ErrorEffect.ABORTABLE_BY_BUMP:
+        return ErrorEffect.FATAL  # the coordinator does not know any more
     return effect
 
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.producer.transactions.group_offsets import NO_GROUP, Consu
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
-class Method(enum.Enum):
+class CalledMethod(enum.Enum):
     """The method that was called."""
 
     USE_ID = "use_transactional_id"
@@ -34,7 +34,7 @@ class Method(enum.Enum):
 
 @dataclass(eq=False, repr=False)
 class TransactionalCall:
-    method: Method
+    method: CalledMethod
     clock: Clock  # for the caller's bounded wait
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)  # of send_offsets_to_transaction
     group: ConsumerGroupMetadata = NO_GROUP  # of the same
@@ -51,9 +51,9 @@ class TransactionalCall:
         self.callers = Inside()  # who wait for it; the others have the outcome, or may call again
 
     @property
-    def possible_as(self) -> Method:
+    def possible_as(self) -> CalledMethod:
         """The method that is possible in the same states."""
-        return Method.USE_ID if self.transactional_id else self.method
+        return CalledMethod.USE_ID if self.transactional_id else self.method
 
     def settle(self, error: KafkaError | None = None) -> None:
         """Success, or this error. The first outcome counts."""

@@ -2,8 +2,8 @@
 
 A handler makes its `message` and reads the `errors` of an answer, which transaction_errors.py judges. `succeed` passes on what an
 answer without errors says. Classes are named as in Kafka's TransactionManager. txn_request_queue.py queues, sends and retries.
-A new request is a class here, with its Priority, and rows of TXN_ERROR_RULES. TransactionManager queues it, and decides when it
-is of no use any more (`why_not_sent`).
+A new request is a class here, with its RequestPriority, and rows of TXN_ERROR_RULES. TransactionManager queues it, and decides
+when it is of no use any more (`why_not_sent`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import KafkaError, ProtocolError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorDirectory, CoordinatorKey, read_coordinator
 from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.transaction_errors import Effect, effect_of
+from spark_kafka_sink.producer.transactions.transaction_errors import ErrorEffect, effect_of
 from spark_kafka_sink.producer.transactions.transactional_call import TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -47,7 +47,7 @@ MOST_ABORTS_AMID_CONTROL_RECORDS = 7  # with the default back-off at most 3.8 s,
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1  # what Java sends without transactions
 
 
-class Priority(enum.IntEnum):
+class RequestPriority(enum.IntEnum):
     """Which request goes first: the smallest one (Kafka's TxnRequestHandler.Priority)."""
 
     FIND_COORDINATOR = 0  # the others wait for what it finds
@@ -57,10 +57,10 @@ class Priority(enum.IntEnum):
     EPOCH_BUMP = 4  # InitProducerId between transactions, behind the end of the last one
 
 
-class Problem(NamedTuple):
+class AnswerProblem(NamedTuple):
     """The error of an answer that decides."""
 
-    effect: Effect
+    effect: ErrorEffect
     error: ErrorCode
     where: str
     broker_message: str | None = None
@@ -127,7 +127,7 @@ class TxnRequestHandler(ABC):
     NAME: ClassVar[str]  # in errors and logs: that of Kafka's API
     completes_call: ClassVar[bool] = True  # whether nothing follows this request
 
-    priority: Priority
+    priority: RequestPriority
     call: TransactionalCall | None = None  # who waits for this request; gets its outcome
     begins_transaction: bool = False  # the coordinator learns of the transaction by this request
     is_behind_rows: bool = False  # sent behind all batches that wait now: on their connection, or when they are settled
@@ -147,7 +147,7 @@ class TxnRequestHandler(ABC):
     def message(self) -> Request[Any]: ...
 
     @abstractmethod
-    def errors(self, answer: Any) -> Iterator[Problem]:
+    def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         """Each error of an answer, judged, in the order in which it decides."""
 
     def succeed(self, answer: Any) -> None:  # noqa: B027 - the call may be all that waits for it
@@ -174,11 +174,11 @@ class TxnRequestHandler(ABC):
     def __repr__(self) -> str:
         return f"{self.NAME}(to {self.coordinator or 'any broker'})"
 
-    def _problem(self, code: int, where: str, broker_message: str | None = None, **names: str) -> Iterator[Problem]:
+    def _problem(self, code: int, where: str, broker_message: str | None = None, **names: str) -> Iterator[AnswerProblem]:
         """`names`: what a permission may be missing on, see to_grant."""
         error = Errors.for_code(code)
         if error:
-            yield Problem(effect_of(self.API, error), error, where, broker_message, to_grant(error, **names))
+            yield AnswerProblem(effect_of(self.API, error), error, where, broker_message, to_grant(error, **names))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -188,7 +188,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
     key: CoordinatorKey
     directory: CoordinatorDirectory
-    priority: Priority = Priority.FIND_COORDINATOR
+    priority: RequestPriority = RequestPriority.FIND_COORDINATOR
 
     @property
     def coordinator(self) -> None:
@@ -201,7 +201,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
     def message(self) -> FindCoordinatorRequest:
         return FindCoordinatorRequest.for_keys(self.key.key_type, [self.key.key])
 
-    def errors(self, answer: Any) -> Iterator[Problem]:
+    def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         try:
             found = read_coordinator(self.key, answer, self.version)
         except ProtocolError:
@@ -233,7 +233,8 @@ class InitProducerIdHandler(TxnRequestHandler):
     timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS
     identity: ProducerIdentity = NO_PRODUCER
     received: Callable[[ProducerIdentity], None] = field(kw_only=True)
-    priority: Priority = field(default=Priority.INIT_PRODUCER_ID, kw_only=True)
+    begins_transaction: bool = field(default=False, init=False)  # it goes between transactions
+    priority: RequestPriority = field(default=RequestPriority.INIT_PRODUCER_ID, kw_only=True)
 
     @property
     def coordinator(self) -> CoordinatorKey | None:
@@ -247,7 +248,7 @@ class InitProducerIdHandler(TxnRequestHandler):
             producer_epoch=self.identity.producer_epoch,
         )
 
-    def errors(self, answer: Any) -> Iterator[Problem]:
+    def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         where, invalid = f"InitProducerId on node {self.node_id}", Errors.CORRUPT_MESSAGE  # asked for again
         if self.transactional_id is not None:
             where, invalid = f"InitProducerId for transactional id {self.transactional_id!r}", Errors.UNKNOWN_SERVER_ERROR
@@ -297,7 +298,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
     NAME = "AddPartitionsToTxn"
 
     partitions: Iterable[TopicPartition]
-    priority: Priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    priority: RequestPriority = RequestPriority.ADD_PARTITIONS_OR_OFFSETS
 
     def message(self) -> AddPartitionsToTxnRequest:
         topics = tuple(
@@ -306,8 +307,8 @@ class AddPartitionsToTxnHandler(_OfTransaction):
         )
         return AddPartitionsToTxnRequest(**self._common_fields, topics=topics)
 
-    def errors(self, answer: Any) -> Iterator[Problem]:
-        problems: list[Problem] = []
+    def errors(self, answer: Any) -> Iterator[AnswerProblem]:
+        problems: list[AnswerProblem] = []
         for topic in answer.results_by_topic:
             names = {"transactional_id": self.transactional_id, "topic": topic.name}
             for result in topic.results_by_partition:
@@ -330,12 +331,12 @@ class AddOffsetsToTxnHandler(_OfTransaction):
 
     call: TransactionalCall
     added: Callable[[TransactionalCall], None]
-    priority: Priority = Priority.CALL
+    priority: RequestPriority = RequestPriority.CALL
 
     def message(self) -> AddOffsetsToTxnRequest:
         return AddOffsetsToTxnRequest(**self._common_fields, group_id=self.call.group.group_id)
 
-    def errors(self, answer: Any) -> Iterator[Problem]:
+    def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         group_id = self.call.group.group_id
         names = {"transactional_id": self.transactional_id, "group": group_id}
         yield from self._problem(answer.error_code, f"group {group_id!r}", **names)
@@ -353,7 +354,7 @@ class TxnOffsetCommitHandler(_OfTransaction):
     NAME = "TxnOffsetCommit"
 
     call: TransactionalCall
-    priority: Priority = Priority.CALL
+    priority: RequestPriority = RequestPriority.CALL
     pending: dict[TopicPartition, OffsetAndMetadata] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -386,8 +387,8 @@ class TxnOffsetCommitHandler(_OfTransaction):
             committed_metadata=offset.metadata,
         )
 
-    def errors(self, answer: Any) -> Iterator[Problem]:
-        problems: list[Problem] = []
+    def errors(self, answer: Any) -> Iterator[AnswerProblem]:
+        problems: list[AnswerProblem] = []
         names = {"transactional_id": self.transactional_id, "group": self.member.group_id, "on_topic": READ}
         for topic in answer.topics:
             for partition in topic.partitions:
@@ -396,7 +397,7 @@ class TxnOffsetCommitHandler(_OfTransaction):
                     self.pending.pop(where, None)
                 what = f"offset of {where} for group {self.member.group_id!r}"
                 problems += self._problem(partition.error_code, what, topic=topic.name, **names)
-        retried = (Effect.RETRY, Effect.FIND_COORDINATOR)
+        retried = (ErrorEffect.RETRY, ErrorEffect.FIND_COORDINATOR)
         yield from sorted(problems, key=lambda problem: problem.effect in retried)  # what cannot be retried decides
         if self.pending and not problems:
             yield from self._problem(Errors.UNKNOWN_SERVER_ERROR.number, f"the answer says nothing of {next(iter(self.pending))}")
@@ -411,12 +412,12 @@ class EndTxnHandler(_OfTransaction):
 
     commits: bool
     ended: Callable[[ProducerIdentity | None], None]  # with the next epoch, where the broker raised it (version 2)
-    priority: Priority = Priority.CALL
+    priority: RequestPriority = RequestPriority.CALL
 
     def message(self) -> EndTxnRequest:
         return EndTxnRequest(**self._common_fields, committed=self.commits)
 
-    def errors(self, answer: Any) -> Iterator[Problem]:
+    def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         where = f"EndTxn for transactional id {self.transactional_id!r}"
         yield from self._problem(answer.error_code, where, transactional_id=self.transactional_id)
 

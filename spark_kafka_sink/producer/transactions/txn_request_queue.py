@@ -22,12 +22,12 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.coordinators import CoordinatorDirectory, CoordinatorKey
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, KafkaClient
-from spark_kafka_sink.producer.transactions.transaction_errors import Effect
+from spark_kafka_sink.producer.transactions.transaction_errors import ErrorEffect
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
+    AnswerProblem,
     EndTxnHandler,
     FindCoordinatorHandler,
     InitProducerIdHandler,
-    Problem,
     TxnRequestHandler,
 )
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 MIN_WAIT_MS = 50  # until a broker can be asked, however small retry.backoff.ms is
 
 
-class RequestOwner(Protocol):
-    """Whose requests these are: an IdempotentSequencer."""
+class RequestSequencer(Protocol):
+    """What the requests need of an IdempotentSequencer, whose they are."""
 
     def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None: ...
 
-    def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None: ...
+    def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None: ...
 
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None: ...
 
@@ -51,10 +51,10 @@ class TxnRequestQueue:
     """One producer's requests to coordinators: those that wait, and the one in flight."""
 
     def __init__(
-        self, owner: RequestOwner, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None
+        self, sequencer: RequestSequencer, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None
     ) -> None:
         self.coordinators = CoordinatorDirectory(client)
-        self._owner = owner  # hears of every request that has failed for good
+        self._sequencer = sequencer  # hears of every request that has failed for good
         self._client = client
         self._clock = clock
         self._request_timeout_ms = config.request_timeout_ms
@@ -132,7 +132,7 @@ class TxnRequestQueue:
 
     def _settle_unsent(self, request: TxnRequestHandler, all_settled: bool) -> bool:
         """Settle the first request of the queue, if it is of no use any more, or ends a transaction that brokers do not know."""
-        reason = self._owner.why_not_sent(request)
+        reason = self._sequencer.why_not_sent(request)
         if reason is None:
             if not isinstance(request, EndTxnHandler) or not all_settled or request.transaction.must_be_ended:
                 return False
@@ -189,7 +189,7 @@ class TxnRequestQueue:
             request.outcome_unknown()
             self.retry(request)
         elif response.error is not None:
-            self._owner.request_broken(request, response.error)
+            self._sequencer.request_broken(request, response.error)
         else:
             try:
                 self._read(request, response.message)
@@ -201,7 +201,7 @@ class TxnRequestQueue:
         logger.exception("! %r: failed", request)
         self._in_flight = None
         self._trouble = repr(error)
-        self._owner.request_broken(request, KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR"))
+        self._sequencer.request_broken(request, KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR"))
 
     def _read(self, request: TxnRequestHandler, answer: Any) -> None:
         problem = next(request.errors(answer), None)
@@ -213,17 +213,17 @@ class TxnRequestQueue:
                 request.settle()
             return
         logger.debug("< node %d: %r: %s: %s -> %s", request.node_id, request, *problem[1:3], problem.effect.value)
-        if problem.effect is Effect.FIND_COORDINATOR:
+        if problem.effect is ErrorEffect.FIND_COORDINATOR:
             self._forget_coordinator_of(request)
-        if problem.effect is Effect.FIND_COORDINATOR or problem.error == Errors.UNKNOWN_SERVER_ERROR:
+        if problem.effect is ErrorEffect.FIND_COORDINATOR or problem.error == Errors.UNKNOWN_SERVER_ERROR:
             request.outcome_unknown()  # a coordinator that moves may have recorded it before it answered so
-        if problem.effect in (Effect.RETRY, Effect.FIND_COORDINATOR):
+        if problem.effect in (ErrorEffect.RETRY, ErrorEffect.FIND_COORDINATOR):
             self._trouble = f"{problem.where}: {problem.error}"
             if problem.error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not request.attempts:
                 logger.warning("! %s. Trying again for max.block.ms: it may be created meanwhile", self._trouble)
             self.retry(request, request.backoff_ms(problem.error))
         else:
-            self._owner.request_failed(request, problem)
+            self._sequencer.request_failed(request, problem)
 
     def _forget_coordinator_of(self, request: TxnRequestHandler) -> None:
         if request.coordinator is not None:

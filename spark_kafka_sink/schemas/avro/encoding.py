@@ -142,18 +142,18 @@ def constant(octets: bytes, present: Mask | None) -> list[Piece]:
 # ROWS
 
 
-class EncodedRows(NamedTuple):
+class RowBytes(NamedTuple):
     """Row i is data[offsets[i]:offsets[i + 1]]."""
 
     offsets: Int64Column
     data: pa.Buffer
 
 
-def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> EncodedRows:
+def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> RowBytes:
     """The bytes of each row; nothing in those that are refused."""
     matrix = encoding.matrix(column)
     if matrix is not None:
-        return EncodedRows(np.arange(len(matrix) + 1) * matrix.shape[1], pa.py_buffer(matrix))
+        return RowBytes(np.arange(len(matrix) + 1) * matrix.shape[1], pa.py_buffer(matrix))
     size = _block_rows(column)
     starts = range(0, len(column), size)
     return join_encoded([_encode_block(encoding, column.slice(start, size), refusals, start) for start in starts])
@@ -166,16 +166,16 @@ def _block_rows(column: pa.Array) -> int:
     return min(BLOCK_ROWS, max(MIN_BLOCK_ROWS, of_usual_bytes))
 
 
-def join_encoded(blocks: list[EncodedRows]) -> EncodedRows:
+def join_encoded(blocks: list[RowBytes]) -> RowBytes:
     """The rows of all blocks, one block after the other."""
     if len(blocks) == 1:
         return blocks[0]
     sizes = [np.diff(block.offsets) for block in blocks]
     data = pa.py_buffer(b"".join(block.data for block in blocks))
-    return EncodedRows(ends_of(np.concatenate([np.zeros(0, np.int64), *sizes])), data)
+    return RowBytes(ends_of(np.concatenate([np.zeros(0, np.int64), *sizes])), data)
 
 
-def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start: int) -> EncodedRows:
+def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start: int) -> RowBytes:
     refused = Refusals()
     interleaved = interleave(encoding.pieces(block, None, refused), len(block))
     if refused.found:
@@ -183,7 +183,7 @@ def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start
         refusals.add_block(refused, start)
     is_large = interleaved.size_in_bytes() > INT32_MAX
     written = interleaved.write(0, len(block), is_large, pa.default_memory_pool())
-    return EncodedRows(*row_offsets_and_data(written, len(block)))
+    return RowBytes(*row_offsets_and_data(written, len(block)))
 
 
 def ends_of(sizes: Int64Column) -> Int64Column:

@@ -12,10 +12,10 @@ from spark_kafka_sink.records.columns import entries_of
 from spark_kafka_sink.records.interleave import Payload, Piece, Word
 from spark_kafka_sink.records.varint import Int64Column, encode_varint
 from spark_kafka_sink.schemas.avro.encoding import (
-    EncodedRows,
     Encoding,
     Mask,
     Refusals,
+    RowBytes,
     constant,
     encode_rows,
     ends_of,
@@ -97,7 +97,7 @@ class ArrayEncoding(Encoding):
         return [*varints(counts, valid), _runs(encoded, ends), Word(0, (counts > 0).astype(np.int64), 1)]
 
 
-def _runs(encoded: EncodedRows, ends: Int64Column) -> Payload:
+def _runs(encoded: RowBytes, ends: Int64Column) -> Payload:
     """Return for each row the bytes of its items, which follow one another."""
     offsets = pa.py_buffer(encoded.offsets[ends])
     return Payload.of(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, offsets, encoded.data]))

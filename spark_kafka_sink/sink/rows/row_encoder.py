@@ -28,7 +28,7 @@ from spark_kafka_sink.sink.rows.json_rows import json_texts
 
 if TYPE_CHECKING:
     from spark_kafka_sink.schemas.known_schemas import KnownSchemas
-    from spark_kafka_sink.schemas.part_encoding import PartEncoding
+    from spark_kafka_sink.schemas.part_encoder import PartEncoder
     from spark_kafka_sink.schemas.wanted_schema import PlannedPart
 
 
@@ -116,9 +116,9 @@ class _PartInTask:
     def __post_init__(self) -> None:
         self._wanted = self.planned.wanted
         self.name = self._wanted.part
-        encoding = self.planned.encoding
-        self._of_all = None if encoding is None else self._with_earlier_schema(encoding)
-        self._of_topics: dict[str, PartEncoding] = {}
+        encoder = self.planned.encoder
+        self._of_all = None if encoder is None else self._with_earlier_schema(encoder)
+        self._of_topics: dict[str, PartEncoder] = {}
         self.uses: set[SchemaUse] = set()
 
     def encode(self, column: Any, topic: str | pa.Array) -> EncodedColumn:
@@ -128,10 +128,10 @@ class _PartInTask:
             return self._encoded(self._of_topic(topic), column)
         return self._by_topic(contiguous(column), topic)
 
-    def _encoded(self, encoding: PartEncoding, column: Any) -> EncodedColumn:
-        self.uses.add(encoding.use)
-        values, refused = encoding.encode(column)
-        named = [UnencodableRows(rows, self._path(field), f"{reason} ({encoding.use})") for rows, field, reason in refused]
+    def _encoded(self, encoder: PartEncoder, column: Any) -> EncodedColumn:
+        self.uses.add(encoder.use)
+        values, refused = encoder.encode(column)
+        named = [UnencodableRows(rows, self._path(field), f"{reason} ({encoder.use})") for rows, field, reason in refused]
         return EncodedColumn(values, named)
 
     def _path(self, field: str) -> str:
@@ -157,13 +157,13 @@ class _PartInTask:
         order = np.concatenate([rows for _, rows in groups])
         return EncodedColumn(_joined(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused)
 
-    def _of_topic(self, topic: str) -> PartEncoding:
+    def _of_topic(self, topic: str) -> PartEncoder:
         found = self._of_topics.get(topic)
         if found is None:
             found = self._of_topics[topic] = self._wanted.for_topic(self.known, topic)
         return found
 
-    def _with_earlier_schema(self, planned: PartEncoding) -> PartEncoding:
+    def _with_earlier_schema(self, planned: PartEncoder) -> PartEncoder:
         if self.schema_id is None or self.schema_id == planned.use.id:
             return planned
         try:

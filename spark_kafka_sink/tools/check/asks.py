@@ -13,7 +13,7 @@ from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.admin.transaction_operations import DescribeTransactions, ListedTransaction, ListTransactions
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.fencing import UNFINISHED
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.tools.check.exactly_once import MAX_TIMEOUT
@@ -35,7 +35,7 @@ def asks_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any]]:
     return asks
 
 
-def asks_about_prefix(names: Names, nodes: Sequence[int]) -> dict[Hashable, Ask[Any, Any]]:
+def asks_about_prefix(names: PrefixNames, nodes: Sequence[int]) -> dict[Hashable, Ask[Any, Any]]:
     """Return the asks about the names that begin with a transactionalIdPrefix.
 
     Args:

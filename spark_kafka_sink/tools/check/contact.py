@@ -18,7 +18,7 @@ from typing import Any
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, NetworkError, printable_list
-from spark_kafka_sink.network.background import Background, outcome_of, outcomes_within
+from spark_kafka_sink.network.background import BackgroundWork, outcome_of, outcomes_within
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.dns import Resolver, look_up, resolve
@@ -227,7 +227,7 @@ class _Steps:
         step = next(steps)
         try:
             while True:
-                if isinstance(step, Background):
+                if isinstance(step, BackgroundWork):
                     outcome = outcome_of(step.work)
                     step = steps.throw(outcome.error) if outcome.error is not None else steps.send(outcome.result)
                 else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction, TransactionState
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, explained, green, number_in_setting, red, yellow
 from spark_kafka_sink.tools.words import count
@@ -29,7 +29,7 @@ class CheckedPrefix:
         ms: how long the answers took: ids, groups.
     """
 
-    names: Names
+    names: PrefixNames
     is_described: bool | KafkaError
     may_write: bool | KafkaError
     group_permissions: frozenset[AclOperation] | KafkaError | None
@@ -102,7 +102,7 @@ def judge_timeout(
 
 
 def judge_leftovers(
-    names: Names, listed: Sequence[ListedTransaction] | KafkaError, ms: int, *, may_describe: bool
+    names: PrefixNames, listed: Sequence[ListedTransaction] | KafkaError, ms: int, *, may_describe: bool
 ) -> CheckResult:
     """Judge what earlier writes have left unfinished.
 
@@ -128,5 +128,5 @@ def judge_leftovers(
     return green(check, subject, f"no open transaction{more}", ms)
 
 
-def _grant_ids(names: Names, permission: str) -> str:
+def _grant_ids(names: PrefixNames, permission: str) -> str:
     return f"grant the user {permission} on the transactional ids that begin with '{printable(names.id_prefix)}'"

@@ -18,7 +18,7 @@ from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError, NetworkError, printable
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.network.background import Outcome, outcome_of
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.dns import canonical_bootstrap_servers
@@ -191,8 +191,8 @@ class Inspection:
     # EXACTLY ONCE
 
     @property
-    def _names(self) -> Names:
-        return Names(self.options.transactional_id_prefix or "")
+    def _names(self) -> PrefixNames:
+        return PrefixNames(self.options.transactional_id_prefix or "")
 
     @property
     def _given_timeout_ms(self) -> int | None:

@@ -1,6 +1,6 @@
 """What the commits of writes have reported, as a page and as a table for a shell. `pykafka-sink report` is the command.
 
-    lines.py        files of JSON lines → Commit, one at a time; what could not be read, in words
+    lines.py        files of JSON lines → CommitLine, one at a time; what could not be read, in words
     series.py       values over time in a bounded number of buckets
     heat.py         rows by topic-partition over time, bounded as well
     statistics.py   Commits → what is known of each query

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import isnan
 
 from spark_kafka_sink.tools.report.heat import SKEWED
-from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
+from spark_kafka_sink.tools.report.statistics import TASK_SHARES, TIME_SHARES, Query
 from spark_kafka_sink.tools.words import count, percent, rounded, seconds, several, size
 
 SHOWN = 3
@@ -166,9 +166,9 @@ def falls_behind(query: Query) -> Finding | None:
 
 def _remedy_by_part(query: Query) -> str:
     """What to do about the largest part of the time."""
-    largest = _largest({name: query.share_of_time(name) for name in TIME_PARTS})
+    largest = _largest({name: query.share_of_time(name) for name in TIME_SHARES})
     if largest == "running":
-        largest = _largest({name: query.share(name) for name in TASK_PARTS})
+        largest = _largest({name: query.share(name) for name in TASK_SHARES})
     return {
         None: "give it more cores",
         "outside": "most of its time passes while no task runs, so write with fewer Spark partitions (df.coalesce)",

@@ -1,8 +1,8 @@
-"""Reads the lines that commits append to `reportPath`: one Commit for each, and what could not be read, counted and in words.
+"""Reads the lines that commits append to `reportPath`: one CommitLine for each, and what could not be read, counted and in words.
 
 Lines of later versions are read, as they only have further keys. A file is read line by line, and a line only up to LONGEST_LINE.
 The last line of a file may lack its end while the driver is writing it, or after its disk was full.
-Law: a Commit can be counted, drawn and printed, whoever wrote the line: its numbers are within limits, its names are printable.
+Law: a CommitLine can be counted, drawn and printed, whoever wrote the line: its numbers are within limits, its names printable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST_NAME = 500  # Kafka's topics have 249 characters
 NUMBERS = (int, float)
 
 
-class Version(NamedTuple):
+class VersionOutcome(NamedTuple):
     """What became of a version, see VersionSummary of the sink."""
 
     how: str
@@ -43,7 +43,7 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitLine:
     """One line. Seconds and rates are NaN where the line does not say."""
 
     version: int
@@ -64,7 +64,7 @@ class Commit:
     counters: Mapping[str, float]
     skipped: Mapping[str, int]  # reason -> rows
     dead_lettered: Mapping[str, int]
-    exactly_once: Version | None
+    exactly_once: VersionOutcome | None
     partitions: Mapping[str, Partitions]  # by topic
 
 
@@ -72,7 +72,7 @@ class NotALine(ValueError):
     """The text says what is wrong with a line."""
 
 
-def parse(text: bytes) -> Commit:
+def parse(text: bytes) -> CommitLine:
     """Raises NotALine."""
     try:
         line = json.loads(text)
@@ -89,10 +89,10 @@ def parse(text: bytes) -> Commit:
         raise NotALine(f"a value is not what it should be: {type(error).__name__} {printable(error)}") from None
 
 
-def _commit(line: Mapping[str, Any]) -> Commit:
+def _commit(line: Mapping[str, Any]) -> CommitLine:
     batch = line.get("batch_id")
     query = line.get("query_id")
-    return Commit(
+    return CommitLine(
         version=_count(line["report_version"]),
         query=None if query is None else _name(query),
         batch=None if batch is None else _count(batch),
@@ -147,11 +147,11 @@ def _partitions(found: Mapping[str, Any]) -> Partitions:
     return {_count(int(number), MOST_PARTITIONS): _count(part["rows"]) for number, part in found.items()}
 
 
-def _version(found: Mapping[str, Any] | None) -> Version | None:
+def _version(found: Mapping[str, Any] | None) -> VersionOutcome | None:
     if found is None:
         return None
     counts = (_count(found.get(name, 0)) for name in ("skipped_partitions", "fenced", "other_rows"))
-    return Version(_name(found.get("how", "committed")), *counts)
+    return VersionOutcome(_name(found.get("how", "committed")), *counts)
 
 
 def _reasons(found: Mapping[str, Any]) -> dict[str, int]:
@@ -215,7 +215,7 @@ class ReportFile:
         found = self.path.stat()
         return (found.st_dev, found.st_ino) != self._identity or found.st_size < self._offset
 
-    def commits(self) -> Iterator[Commit]:
+    def commits(self) -> Iterator[CommitLine]:
         """Those that were appended since the last call. A last line without an end is left for the next call. Raises OSError."""
         name = str(self.path)
         for known in (self._troubles.unfinished, self._troubles.empty):
@@ -229,7 +229,7 @@ class ReportFile:
         if not self._offset and name not in self._troubles.unfinished:
             self._troubles.empty.append(name)
 
-    def _read(self, file: BinaryIO) -> Iterator[Commit]:
+    def _read(self, file: BinaryIO) -> Iterator[CommitLine]:
         while text := file.readline(LONGEST_LINE):
             is_too_long = len(text) == LONGEST_LINE and not text.endswith(b"\n")
             if is_too_long:

@@ -23,7 +23,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from spark_kafka_sink.tools.report.series import Values
-from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
+from spark_kafka_sink.tools.report.statistics import TASK_SHARES, TIME_SHARES, Query
 from spark_kafka_sink.tools.report.svg import HEAT, HEIGHT, LINES, STYLE, new_figure, to_svg
 from spark_kafka_sink.tools.words import moment, percent, rounded, seconds, several, size
 
@@ -40,7 +40,7 @@ PART_NAMES = {
     "brokers": "waiting for brokers",
 }
 PART_COLORS = dict(
-    zip((*TIME_PARTS, *TASK_PARTS), (*LINES[3:1:-1], LINES[4], LINES[0], LINES[5], LINES[1], LINES[2]), strict=True)
+    zip((*TIME_SHARES, *TASK_SHARES), (*LINES[3:1:-1], LINES[4], LINES[0], LINES[5], LINES[1], LINES[2]), strict=True)
 )
 BAND = 0.22  # opacity
 BAR_WIDTH = 0.008  # of the picture's: a stack at one moment
@@ -212,14 +212,14 @@ def _picture(figure: Figure, query: Query, name: str, title: str, caption: str, 
 
 
 def _time(query: Query, name: str) -> Picture | None:
-    known = [part for part in TIME_PARTS if query.share_of_time(part) > 0.0005]
+    known = [part for part in TIME_SHARES if query.share_of_time(part) > 0.0005]
     parts = [(PART_NAMES[part], PART_COLORS[part], query.series.mean(part)) for part in known]
     caption = f"{_shares({part: query.share_of_time(part) for part in known})} of the time from its first task to its commit."
     return _stack(query, name, f"Where the time of a {query.unit} goes", caption, parts, seconds)
 
 
 def _task_time(query: Query, name: str) -> Picture | None:
-    known = [part for part in TASK_PARTS if query.share(part) > 0.0005]
+    known = [part for part in TASK_SHARES if query.share(part) > 0.0005]
     tasks = query.series.total("timed_tasks")
     parts = [(PART_NAMES[part], PART_COLORS[part], query.series.total(part) / np.where(tasks, tasks, np.nan)) for part in known]
     caption = f"{_shares({part: query.share(part) for part in known})} of the tasks' time. Shown is the mean of the tasks."

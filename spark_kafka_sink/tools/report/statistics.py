@@ -17,7 +17,7 @@ from math import isnan, nan
 from typing import NamedTuple
 
 from spark_kafka_sink.tools.report.heat import Heat
-from spark_kafka_sink.tools.report.lines import Commit
+from spark_kafka_sink.tools.report.lines import CommitLine
 from spark_kafka_sink.tools.report.series import Series
 from spark_kafka_sink.tools.words import count
 
@@ -29,9 +29,9 @@ MOST_PAUSES = 32  # the longest ones
 LONG_PAUSE = 10  # cycles: a stream that commits nothing for so long has paused
 
 # The parts of a commit's time, in seconds; with `between`, Spark's time before it, they are its cycle.
-TIME_PARTS = ("running", "outside", "commit")
+TIME_SHARES = ("running", "outside", "commit")
 # The parts of `task_seconds`, the time of all its tasks together.
-TASK_PARTS = ("spark", "held_back", "sink", "brokers")
+TASK_SHARES = ("spark", "held_back", "sink", "brokers")
 # Columns that are a counter of the line, and by what it is divided: times become seconds.
 COLUMNS_OF_COUNTERS = {
     "batch_size": ("batch-size-avg", 1),
@@ -46,7 +46,7 @@ COLUMNS_OF_COUNTERS = {
     "splits": ("batch-split-total", 1),
 }
 COLUMNS = (
-    *("rows_per_s", "bytes_per_s", "rows", "timed_rows", "wall", "cycle", "busy", "between", *TIME_PARTS, *TASK_PARTS),
+    *("rows_per_s", "bytes_per_s", "rows", "timed_rows", "wall", "cycle", "busy", "between", *TIME_SHARES, *TASK_SHARES),
     *("slowest_task", "median_task", "timed_tasks", "task_seconds", "compression", *COLUMNS_OF_COUNTERS),
 )
 
@@ -64,7 +64,7 @@ class Totals:
     most_tasks: int = 0
     longest_throttle: float = 0.0  # seconds
 
-    def add(self, commit: Commit) -> None:
+    def add(self, commit: CommitLine) -> None:
         counters = commit.counters
         self.commits += 1
         self.rows += commit.rows
@@ -134,7 +134,7 @@ class Query:
         """The one with the most rows first."""
         return sorted(self.heat, key=lambda topic: -self.heat[topic].rows)
 
-    def add(self, commit: Commit) -> None:
+    def add(self, commit: CommitLine) -> None:
         self.totals.add(commit)
         self._count(commit)
         row = self._row(commit)
@@ -149,7 +149,7 @@ class Query:
             self.first_at = commit.committed_at if isnan(commit.started_at) else commit.started_at
         self.last_at = commit.committed_at
 
-    def _count(self, commit: Commit) -> None:
+    def _count(self, commit: CommitLine) -> None:
         for known, more in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
             for reason, rows in more.items():
                 known[reason if reason in known or len(known) < MOST_REASONS else ""] += rows
@@ -173,7 +173,7 @@ class Query:
         long = LONG_PAUSE * self.series.median_of("cycle")
         return sorted((each for each in self._pauses if each.seconds > long), key=lambda pause: pause.after)
 
-    def _row(self, commit: Commit) -> tuple[float, ...]:
+    def _row(self, commit: CommitLine) -> tuple[float, ...]:
         counted = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COLUMNS_OF_COUNTERS.items()}
         running, own = commit.running, 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
         wall = commit.committed_at - commit.started_at
@@ -193,7 +193,7 @@ class Query:
             "running": running,
             "outside": max(wall - running - own, 0.0),  # NaN stays NaN
             "commit": own if not isnan(wall - running) else nan,
-            **_task_parts(commit, counted["memory_wait"] + counted["metadata_wait"] + counted["flush"]),
+            **_task_shares(commit, counted["memory_wait"] + counted["metadata_wait"] + counted["flush"]),
             "slowest_task": commit.slowest_task,
             "median_task": commit.median_task,
             "timed_tasks": nan if isnan(commit.task_seconds) else commit.tasks,
@@ -221,15 +221,15 @@ class Query:
         return min(1.0, self.series.sum_of(name) / total) if total else nan
 
     def share_of_time(self, name: str) -> float:
-        """Return the share of all commits' time that one of TIME_PARTS has; NaN if it is not known."""
-        known = sum(self.series.sum_of(each) for each in TIME_PARTS)
+        """Return the share of all commits' time that one of TIME_SHARES has; NaN if it is not known."""
+        known = sum(self.series.sum_of(each) for each in TIME_SHARES)
         return self.series.sum_of(name) / known if known else nan
 
 
-def _task_parts(commit: Commit, waited_for_brokers: float) -> dict[str, float]:
-    """TASK_PARTS, in seconds of all tasks together."""
+def _task_shares(commit: CommitLine, waited_for_brokers: float) -> dict[str, float]:
+    """TASK_SHARES, in seconds of all tasks together."""
     if isnan(commit.task_seconds):
-        return dict.fromkeys(TASK_PARTS, nan)
+        return dict.fromkeys(TASK_SHARES, nan)
     left = commit.task_seconds
     parts = {}
     for name, waited in (("spark", commit.spark_seconds), ("held_back", commit.held_back), ("brokers", waited_for_brokers)):
@@ -245,7 +245,7 @@ class Statistics:
     queries: dict[str | None, Query] = field(default_factory=dict)
     commits_left_out: int = 0
 
-    def add(self, commits: Iterable[Commit]) -> None:
+    def add(self, commits: Iterable[CommitLine]) -> None:
         for commit in commits:
             query = self.queries.get(commit.query)
             if query is None:

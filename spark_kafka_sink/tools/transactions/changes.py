@@ -16,13 +16,13 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.decisions import decisions_of, roll_forward
 from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Ledger
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.tools import exit_codes
 from spark_kafka_sink.tools.transactions import output
 from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.signs_of_life import Look, look
-from spark_kafka_sink.tools.transactions.survey import Survey, Transaction, other_prefixes, survey
+from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction, other_prefixes, survey
 from spark_kafka_sink.tools.transactions.verdicts import EVEN_DECIDED, FORCE, Obstacle, Verdict, judge, judge_decided
 from spark_kafka_sink.tools.words import count
 
@@ -36,7 +36,7 @@ class _Change(ABC):
     DONE: ClassVar[str]
     OF_WHAT: ClassVar[str] = ""  # after "open transaction"
 
-    def __init__(self, client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> None:
+    def __init__(self, client: TransactionClient, names: PrefixNames, arguments: argparse.Namespace, console: Console) -> None:
         self._client = client
         self._names = names
         self._arguments = arguments
@@ -98,7 +98,7 @@ class _Change(ABC):
         return [each for each in verdicts if each.is_left_alone] + again
 
     @abstractmethod
-    def _concerned(self, found: Survey) -> list[Transaction]: ...
+    def _concerned(self, found: Survey) -> list[SurveyedTransaction]: ...
 
     @abstractmethod
     def _judge(self, before: Look, after: Look) -> list[Verdict]: ...
@@ -115,7 +115,7 @@ def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
 class AbortOpen(_Change):
     VERB, DONE = "abort", "aborted"
 
-    def _concerned(self, found: Survey) -> list[Transaction]:
+    def _concerned(self, found: Survey) -> list[SurveyedTransaction]:
         return found.unfinished
 
     def _judge(self, before: Look, after: Look) -> list[Verdict]:
@@ -149,7 +149,7 @@ class AbortOpen(_Change):
             raise trouble or error from error
 
 
-def _is_left(now: Transaction, before: Transaction) -> bool:
+def _is_left(now: SurveyedTransaction, before: SurveyedTransaction) -> bool:
     """Whether a transaction is open that was to be aborted, or its task can still begin. An id that was fenced can stay Empty."""
     return now.is_ongoing or (now.is_empty and now.identity == before.identity)
 
@@ -160,7 +160,7 @@ class CommitDecided(_Change):
     VERB, DONE = "commit", "committed"
     OF_WHAT = " of a version that is decided"
 
-    def _concerned(self, found: Survey) -> list[Transaction]:
+    def _concerned(self, found: Survey) -> list[SurveyedTransaction]:
         return [each for each in found.unfinished if each.is_decided]
 
     def _judge(self, before: Look, after: Look) -> list[Verdict]:

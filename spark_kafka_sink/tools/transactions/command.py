@@ -17,7 +17,7 @@ from typing import TypeAlias
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import ConfigError, KafkaError, KafkaTimeoutError
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.tools.arguments import (
     help_epilog,
     new_parser,
@@ -134,7 +134,7 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
 # COMMANDS
 
 
-def list_transactions(client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> int:
+def list_transactions(client: TransactionClient, names: PrefixNames, arguments: argparse.Namespace, console: Console) -> int:
     """Print them. Returns the exit code."""
     with console.waiting_for("for transactions"):
         surveyed = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
@@ -171,7 +171,7 @@ def check(arguments: argparse.Namespace, console: Console) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Returns the exit code. Raises UsageError, ConfigError and KafkaError."""
     check(arguments, console)
-    names = Names(arguments.prefix)
+    names = PrefixNames(arguments.prefix)
     with TransactionClient(client_options(arguments)) as client:
         if arguments.command == "list":
             return list_transactions(client, names, arguments, console)

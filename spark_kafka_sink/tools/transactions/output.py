@@ -13,7 +13,7 @@ from itertools import groupby
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from spark_kafka_sink.tools.transactions.survey import Survey, Transaction
+from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction
 from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
 from spark_kafka_sink.tools.words import count
 
@@ -55,7 +55,7 @@ CONSEQUENCES = {
 # TABLES
 
 
-def table(transactions: Iterable[Transaction]) -> list[str]:
+def table(transactions: Iterable[SurveyedTransaction]) -> list[str]:
     """A line for each, below a heading; those of one owner below the form of its transactional ids."""
     forms: dict[str, list[tuple[str, ...]]] = {}
     for transaction in transactions:
@@ -70,7 +70,7 @@ def table(transactions: Iterable[Transaction]) -> list[str]:
     return [line(TABLE_HEADINGS), *(text for form, rows in forms.items() for text in (printable(form), *map(line, rows)))]
 
 
-def _form(transaction: Transaction) -> str:
+def _form(transaction: SurveyedTransaction) -> str:
     begin = transaction.transactional_id.removesuffix(f"-{transaction.task.partition}-{transaction.task.attempt}")
     return f"{begin}-TASK-ATTEMPT"
 
@@ -78,7 +78,7 @@ def _form(transaction: Transaction) -> str:
 TABLE_HEADINGS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
 
 
-def _cells(transaction: Transaction) -> tuple[str, ...]:
+def _cells(transaction: SurveyedTransaction) -> tuple[str, ...]:
     left_ms = transaction.time_left_ms
     return (
         str(transaction.task.partition),
@@ -92,7 +92,7 @@ def _cells(transaction: Transaction) -> tuple[str, ...]:
     )
 
 
-def _decision(transaction: Transaction) -> str:
+def _decision(transaction: SurveyedTransaction) -> str:
     if isinstance(transaction.decision, Decision):
         return f"{transaction.decision.version} {transaction.decision.state.value}"
     return NOT_KNOWN if isinstance(transaction.decision, KafkaError) else NONE
@@ -129,7 +129,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 # JSON
 
 
-def json_line(transaction: Transaction) -> str:
+def json_line(transaction: SurveyedTransaction) -> str:
     """One object. Times are milliseconds; `version` is null unless a decision names this transaction."""
     known, decision, began_ms = transaction.known, transaction.decision, transaction.known.start_time_ms
     started = None if began_ms is None else datetime.fromtimestamp(began_ms / 1000, UTC).isoformat("T", "milliseconds")
@@ -192,7 +192,7 @@ def warnings(found: Survey) -> list[str]:
     return hidden + [f"the decision of an owner is not known: {error}" for error in sorted(errors)]
 
 
-def shown(transactions: Sequence[Transaction]) -> list[str]:
+def shown(transactions: Sequence[SurveyedTransaction]) -> list[str]:
     """The table, cut off after TABLE_ROWS."""
     more = len(transactions) - TABLE_ROWS
     return table(transactions[:TABLE_ROWS]) + ([f"and {more:,} more, which `list` shows"] if more > 0 else [])
@@ -200,7 +200,7 @@ def shown(transactions: Sequence[Transaction]) -> list[str]:
 
 def verdict_lines(verdicts: Sequence[Verdict], done: str) -> list[str]:
     """What is left alone and why, and what is gone over: two lines for each owner and reason, of all its transactions."""
-    groups: dict[tuple[str, bool, Obstacle, str], list[Transaction]] = {}
+    groups: dict[tuple[str, bool, Obstacle, str], list[SurveyedTransaction]] = {}
     for verdict in verdicts:
         for obstacle, more in verdict.obstacles.items():
             groups.setdefault((verdict.transaction.owner, verdict.is_left_alone, obstacle, more), []).append(verdict.transaction)

@@ -19,10 +19,10 @@ from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaError, printable
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, ENDING
 from spark_kafka_sink.exactly_once.ledger_records import Decision
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from spark_kafka_sink.tools.transactions.survey import Survey, Transaction, survey
+from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransaction, survey
 
 ABORTED = frozenset((TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT))
 NOTHING_SHOWN = "brokers show none of its partitions: grant the user READ on the topics that the query writes to"
@@ -46,7 +46,7 @@ class Look:
     heartbeats: Mapping[str, LastHeartbeat]
 
 
-def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
+def look(client: TransactionClient, names: PrefixNames, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
     """Blocks and raises as `survey` does. Looks again at what was unfinished before."""
     found = survey(client, names, wall_ms, also=() if before is None else before.survey.states)
     ongoing = [each for each in found.transactions if each.is_ongoing]
@@ -55,7 +55,7 @@ def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int], be
     return Look(found, producers, _heartbeats(client, names, {each.task.owner for each in found.unfinished}))
 
 
-def _heartbeats(client: TransactionClient, names: Names, owners: Iterable[str]) -> Mapping[str, LastHeartbeat]:
+def _heartbeats(client: TransactionClient, names: PrefixNames, owners: Iterable[str]) -> Mapping[str, LastHeartbeat]:
     groups = {owner: names.heartbeat_group(owner) for owner in owners}
     try:
         found = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
@@ -111,7 +111,7 @@ def _is_its_own_doing(was: str, state: str) -> bool:
     return state not in ABORTED and not (was in ENDING and state in COMPLETE)
 
 
-def _changes(was: Transaction, now: Transaction) -> list[str]:
+def _changes(was: SurveyedTransaction, now: SurveyedTransaction) -> list[str]:
     if was.identity != now.identity:
         return ["has another producer"]
     if was.known.start_time_ms != now.known.start_time_ms:
@@ -121,7 +121,7 @@ def _changes(was: Transaction, now: Transaction) -> list[str]:
     return []
 
 
-def _arrivals(now: Transaction, before: Look, after: Look) -> list[str]:
+def _arrivals(now: SurveyedTransaction, before: Look, after: Look) -> list[str]:
     for partition in now.written:
         old, new = before.producers.get(partition), after.producers.get(partition)
         if old is None or new is None or isinstance(old, KafkaError) or isinstance(new, KafkaError):

@@ -15,8 +15,8 @@ from spark_kafka_sink.admin.transaction_operations import TransactionDescription
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooLargeError, printable
 from spark_kafka_sink.exactly_once.decisions import decisions_of
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED
-from spark_kafka_sink.exactly_once.ledger_records import Decision, LedgerError, State
-from spark_kafka_sink.exactly_once.names import PARTS_AFTER_PREFIX, AttemptId, Names
+from spark_kafka_sink.exactly_once.ledger_records import Decision, DecisionState, LedgerError
+from spark_kafka_sink.exactly_once.names import FIELDS_AFTER_PREFIX, AttemptId, PrefixNames
 from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -27,7 +27,7 @@ KnownDecision = Decision | KafkaError | None
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class SurveyedTransaction:
     """One transactional id. Times are milliseconds, by this machine's clock."""
 
     task: AttemptId
@@ -98,18 +98,18 @@ class Survey:
     """
 
     states: Mapping[AttemptId, str]
-    transactions: tuple[Transaction, ...]
+    transactions: tuple[SurveyedTransaction, ...]
     seen_ms: int
     warning: str = ""
 
     @property
-    def unfinished(self) -> list[Transaction]:
+    def unfinished(self) -> list[SurveyedTransaction]:
         return [each for each in self.transactions if not each.is_complete]
 
 
 def survey(
     client: TransactionClient,
-    names: Names,
+    names: PrefixNames,
     wall_ms: Callable[[], int],
     recent_ms: int = 0,
     also: Iterable[AttemptId] = (),
@@ -130,19 +130,19 @@ def survey(
     described = client.describe_transactions(ids)
     seen_ms = wall_ms()
     # An id that brokers do not know any more has expired since it was listed.
-    looked_at = [Transaction(ids[each], known, seen_ms) for each, known in described.items() if known is not None]
+    looked_at = [SurveyedTransaction(ids[each], known, seen_ms) for each, known in described.items() if known is not None]
     shown = [each for each in looked_at if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
     shown = _with_decisions(shown, names, _decisions(client, names, {each.task.owner for each in shown}))
     return Survey({each.task: each.state for each in looked_at}, tuple(sorted(shown, key=_order)), seen_ms, warning)
 
 
-def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()) -> set[AttemptId]:
+def _tasks(client: TransactionClient, names: PrefixNames, states: Collection[str] = ()) -> set[AttemptId]:
     """The ids of this prefix in these states, or in any."""
     listed = (names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix, states))
     return {task for task in listed if task is not None}
 
 
-def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] | None:
+def other_prefixes(client: TransactionClient, names: PrefixNames) -> tuple[str, ...] | None:
     """Find the prefixes of other writes if there is no id of this prefix in any state. None: there is one, or too many ids."""
     try:
         if any(names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix)):
@@ -150,15 +150,15 @@ def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] |
         ids = [each.transactional_id for each in client.list_transactions("", probed=names.id_prefix)]
     except ResponseTooLargeError:
         return None
-    begins = ((each.rsplit("-", PARTS_AFTER_PREFIX)[0], each) for each in ids)
-    return tuple(sorted({begin for begin, each in begins if Names(begin).parse(each) is not None}))
+    begins = ((each.rsplit("-", FIELDS_AFTER_PREFIX)[0], each) for each in ids)
+    return tuple(sorted({begin for begin, each in begins if PrefixNames(begin).parse(each) is not None}))
 
 
-def _order(transaction: Transaction) -> tuple[bool, bool, int, AttemptId]:
+def _order(transaction: SurveyedTransaction) -> tuple[bool, bool, int, AttemptId]:
     return transaction.is_complete, transaction.is_empty, -(transaction.age_ms or 0), transaction.task
 
 
-def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool) -> str:
+def _what_is_hidden(client: TransactionClient, names: PrefixNames, *, has_found: bool) -> str:
     """Return the warning to show, if any: brokers omit ids that the user may not DESCRIBE.
 
     Raises AuthorizationError if nothing was listed and the user lacks DESCRIBE.
@@ -172,7 +172,7 @@ def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool)
     return ""
 
 
-def _decisions(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, KnownDecision]:
+def _decisions(client: TransactionClient, names: PrefixNames, owners: Iterable[str]) -> dict[str, KnownDecision]:
     """Return the decisions by owner."""
     owners = list(owners)
     try:
@@ -183,7 +183,7 @@ def _decisions(client: TransactionClient, names: Names, owners: Iterable[str]) -
     return last | _hidden_decisions(client, names, [owner for owner, each in found.items() if not each])
 
 
-def _hidden_decisions(client: TransactionClient, names: Names, owners: Collection[str]) -> dict[str, KafkaError]:
+def _hidden_decisions(client: TransactionClient, names: PrefixNames, owners: Collection[str]) -> dict[str, KafkaError]:
     """Brokers hide offsets of topics that the user may not describe. An owner that has committed must have had a decision."""
     if not owners:
         return {}
@@ -202,10 +202,12 @@ def _hidden_decisions(client: TransactionClient, names: Names, owners: Collectio
     }
 
 
-def _with_decisions(found: Iterable[Transaction], names: Names, decisions: Mapping[str, KnownDecision]) -> list[Transaction]:
+def _with_decisions(
+    found: Iterable[SurveyedTransaction], names: PrefixNames, decisions: Mapping[str, KnownDecision]
+) -> list[SurveyedTransaction]:
     versions: dict[tuple[str, tuple[int, int]], int] = {}  # transactional id and producer -> version
     for owner, decision in decisions.items():
-        if isinstance(decision, Decision) and decision.state is State.DECIDED:
+        if isinstance(decision, Decision) and decision.state is DecisionState.DECIDED:
             for entry in decision.entries:
                 versions[entry.prepared(names, owner).transactional_id, entry.identity] = decision.version
     return [

@@ -11,7 +11,7 @@ from enum import Enum
 
 from spark_kafka_sink.errors import KafkaError, printable_list
 from spark_kafka_sink.tools.transactions.signs_of_life import NOTHING_SHOWN, Look, signs_of_life, unwatched
-from spark_kafka_sink.tools.transactions.survey import Transaction
+from spark_kafka_sink.tools.transactions.survey import SurveyedTransaction
 
 SHOWN_SIGNS = 3  # of an owner's signs of life
 
@@ -39,7 +39,7 @@ class Verdict:
         is_left_alone: whether an obstacle stands in the way.
     """
 
-    transaction: Transaction
+    transaction: SurveyedTransaction
     obstacles: Mapping[Obstacle, str]
     is_left_alone: bool = False
 
@@ -75,7 +75,7 @@ def judge_decided(before: Look, after: Look, allowed: Collection[Obstacle]) -> l
 
 
 def _obstacles(
-    transaction: Transaction, signs: Mapping[str, Sequence[str]], unseen: Mapping[str, str]
+    transaction: SurveyedTransaction, signs: Mapping[str, Sequence[str]], unseen: Mapping[str, str]
 ) -> Iterator[tuple[Obstacle, str]]:
     owner = transaction.task.owner
     if owner in signs:

@@ -18,7 +18,7 @@ from spark_kafka_sink.config.jaas import JaasEntry, parse_jaas
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
-from spark_kafka_sink.network.background import Background, outcome_of
+from spark_kafka_sink.network.background import BackgroundWork, outcome_of
 from spark_kafka_sink.network.sasl.factory import login_of
 from spark_kafka_sink.network.sasl.kerberos import GssapiLogin
 from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
@@ -46,7 +46,7 @@ class Dialog:
     def _until_message(self, resume: Any) -> bytes | None:
         try:
             step = resume()
-            while isinstance(step, Background):
+            while isinstance(step, BackgroundWork):
                 outcome = outcome_of(step.work)
                 step = self._exchange.send(outcome.result) if outcome.error is None else self._exchange.throw(outcome.error)
         except StopIteration:

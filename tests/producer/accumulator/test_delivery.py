@@ -9,24 +9,24 @@ import pytest
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Delivery, OffsetRange, OwnedRows
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, BatchRows, Delivery, OffsetRange
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.producer.harness import tp
 
 
-def owned(
-    owner: Delivery, positions: list[int], *, first_delta: int = 0, where: TopicPartition | None = None, size: int = 10
-) -> OwnedRows:
+def batch_rows(
+    callback: Delivery, positions: list[int], *, first_delta: int = 0, where: TopicPartition | None = None, size: int = 10
+) -> BatchRows:
     sizes = np.full(len(positions), size, np.int32)
-    return OwnedRows(owner, where or tp(), first_delta, np.array(positions, np.int32), sizes, size * len(positions))
+    return BatchRows(callback, where or tp(), first_delta, np.array(positions, np.int32), sizes, size * len(positions))
 
 
 def test_a_handle_is_done_when_its_last_row_is_settled() -> None:
     delivery = Delivery(3, ManualClock())
-    delivery.acknowledge(owned(delivery, [0, 1]), 5, -1)
+    delivery.acknowledge(batch_rows(delivery, [0, 1]), 5, -1)
     assert not delivery.done()
-    delivery.acknowledge(owned(delivery, [2]), 7, -1)
+    delivery.acknowledge(batch_rows(delivery, [2]), 7, -1)
     assert delivery.done()
     assert delivery.result() is delivery
 
@@ -37,21 +37,21 @@ def test_a_handle_of_no_rows_is_done_from_the_start() -> None:
 
 def test_offsets_count_from_the_batchs_base_offset() -> None:
     delivery = Delivery(2, ManualClock())
-    delivery.acknowledge(owned(delivery, [0, 1], first_delta=4), 100, -1)
+    delivery.acknowledge(batch_rows(delivery, [0, 1], first_delta=4), 100, -1)
     assert delivery.offsets == {tp(): OffsetRange(first=104, last=105, rows=2, bytes=20)}
 
 
 def test_offsets_of_several_batches_make_one_range_whatever_their_order() -> None:
     delivery = Delivery(4, ManualClock())
-    delivery.acknowledge(owned(delivery, [2, 3]), 50, -1)
-    delivery.acknowledge(owned(delivery, [0, 1]), 40, -1)
+    delivery.acknowledge(batch_rows(delivery, [2, 3]), 50, -1)
+    delivery.acknowledge(batch_rows(delivery, [0, 1]), 40, -1)
     assert delivery.offsets == {tp(): OffsetRange(first=40, last=51, rows=4, bytes=40)}
 
 
 def test_each_topic_partition_has_a_range_of_its_own() -> None:
     delivery = Delivery(2, ManualClock())
-    delivery.acknowledge(owned(delivery, [0]), 3, -1)
-    delivery.acknowledge(owned(delivery, [1], where=tp(1)), 9, -1)
+    delivery.acknowledge(batch_rows(delivery, [0]), 3, -1)
+    delivery.acknowledge(batch_rows(delivery, [1], where=tp(1)), 9, -1)
     assert {where.partition: found.first for where, found in delivery.offsets.items()} == {0: 3, 1: 9}
 
 
@@ -61,21 +61,21 @@ def test_an_unknown_offset_does_not_spoil_the_known_ones(unknown_first: bool) ->
     delivery = Delivery(2, ManualClock())
     offsets = [UNKNOWN_OFFSET, 7] if unknown_first else [7, UNKNOWN_OFFSET]
     for row, offset in enumerate(offsets):
-        delivery.acknowledge(owned(delivery, [row], first_delta=2), offset, -1)
+        delivery.acknowledge(batch_rows(delivery, [row], first_delta=2), offset, -1)
     assert delivery.offsets[tp()] == OffsetRange(first=9, last=9, rows=2, bytes=20)
 
 
 def test_rows_without_any_known_offset_have_none() -> None:
     delivery = Delivery(3, ManualClock())
-    delivery.acknowledge(owned(delivery, [0, 1, 2]), UNKNOWN_OFFSET, -1)
+    delivery.acknowledge(batch_rows(delivery, [0, 1, 2]), UNKNOWN_OFFSET, -1)
     assert delivery.offsets[tp()] == OffsetRange(first=-1, last=-1, rows=3, bytes=30)
 
 
 def test_the_first_error_is_kept_and_raised() -> None:
     delivery = Delivery(3, ManualClock())
     first, second = KafkaError("first"), KafkaError("second")
-    delivery.fail(owned(delivery, [0]), first, {})
-    delivery.fail(owned(delivery, [1, 2]), second, {})
+    delivery.fail(batch_rows(delivery, [0]), first, {})
+    delivery.fail(batch_rows(delivery, [1, 2]), second, {})
     assert delivery.error is first
     assert (delivery.acknowledged, delivery.failed) == (0, 3)
     with pytest.raises(KafkaError, match="first"):
@@ -84,7 +84,7 @@ def test_the_first_error_is_kept_and_raised() -> None:
 
 def test_an_error_is_raised_when_all_rows_are_settled_not_before() -> None:
     delivery = Delivery(2, ManualClock())
-    delivery.fail(owned(delivery, [0]), KafkaError("first"), {})
+    delivery.fail(batch_rows(delivery, [0]), KafkaError("first"), {})
     with pytest.raises(KafkaTimeoutError, match=r"1 of 2 rows are not acknowledged after 10 ms"):
         delivery.result(10)
 
@@ -118,8 +118,8 @@ def test_a_caller_that_waits_is_woken_by_the_last_row() -> None:
     waiter = threading.Thread(target=lambda: results.append(delivery.result(30_000)), daemon=True)
     waiter.start()
     assert clock.waits.wait(30)
-    delivery.acknowledge(owned(delivery, [0]), 0, -1)
-    delivery.acknowledge(owned(delivery, [1]), 1, -1)
+    delivery.acknowledge(batch_rows(delivery, [0]), 0, -1)
+    delivery.acknowledge(batch_rows(delivery, [1]), 1, -1)
     waiter.join(30)
     assert results == [delivery]
 
@@ -130,22 +130,22 @@ def test_a_caller_that_waits_is_woken_by_the_last_row() -> None:
 def test_the_blamed_row_is_named_by_its_place_in_the_callers_chunk() -> None:
     delivery = Delivery(3, ManualClock())
     blamed = RecordTooLargeError("too large")
-    delivery.fail(owned(delivery, [17, 23, 42], first_delta=5), KafkaError("batch rejected"), {6: blamed})
+    delivery.fail(batch_rows(delivery, [17, 23, 42], first_delta=5), KafkaError("batch rejected"), {6: blamed})
     assert str(delivery.error) == "[KAFKA_RECORD_TOO_LARGE] row 23 of this chunk, orders-0: too large"
 
 
 def test_of_several_blamed_rows_the_first_is_named() -> None:
     delivery = Delivery(3, ManualClock())
-    delivery.fail(owned(delivery, [17, 23, 42]), KafkaError("batch rejected"), {2: KafkaError("c"), 1: KafkaError("b")})
+    delivery.fail(batch_rows(delivery, [17, 23, 42]), KafkaError("batch rejected"), {2: KafkaError("c"), 1: KafkaError("b")})
     assert "row 23" in str(delivery.error)
 
 
 def test_every_failed_row_is_listed_with_its_batch_and_if_the_broker_named_rows() -> None:
     delivery = Delivery(5, ManualClock())
     refused, late = KafkaError("no key"), KafkaTimeoutError("too late")
-    delivery.fail(owned(delivery, [17, 23], first_delta=5), KafkaError("batch rejected"), {6: refused})
-    delivery.fail(owned(delivery, [3], where=tp(1)), KafkaError("batch rejected"), {9: refused})
-    delivery.abandon(np.array([4, 5], np.int32), late)
+    delivery.fail(batch_rows(delivery, [17, 23], first_delta=5), KafkaError("batch rejected"), {6: refused})
+    delivery.fail(batch_rows(delivery, [3], where=tp(1)), KafkaError("batch rejected"), {9: refused})
+    delivery.fail_unbatched(np.array([4, 5], np.int32), late)
     failures = [(each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures]
     assert failures == [([17, 23], tp(), {23: refused}, True), ([3], tp(1), {}, True), ([4, 5], None, {}, False)]
     assert delivery.failures[0].error is delivery.error
@@ -154,7 +154,9 @@ def test_every_failed_row_is_listed_with_its_batch_and_if_the_broker_named_rows(
 
 def test_an_error_keeps_its_kind_when_its_row_is_named() -> None:
     delivery = Delivery(1, ManualClock())
-    delivery.fail(owned(delivery, [7]), KafkaError("batch rejected"), {0: RecordTooLargeError(f"{tp()} (1 records): too large")})
+    delivery.fail(
+        batch_rows(delivery, [7]), KafkaError("batch rejected"), {0: RecordTooLargeError(f"{tp()} (1 records): too large")}
+    )
     assert isinstance(delivery.error, RecordTooLargeError)
     assert delivery.error.message == f"row 7 of this chunk: {tp()} (1 records): too large"
 
@@ -163,7 +165,7 @@ def test_an_error_keeps_its_kind_when_its_row_is_named() -> None:
 def test_a_row_of_another_caller_is_not_blamed_on_this_one(index: int) -> None:
     delivery = Delivery(3, ManualClock())
     whole = KafkaError("batch rejected")
-    delivery.fail(owned(delivery, [0, 1, 2], first_delta=5), whole, {index: KafkaError("not ours")})
+    delivery.fail(batch_rows(delivery, [0, 1, 2], first_delta=5), whole, {index: KafkaError("not ours")})
     assert delivery.error is whole
 
 
@@ -174,9 +176,9 @@ def test_rows_that_are_queued_later_count_on_whatever_their_number() -> None:
     assert first is delivery
     assert delivery.rows == 2**31 + 5
     invalid = KafkaError("no key", condition="KAFKA_INVALID_RECORD")
-    later.fail(owned(delivery, [1, 2]), KafkaError("invalid records"), {1: invalid})
-    last.abandon(np.array([0], np.int32), KafkaError("no memory"))
-    last.acknowledge(owned(delivery, [1]), 9, -1)
+    later.fail(batch_rows(delivery, [1, 2]), KafkaError("invalid records"), {1: invalid})
+    last.fail_unbatched(np.array([0], np.int32), KafkaError("no memory"))
+    last.acknowledge(batch_rows(delivery, [1]), 9, -1)
     assert [each.rows.tolist() for each in delivery.failures] == [[2**31 + 1, 2**31 + 2], [2**31 + 3]]
     assert list(delivery.failures[0].blamed) == [2**31 + 2]
     assert (delivery.acknowledged, delivery.failed, delivery.done()) == (1, 3, False)

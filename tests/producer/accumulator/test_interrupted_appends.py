@@ -53,13 +53,13 @@ class Look:
         self.other = self.stage.append(OTHER, partition=0)
         self.sent: list[bytes | None] = []
         self.stage.on_wake = self._undisturbed
-        self.owner = Delivery(len(case.values), self.stage.clock)
+        self.callback = Delivery(len(case.values), self.stage.clock)
         rows = case.rows()
         self.interrupts = interrupts
         self.raised: BaseException | None = None
         try:
             with interrupts:
-                self.stage.append_rows(rows, self.owner)
+                self.stage.append_rows(rows, self.callback)
         except (KeyboardInterrupt, MemoryError, KafkaError, RuntimeError) as error:
             self.raised = error
         self.stage.accumulator.close()
@@ -87,7 +87,7 @@ class Look:
                 return
             for batch in batches:
                 values = payload(batch)
-                assert len(values) == batch.record_count == sum(owned.row_count for owned in batch.owned_rows)
+                assert len(values) == batch.record_count == sum(batch_rows.row_count for batch_rows in batch.rows_by_call)
                 self.sent += values
                 self.stage.give_back(batch)
 
@@ -129,8 +129,8 @@ def test_wherever_memory_ends_each_row_is_settled_or_the_producer_ends(
             continue
         survived += 1
         assert look.other.done(), look.interrupts.where
-        settled = look.owner.acknowledged + look.owner.failed
-        assert settled == look.owner.rows or (settled == 0 and not has_begun(look)), look.interrupts.where
+        settled = look.callback.acknowledged + look.callback.failed
+        assert settled == look.callback.rows or (settled == 0 and not has_begun(look)), look.interrupts.where
         assert not look.stage.accumulator.incomplete, look.interrupts.where
         assert look.stage.is_whole, look.interrupts.where
     assert survived > 3

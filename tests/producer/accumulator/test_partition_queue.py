@@ -81,8 +81,8 @@ def test_a_batch_that_is_written_into_stays_and_its_caller_wakes_the_sender() ->
 def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() -> None:
     drained, written, waiting = batch_of(7), batch_of(written_by=1), batch_of()
     queue, oldest = queue_of(drained, written, waiting), OldestBatch()
-    assert queue.withdraw(FAILED) == [drained, waiting]
-    assert queue.withdraw(KafkaError("a later error")) == []
+    assert queue.take_batches(FAILED) == [drained, waiting]
+    assert queue.take_batches(KafkaError("a later error")) == []
     assert list(queue.batches) == [written]
     assert (written.poison, written.sender_waits, written.closed) == (FAILED, True, True)
     assert queue.take_expired(TIMEOUT_MS, 0, oldest) == []
@@ -95,7 +95,7 @@ def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() ->
 def test_of_batches_that_were_never_drained_the_others_are_left_alone() -> None:
     drained, waiting = batch_of(7), batch_of()
     queue = queue_of(drained, waiting)
-    assert queue.withdraw(FAILED, undrained_only=True) == [waiting]
+    assert queue.take_batches(FAILED, undrained_only=True) == [waiting]
     assert list(queue.batches) == [drained]
 
 

@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.batch_records import Compression, PackedRecords
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import Delivery, OwnedRows
+from spark_kafka_sink.producer.accumulator.delivery import BatchRows, Delivery
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, FinalState, ProducerBatch, increment_sequence
 from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.records.columns import record_columns
@@ -31,37 +31,37 @@ def batch_of(raw_limit: int = 10_000, created_ms: int = 1000) -> ProducerBatch:
     return ProducerBatch(tp(), created_ms, raw_limit, base_timestamp=0, flush_id=1, block_size=BLOCK)
 
 
-def encoded_rows(batch: ProducerBatch, values: Sequence[bytes], owner: Delivery) -> tuple[OwnedRows, memoryview]:
+def encoded_rows(batch: ProducerBatch, values: Sequence[bytes], callback: Delivery) -> tuple[BatchRows, memoryview]:
     deltas = np.arange(batch.record_count, batch.record_count + len(values))
     encoded = encode_records(columns(values), deltas, np.zeros(len(values), np.int64))
-    owned = OwnedRows(
-        owner,
+    batch_rows = BatchRows(
+        callback,
         batch.topic_partition,
         batch.record_count,
         np.arange(len(values), dtype=np.int32),
         np.diff(encoded.offsets).astype(np.int32),
         len(encoded.data),
     )
-    return owned, encoded.data
+    return batch_rows, encoded.data
 
 
 def blocks_of(count: int) -> PoolMemory:
     return PoolMemory([bytearray(b"\xee" * BLOCK) for _ in range(count)])  # stale bytes of an earlier use
 
 
-def fill(batch: ProducerBatch, *values: bytes, owner: Delivery | None = None) -> Delivery:
+def fill(batch: ProducerBatch, *values: bytes, callback: Delivery | None = None) -> Delivery:
     """Reserve and write, as a caller does."""
-    delivery = owner or Delivery(len(values), ManualClock())
-    owned, data = encoded_rows(batch, values, delivery)
-    batch.write(batch.reserve(owned, blocks_of(batch.missing_blocks(len(data))), max_timestamp=0), data)
+    delivery = callback or Delivery(len(values), ManualClock())
+    batch_rows, data = encoded_rows(batch, values, delivery)
+    batch.write(batch.reserve(batch_rows, blocks_of(batch.missing_blocks(len(data))), max_timestamp=0), data)
     batch.reservations -= 1
     return delivery
 
 
 def fill_segment(batch: ProducerBatch, *values: bytes, codec: str = "none") -> None:
     """As fill, for rows that keep their own memory; compressed at once with a codec."""
-    owned, data = encoded_rows(batch, values, Delivery(len(values), ManualClock()))
-    segment = batch.reserve_segment(owned, PoolMemory([], -(-len(data) // BLOCK)), max_timestamp=0)
+    batch_rows, data = encoded_rows(batch, values, Delivery(len(values), ManualClock()))
+    segment = batch.reserve_segment(batch_rows, PoolMemory([], -(-len(data) // BLOCK)), max_timestamp=0)
     batch.attach(segment, data if codec == "none" else PackedRecords([compress_blocks(codec, data)]))
     batch.reservations -= 1
 
@@ -98,11 +98,11 @@ def test_a_batch_grows_block_by_block() -> None:
 
 def test_reservations_may_be_written_in_any_order() -> None:
     batch = batch_of()
-    owner = Delivery(2, ManualClock())
+    callback = Delivery(2, ManualClock())
     pieces = []
     for value in (b"a" * 300, b"b" * 300):
-        owned, data = encoded_rows(batch, [value], owner)
-        pieces.append((batch.reserve(owned, blocks_of(batch.missing_blocks(len(data))), 0), data))
+        batch_rows, data = encoded_rows(batch, [value], callback)
+        pieces.append((batch.reserve(batch_rows, blocks_of(batch.missing_blocks(len(data))), 0), data))
     for place, data in reversed(pieces):
         batch.write(place, data)
     batch.finish(NO_COMPRESSION)
@@ -152,8 +152,8 @@ def test_a_batch_with_packed_parts_can_be_split() -> None:
 
 def test_records_that_were_not_written_are_never_taken_for_nothing() -> None:
     batch = batch_of()
-    owned, _ = encoded_rows(batch, [b"x"], Delivery(1, ManualClock()))
-    batch.reserve_segment(owned, PoolMemory([], 1), 0)
+    batch_rows, _ = encoded_rows(batch, [b"x"], Delivery(1, ManualClock()))
+    batch.reserve_segment(batch_rows, PoolMemory([], 1), 0)
     with pytest.raises(RuntimeError, match="not written"):
         batch.finish(NO_COMPRESSION)
 
@@ -327,8 +327,8 @@ def test_splitting_keeps_keys_headers_timestamps_and_nulls() -> None:
     encoded = encode_records(cols, np.arange(3), deltas)
     batch = ProducerBatch(tp(), 1000, 10_000, base_timestamp=5_000, flush_id=1, block_size=BLOCK)
     sizes = np.diff(encoded.offsets).astype(np.int32)
-    owned = OwnedRows(Delivery(3, ManualClock()), tp(), 0, np.arange(3, dtype=np.int32), sizes, len(encoded.data))
-    batch.write(batch.reserve(owned, blocks_of(1), 9_000_000_000), encoded.data)
+    batch_rows = BatchRows(Delivery(3, ManualClock()), tp(), 0, np.arange(3, dtype=np.int32), sizes, len(encoded.data))
+    batch.write(batch.reserve(batch_rows, blocks_of(1), 9_000_000_000), encoded.data)
     batch.finish(NO_COMPRESSION)
     whole = decode_batch(wire(batch)).records
     smaller = batch.split(1)
@@ -387,7 +387,7 @@ def test_smaller_batches_are_as_old_as_the_split_one_and_not_tried_yet() -> None
         assert (each.created_ms, each.flush_id, each.attempts, each.closed) == (1234, 1, 0, True)
 
 
-def test_owners_hear_of_the_smaller_batches() -> None:
+def test_callbacks_hear_of_the_smaller_batches() -> None:
     batch = batch_of()
     first, second = fill(batch, b"a", b"b", b"c"), fill(batch, b"d", b"e")
     batch.finish(NO_COMPRESSION)
@@ -449,7 +449,7 @@ def test_leader_changes_are_noticed_once_per_attempt() -> None:
 # DONE
 
 
-def test_completion_tells_every_owner_of_its_rows() -> None:
+def test_completion_tells_every_callback_of_its_rows() -> None:
     batch = batch_of()
     first, second = fill(batch, b"a", b"b"), fill(batch, b"c")
     batch.complete(10, -1)
@@ -489,7 +489,7 @@ def test_an_answer_after_the_client_gave_up_changes_nothing(final_state: FinalSt
     assert (delivery.error, delivery.failed, delivery.acknowledged) == (error, 1, 0)
 
 
-def test_the_error_of_the_blamed_row_reaches_its_owner_only() -> None:
+def test_the_error_of_the_blamed_row_reaches_its_callback_only() -> None:
     batch = batch_of()
     first, second = fill(batch, b"a", b"b"), fill(batch, b"c", b"d")
     whole = KafkaError("batch rejected")
@@ -498,12 +498,12 @@ def test_the_error_of_the_blamed_row_reaches_its_owner_only() -> None:
     assert "row 1 of this chunk" in str(second.error)
 
 
-def test_without_blamed_rows_all_owners_hear_the_same_error() -> None:
+def test_without_blamed_rows_all_callbacks_hear_the_same_error() -> None:
     batch = batch_of()
-    owners = [fill(batch, b"a"), fill(batch, b"b")]
+    callbacks = [fill(batch, b"a"), fill(batch, b"b")]
     whole = KafkaError("batch rejected")
     batch.fail(whole)
-    assert [owner.error for owner in owners] == [whole, whole]
+    assert [callback.error for callback in callbacks] == [whole, whole]
 
 
 def test_its_repr_tells_what_one_looks_for_in_a_log() -> None:

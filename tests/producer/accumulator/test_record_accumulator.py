@@ -96,7 +96,7 @@ def test_a_poisoned_batch_behind_others_is_removed_when_it_is_the_first() -> Non
     stage = Accumulation(linger_ms=1000, batch_size=BATCH)
     stage.append(bytes(BATCH))
     writing = OpenAppend(stage, b"1")
-    stage.accumulator.abort_undrained(KafkaError("the transaction is aborted"))
+    stage.accumulator.take_undrained(KafkaError("the transaction is aborted"))
     assert stage.accumulator.take_expired(stage.now_ms) == []
     assert stage.accumulator.take_expired(stage.now_ms) == []
     writing.fill()
@@ -190,7 +190,7 @@ def test_rows_that_had_room_at_the_close_are_sent_and_the_others_fail(monkeypatc
     Their rows were neither acknowledged nor failed, and close() waited for them until its time was over.
     """
     stage = Accumulation(batch_size=BATCH)
-    owner = Delivery(3, stage.clock)
+    callback = Delivery(3, stage.clock)
     new_batch = stage.accumulator.new_batch
 
     def closed_after_the_second(*given: Any) -> ProducerBatch:
@@ -200,12 +200,12 @@ def test_rows_that_had_room_at_the_close_are_sent_and_the_others_fail(monkeypatc
 
     monkeypatch.setattr(stage.accumulator, "new_batch", closed_after_the_second)
     with pytest.raises(ProducerClosedError):
-        stage.append(VALUE, VALUE, VALUE, partition=[0, 1, 2], owner=owner)
+        stage.append(VALUE, VALUE, VALUE, partition=[0, 1, 2], callback=callback)
     drained = stage.drain(ONE_NODE, 0)[0]
     assert [batch.topic_partition.partition for batch in drained] == [0, 1]
     for batch in drained:
         stage.give_back(batch)
-    assert (owner.acknowledged, owner.failed) == (2, 1)
+    assert (callback.acknowledged, callback.failed) == (2, 1)
     assert not stage.accumulator.has_undrained()
     assert stage.is_whole
 
@@ -317,12 +317,12 @@ def test_a_slice_larger_than_the_pool_goes_through_as_memory_comes_back() -> Non
 
 def test_rows_laid_out_before_memory_ran_out_are_sent_nevertheless() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH, max_block_ms=5)
-    owner = Delivery(100, stage.clock)
+    callback = Delivery(100, stage.clock)
     with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
-        stage.append(*[bytes(500)] * 100, owner=owner)
+        stage.append(*[bytes(500)] * 100, callback=callback)
     while stage.accumulator.has_undrained():
         stage.give_back(stage.drain_one(ONE_NODE))
-    assert 0 < owner.acknowledged < 100
+    assert 0 < callback.acknowledged < 100
     assert stage.is_whole
 
 
@@ -660,24 +660,24 @@ def test_rows_refused_by_a_closed_accumulator_take_no_memory() -> None:
     assert stage.is_whole
 
 
-def test_what_is_queued_and_what_is_in_flight_can_be_withdrawn_oldest_first() -> None:
+def test_what_is_queued_and_what_is_in_flight_can_be_taken_oldest_first() -> None:
     stage = Accumulation(batch_size=BATCH)
     for _ in range(3):
         stage.append(bytes(900))
     in_flight = stage.drain_one(ONE_NODE)
     in_flight.in_flight = True
     error = ProducerClosedError("The producer was closed forcefully")
-    withdrawn = stage.accumulator.withdraw_all(error)
-    assert withdrawn[0] is in_flight
-    assert [batch.flush_id for batch in withdrawn] == [1, 2, 3]
+    taken = stage.accumulator.take_incomplete(error)
+    assert taken[0] is in_flight
+    assert [batch.flush_id for batch in taken] == [1, 2, 3]
     assert not stage.accumulator.has_undrained()
 
 
-def test_a_withdrawn_batch_that_is_being_written_stays_until_its_caller_is_done() -> None:
+def test_a_taken_batch_that_is_being_written_stays_until_its_caller_is_done() -> None:
     stage = Accumulation()
     writing = OpenAppend(stage, b"1")
     error = KafkaError("fatal")
-    assert len(stage.accumulator.withdraw_all(error)) == 1
+    assert len(stage.accumulator.take_incomplete(error)) == 1
     writing.fill()
     assert stage.drain(ONE_NODE, 0) == {0: []}
     (poisoned,) = stage.accumulator.take_expired(stage.now_ms)
@@ -750,7 +750,7 @@ def test_aborting_removes_what_was_never_drained_oldest_first() -> None:
     stage = Accumulation(batch_size=BATCH, sequencer=Numbers())
     for partition in (1, 0, 1):
         stage.append(bytes(900), partition=partition)
-    aborted = stage.accumulator.abort_undrained(ABORT)
+    aborted = stage.accumulator.take_undrained(ABORT)
     assert [(batch.topic_partition.partition, batch.closed) for batch in aborted] == [(1, True), (0, True), (1, True)]
     assert not stage.accumulator.has_undrained()
     assert stage.accumulator.incomplete  # until the Sender has failed them
@@ -770,17 +770,17 @@ def test_aborting_leaves_batches_in_flight_and_in_retry_alone(sequencer: Numbers
     retried, in_flight = stage.drain_one(ONE_NODE), stage.drain_one(ONE_NODE)
     in_flight.in_flight = True
     stage.accumulator.reenqueue(retried, stage.now_ms)
-    (aborted,) = stage.accumulator.abort_undrained(ABORT)
+    (aborted,) = stage.accumulator.take_undrained(ABORT)
     assert aborted.flush_id == 3
     assert retried.poison is None
     assert stage.drain_one(ONE_NODE) is retried
-    assert stage.accumulator.abort_undrained(ABORT) == []
+    assert stage.accumulator.take_undrained(ABORT) == []
 
 
 def test_an_aborted_batch_that_is_being_written_stays_until_its_caller_is_done() -> None:
     stage = Accumulation()
     writing = OpenAppend(stage, b"1")
-    assert stage.accumulator.abort_undrained(ABORT) == []
+    assert stage.accumulator.take_undrained(ABORT) == []
     assert stage.drain(ONE_NODE, 0) == {0: []}
     assert stage.accumulator.take_expired(stage.now_ms) == []
     stage.wakeups = 0
@@ -796,12 +796,12 @@ def test_an_aborted_batch_that_is_being_written_stays_until_its_caller_is_done()
 def test_rows_are_refused_with_a_fresh_copy_of_the_error_until_it_is_taken_back() -> None:
     stage = Accumulation()
     stage.accumulator.refuse_rows(ABORT)
-    owner = Delivery(1, stage.clock)
+    callback = Delivery(1, stage.clock)
     with pytest.raises(KafkaError, match="is being aborted") as raised:
-        stage.append(b"1", owner=owner)
+        stage.append(b"1", callback=callback)
     assert raised.value is not ABORT
     assert ABORT.__traceback__ is None
-    assert owner.failed == 1
+    assert callback.failed == 1
     assert not stage.accumulator.incomplete
     assert stage.is_whole
     stage.accumulator.refuse_rows(None)
@@ -816,16 +816,16 @@ def test_an_append_that_waits_for_memory_during_its_abort_puts_no_more_rows_in()
     def abort(condition: threading.Condition, timeout_ms: int) -> bool:
         del condition, timeout_ms
         stage.accumulator.refuse_rows(ABORT)
-        for batch in stage.accumulator.abort_undrained(ABORT):
+        for batch in stage.accumulator.take_undrained(ABORT):
             batch.fail(ABORT)
             stage.accumulator.deallocate(batch)
         return True
 
     stage.clock.wait = abort
-    owner = Delivery(10, stage.clock)
+    callback = Delivery(10, stage.clock)
     with pytest.raises(KafkaError, match="is being aborted"):
-        stage.append(*[bytes(500)] * 10, owner=owner)
-    assert owner.failed == 10
+        stage.append(*[bytes(500)] * 10, callback=callback)
+    assert callback.failed == 10
     assert not stage.accumulator.incomplete
     assert stage.is_whole
 

@@ -95,9 +95,9 @@ def test_an_open_batch_without_room_for_the_next_row_is_closed() -> None:
 def test_parts_remember_which_rows_of_the_caller_they_hold() -> None:
     stage = Accumulation(batch_size=BATCH)
     reservations = lay_out(stage, [ROW] * 4, [1, 0, 1, 0])
-    all_owned = [each.batch.owned_rows[-1] for each in reservations]
-    assert [owned.positions.tolist() for owned in all_owned] == [[101, 103], [100, 102]]
-    assert [owned.size_bytes for owned in all_owned] == [200, 200]
+    all_rows = [each.batch.rows_by_call[-1] for each in reservations]
+    assert [batch_rows.positions.tolist() for batch_rows in all_rows] == [[101, 103], [100, 102]]
+    assert [batch_rows.size_bytes for batch_rows in all_rows] == [200, 200]
 
 
 def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
@@ -105,10 +105,10 @@ def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
     stage = Accumulation()
     lay_out(stage, [ROW] * 1000, sorted(row % 50 for row in range(1000)))
     (batch,) = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches
-    (owned,) = batch.owned_rows
-    assert [len(owned.positions), len(owned.sizes)] == [20, 20]
-    assert owned.positions.base is None
-    assert owned.sizes.base is None
+    (batch_rows,) = batch.rows_by_call
+    assert [len(batch_rows.positions), len(batch_rows.sizes)] == [20, 20]
+    assert batch_rows.positions.base is None
+    assert batch_rows.sizes.base is None
 
 
 def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
@@ -232,7 +232,7 @@ def test_deltas_of_two_and_three_bytes_are_counted() -> None:
     """The 65th row of a batch takes one byte more than the first, the 8193rd two."""
     stage = Accumulation(batch_size=1024 * 1024)
     reservations = lay_out(stage, [b""] * 10_000, [0] * 10_000)
-    sizes = np.concatenate([each.batch.owned_rows[-1].sizes for each in reservations])
+    sizes = np.concatenate([each.batch.rows_by_call[-1].sizes for each in reservations])
     assert sizes[[0, 63, 64, 8191, 8192]].tolist() == [7, 7, 8, 8, 9]
     assert reservations[0].batch is reservations[-1].batch
 
@@ -251,7 +251,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     layout._take_place(layout._queues[0], guesses[0], taken)
     assert taken == []
     (reservation,) = reserve(layout)
-    assert reservation.batch.owned_rows[-1].first_delta == 2
+    assert reservation.batch.rows_by_call[-1].first_delta == 2
 
 
 def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:

@@ -368,20 +368,20 @@ def gathered(callback: Callback, *interceptors: object) -> RecordBundle:
 EVERY_ROW = np.arange(3, dtype=np.int32)
 
 
-def test_interceptors_hear_once_of_records_abandoned_while_the_producer_ends() -> None:
+def test_interceptors_hear_once_of_records_in_no_batch_while_the_producer_ends() -> None:
     """Forced close in one thread, a refused bundle in another: both told the interceptors of the same records."""
 
     class Ending(Appends):
         def on_batch_acknowledgement(self, metadata: BatchMetadata, error: Exception | None) -> None:
             super().on_batch_acknowledgement(metadata, error)
             if len(self.heard) == 1:
-                sender = threading.Thread(target=bundle.abandon_all, args=[KafkaError("ended")], daemon=True)
+                sender = threading.Thread(target=bundle.fail_all, args=[KafkaError("ended")], daemon=True)
                 sender.start()
                 sender.join(WAIT_S)
 
     instance, called_back = Ending(), Mock()
     bundle = gathered(called_back, instance)
-    bundle.abandon(EVERY_ROW[:2], KafkaError("refused"))
+    bundle.fail_unbatched(EVERY_ROW[:2], KafkaError("refused"))
     assert Counter((str(error), metadata.partition, metadata.rows) for metadata, error in instance.heard) == {
         ("[KAFKA_ERROR] refused", 0, 1): 1,
         ("[KAFKA_ERROR] refused", 1, 1): 1,
@@ -395,12 +395,12 @@ def test_interceptors_hear_once_of_records_abandoned_while_the_producer_ends() -
 
 
 def rows_heard_of(*at: int) -> tuple[Interrupts, int]:
-    """A call abandons three records, interrupted at these points; then the producer ends. Of how many do interceptors hear?"""
+    """A call fails three records, interrupted at these points; then the producer ends. Of how many do interceptors hear?"""
     instance, called_back = Appends(), Mock()
     bundle = gathered(called_back, instance)
     with suppress(KeyboardInterrupt), Interrupts(*at) as interrupts:
-        bundle.abandon(EVERY_ROW, KafkaError("refused"))
-    bundle.abandon_all(KafkaError("ended"))
+        bundle.fail_unbatched(EVERY_ROW, KafkaError("refused"))
+    bundle.fail_all(KafkaError("ended"))
     assert called_back.call_count == 3
     return interrupts, sum(metadata.rows for metadata, _ in instance.heard)
 
@@ -825,11 +825,11 @@ def test_a_spoiled_record_is_counted_once_when_memory_ends_after_it(broker: Fake
     assert fail_for_want_of_memory(broker, TopicRows, "take", Mock(side_effect=MemoryError)) == ["KAFKA_INVALID_RECORD"] * 3
 
 
-def test_gathered_records_fail_when_memory_ends_as_their_owner_is_made(broker: FakeBroker) -> None:
+def test_gathered_records_fail_when_memory_ends_as_their_callback_is_made(broker: FakeBroker) -> None:
     """Nobody heard of them again: they were in no batch, and the producer took them for failed."""
     expected = ["KAFKA_UNKNOWN_PARTITION", *["KAFKA_INVALID_RECORD"] * 2]
-    no_owner = property(Mock(side_effect=MemoryError))
-    assert fail_for_want_of_memory(broker, RecordBundle, "owner", no_owner) == expected
+    no_callback = property(Mock(side_effect=MemoryError))
+    assert fail_for_want_of_memory(broker, RecordBundle, "rows_callback", no_callback) == expected
 
 
 def test_gathered_records_that_an_interceptor_makes_unwritable_fail_together(broker: FakeBroker) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, decide
+from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, next_step
 from spark_kafka_sink.producer.transactions.sequencer import SequenceFacts
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 
@@ -15,7 +15,7 @@ COMPLETE, RETRY, NEW_EPOCH, SPLIT, FAIL, FATAL = NextStep
 PLAIN = BatchFacts(record_count=10, may_retry=True)
 IDEMPOTENT = PLAIN._replace(sequence=SequenceFacts(idempotent=True))
 
-# (error, facts that differ from PLAIN, decision)
+# (error, facts that differ from PLAIN, step)
 TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.NONE, {}, COMPLETE),
     (Errors.NONE, {"may_retry": False}, COMPLETE),
@@ -75,19 +75,17 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
 
 
 @pytest.mark.parametrize(
-    ("error", "facts", "decision"),
+    ("error", "facts", "step"),
     TABLE,
     ids=[f"{error.name}-{','.join(f'{name}={value}' for name, value in facts.items()) or 'plain'}" for error, facts, _ in TABLE],
 )
-def test_the_error_and_the_facts_decide_the_next_step_of_a_batch(
-    error: ErrorCode, facts: dict[str, Any], decision: NextStep
-) -> None:
+def test_the_error_and_the_facts_decide_the_next_step_of_a_batch(error: ErrorCode, facts: dict[str, Any], step: NextStep) -> None:
     of_sequence = {name: facts[name] for name in facts if name in SequenceFacts._fields}
     others = {name: facts[name] for name in facts if name not in of_sequence}
-    assert decide(error, PLAIN._replace(sequence=SequenceFacts(**of_sequence), **others)) is decision
+    assert next_step(error, PLAIN._replace(sequence=SequenceFacts(**of_sequence), **others)) is step
 
 
-RULED = {error for error, _, decision in TABLE if decision not in (RETRY, FAIL)} | {
+RULED = {error for error, _, step in TABLE if step not in (RETRY, FAIL)} | {
     Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
     Errors.UNKNOWN_PRODUCER_ID,
 }
@@ -96,11 +94,11 @@ RULED = {error for error, _, decision in TABLE if decision not in (RETRY, FAIL)}
 @pytest.mark.parametrize("facts", [PLAIN, IDEMPOTENT], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("error", [code for code in ERROR_CODES.values() if code not in RULED], ids=lambda error: error.name)
 def test_an_error_without_a_rule_follows_its_flag(error: ErrorCode, facts: BatchFacts) -> None:
-    assert decide(error, facts) is (RETRY if error.retriable else FAIL)
+    assert next_step(error, facts) is (RETRY if error.retriable else FAIL)
 
 
 def test_an_error_newer_than_this_client_fails() -> None:
-    assert decide(Errors.for_code(30_000), IDEMPOTENT) is FAIL
+    assert next_step(Errors.for_code(30_000), IDEMPOTENT) is FAIL
 
 
 def test_nothing_is_retried_that_may_not_be() -> None:
@@ -109,8 +107,8 @@ def test_nothing_is_retried_that_may_not_be() -> None:
         sequence = SequenceFacts(*values)
         facts = BatchFacts(2, may_retry, has_failed, sequence, log_start_offset=3)
         for error in ERROR_CODES.values():
-            decision = decide(error, facts)
-            assert may_retry or decision not in (RETRY, NEW_EPOCH)
-            assert not has_failed or decision is not SPLIT
-            assert sequence.idempotent or decision is not NEW_EPOCH
-            assert (decision is COMPLETE) == (error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER))
+            step = next_step(error, facts)
+            assert may_retry or step not in (RETRY, NEW_EPOCH)
+            assert not has_failed or step is not SPLIT
+            assert sequence.idempotent or step is not NEW_EPOCH
+            assert (step is COMPLETE) == (error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
-from spark_kafka_sink.producer.accumulator.delivery import Delivery, OwnedRows
+from spark_kafka_sink.producer.accumulator.delivery import BatchRows, Delivery
 from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.producer_record import RecordDetails
 from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture
@@ -268,21 +268,21 @@ def gather(stage: Stage, value: bytes, callback: Callable[..., None] | None, par
     return stage.gatherer.add(TOPIC, stage.metadata.cluster(), GatheredRecord(None, value, callback, len(value), details))
 
 
-class LeavingOwner:
+class LeavingCallback:
     """Ends the thread when it is told of its rows."""
 
     def __init__(self) -> None:
         self.called_back = 0
 
-    def acknowledge(self, owned: OwnedRows, base_offset: int, log_append_time_ms: int) -> None:
-        self.called_back += owned.row_count
+    def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None:
+        self.called_back += batch_rows.row_count
         leave(base_offset, log_append_time_ms)
 
-    def fail(self, owned: OwnedRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self.called_back += owned.row_count
+    def fail(self, batch_rows: BatchRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        self.called_back += batch_rows.row_count
         leave(error, record_errors)
 
-    abandon: Any = None
+    fail_unbatched: Any = None
 
 
 def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> None:
@@ -297,8 +297,8 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
         gather(stage, b"d", lambda *_: called_back.append(b"d")),
     ]
     stage.gatherer.encode_all(0)
-    owner = LeavingOwner()
-    stage.append(b"e", owner=owner)
+    callback = LeavingCallback()
+    stage.append(b"e", callback=callback)
     same_batch, same_request = stage.append(b"f"), stage.append(b"g", partition=1)
     same_poll, queued = stage.append(b"h", partition=2), None
     stage.clock.advance(60_000)  # they have lingered
@@ -310,7 +310,7 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
     stage.sender.run()
     assert all(record.exception(0) is None for record in records)
     assert called_back == [b"b", b"d"]
-    assert owner.called_back == 1
+    assert callback.called_back == 1
     for delivery in (same_batch, same_request, same_poll):
         assert delivery.acknowledged == 1
     assert isinstance(stage.sender.failures.fatal, SystemExit)
@@ -323,9 +323,9 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
 @pytest.mark.parametrize("ending", ["expired", "aborted", "fatal"])
 def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str) -> None:
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)}, request_timeout_ms=1000, delivery_timeout_ms=1000)
-    owners = [LeavingOwner(), LeavingOwner()]
-    for partition, owner in enumerate(owners):
-        stage.append(b"a", partition=partition, owner=owner)
+    callbacks = [LeavingCallback(), LeavingCallback()]
+    for partition, callback in enumerate(callbacks):
+        stage.append(b"a", partition=partition, callback=callback)
     others = [stage.append(b"b", partition=partition) for partition in (0, 1)]
     records = [gather(stage, b"c", leave), gather(stage, b"d", leave)]
     if ending == "expired":
@@ -336,7 +336,7 @@ def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str)
     else:
         stage.idempotent_sequencer.become_fatal(KafkaError("fatal"))
     stage.sender.run()
-    assert [owner.called_back for owner in owners] == [1, 1]
+    assert [callback.called_back for callback in callbacks] == [1, 1]
     assert [delivery.failed for delivery in others] == [1, 1]
     assert all(record.exception(0) is not None for record in records)
     assert isinstance(stage.sender.failures.fatal, SystemExit)
@@ -345,7 +345,7 @@ def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str)
 
 def test_later_writes_raise_what_ended_the_sender() -> None:
     stage = Stage()
-    stage.send(b"a", owner=LeavingOwner())
+    stage.send(b"a", callback=LeavingCallback())
     stage.client.respond(produce_response(partition_answer()))
     stage.sender.run()
     for write in (lambda: stage.append(b"b"), lambda: gather(stage, b"c", None), lambda: stage.pool.allocate(1, 0)):
@@ -385,7 +385,7 @@ def test_a_failure_while_connections_are_closed_is_what_waiting_callers_hear(mon
 def test_a_close_that_has_not_heard_of_the_senders_failure_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look of close() for a failure and what it does then, the Sender fails: its error was overwritten with none."""
     stage = Stage()
-    stage.send(b"a", owner=LeavingOwner())
+    stage.send(b"a", callback=LeavingCallback())
     stage.client.respond(produce_response(partition_answer()))
     look = stage.sender.failures.error
 

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, TransactionAbortedError, TransactionTimeoutError
 from spark_kafka_sink.producer.transactions.sequencer import TxnState
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
+from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.producer.harness import TOPIC, all_good, partition_answer, produce_response
@@ -33,7 +33,7 @@ def stage(version: int) -> TransactionStage:
 
 def test_a_prepared_transaction_is_whole_and_left_alone(stage: TransactionStage, version: int) -> None:
     delivery = stage.send(b"b")
-    prepare = stage.post(Method.PREPARE)
+    prepare = stage.post(CalledMethod.PREPARE)
     stage.run(3)
     assert not prepare.is_done
     stage.acknowledge()
@@ -42,32 +42,32 @@ def test_a_prepared_transaction_is_whole_and_left_alone(stage: TransactionStage,
     assert stage.manager.state is TxnState.PREPARED
     assert stage.manager.prepared == (ID, *stage.manager.identity, version)
     assert not stage.manager.has_open_transaction  # closing the producer does not end it
-    for kind in (Method.BEGIN, Method.SEND_OFFSETS, Method.PREPARE, Method.INIT):
+    for kind in (CalledMethod.BEGIN, CalledMethod.SEND_OFFSETS, CalledMethod.PREPARE, CalledMethod.INIT):
         assert stage.settle(stage.post(kind)) is not None
     assert stage.ended == []
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     stage.begin()
     stage.write(b"next")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.ended[-1] == "committed"
 
 
 def test_a_transaction_with_a_failed_row_is_not_prepared(stage: TransactionStage) -> None:
     stage.send(b"b")
-    prepare = stage.post(Method.PREPARE)
+    prepare = stage.post(CalledMethod.PREPARE)
     stage.client.respond(produce_response(partition_answer(0, Errors.INVALID_RECORD)), request=stage.produced()[0])
     assert isinstance(stage.settle(prepare), AbortableTransactionError)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     stage.begin()
     stage.write(b"next")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.ended[-1] == "committed"
 
 
 def test_prepare_waits_for_offsets_that_are_under_way(stage: TransactionStage) -> None:
     stage.holds = {ApiKey.TXN_OFFSET_COMMIT}
     offsets = stage.post_offsets()
-    prepare = stage.post(Method.PREPARE)
+    prepare = stage.post(CalledMethod.PREPARE)
     stage.run(3)
     assert not prepare.is_done
     stage.holds.clear()
@@ -118,7 +118,7 @@ def test_close_ends_the_rows_and_aborts_the_transaction(stage: TransactionStage,
 
 def test_close_waits_for_a_commit_that_is_under_way(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.send(b"b")
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     stage.sender.initiate_close()
     play_brokers(stage, monkeypatch)
     Closing(stage).ends()
@@ -126,9 +126,9 @@ def test_close_waits_for_a_commit_that_is_under_way(stage: TransactionStage, mon
     assert stage.ended == ["committed"]
 
 
-@pytest.mark.parametrize("kind", [Method.COMMIT, Method.PREPARE])
+@pytest.mark.parametrize("kind", [CalledMethod.COMMIT, CalledMethod.PREPARE])
 def test_close_ends_no_transaction_whose_end_was_asked_for_before(
-    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: Method
+    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: CalledMethod
 ) -> None:
     """commit_transaction() in one thread, close() in another: before the Sender had heard of the commit, it aborted."""
     operation, waits = TransactionalCall(kind, stage.clock), Lock()
@@ -139,12 +139,12 @@ def test_close_ends_no_transaction_whose_end_was_asked_for_before(
         play_brokers(stage, monkeypatch)
         Closing(stage).ends()
     assert (operation.is_done, operation.error) == (True, None)
-    assert stage.ended == (["committed"] if kind is Method.COMMIT else [])
+    assert stage.ended == (["committed"] if kind is CalledMethod.COMMIT else [])
 
 
-@pytest.mark.parametrize(("kind", "ended"), [(Method.COMMIT, "committed"), (Method.ABORT, "aborted")])
+@pytest.mark.parametrize(("kind", "ended"), [(CalledMethod.COMMIT, "committed"), (CalledMethod.ABORT, "aborted")])
 def test_close_carries_out_the_end_of_a_prepared_transaction_asked_for_before(
-    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: Method, ended: str
+    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: CalledMethod, ended: str
 ) -> None:
     """The call failed, and the transaction stayed open."""
     caller_side_of(stage, stage.run).prepare()
@@ -226,7 +226,7 @@ def test_a_close_that_comes_while_prepare_returns_never_aborts_what_it_returns(
 
 def test_a_call_whose_caller_receives_it_while_it_is_withdrawn_stays_a_success(stage: TransactionStage) -> None:
     """Each saw the other: the caller heard that close() had aborted the transaction, and close() left it open."""
-    call = TransactionalCall(Method.PREPARE, stage.clock)
+    call = TransactionalCall(CalledMethod.PREPARE, stage.clock)
     call.settle()
 
     class LockThatIsTaken:
@@ -246,7 +246,7 @@ def test_a_call_whose_caller_receives_it_while_it_is_withdrawn_stays_a_success(s
 def test_a_forced_close_aborts_nothing_and_tells_who_waits(stage: TransactionStage) -> None:
     stage.holds = {ApiKey.END_TXN}
     stage.send(b"b")
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     stage.sender.force_close()
     Closing(stage).ends()
     assert commit.error is not None
@@ -273,7 +273,7 @@ def test_a_call_after_the_end_of_the_sender_hears_of_it_at_once(stage: Transacti
     """Its caller waited for max.block.ms."""
     stage.sender.force_close()
     Closing(stage).ends()
-    late = TransactionalCall(Method.COMMIT, stage.clock)
+    late = TransactionalCall(CalledMethod.COMMIT, stage.clock)
     stage.manager.calls.post(late)
     assert late.is_done
     assert "closed forcefully" in str(late.error)

@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.sequencer import TxnState
-from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
+from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -66,7 +66,7 @@ def held(stage: TransactionStage, api: ApiKey) -> ClientRequest:
 
 
 def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: TransactionStage) -> None:
-    fresh.call(Method.INIT)
+    fresh.call(CalledMethod.INIT)
     found, asked = fresh.client.sent
     assert isinstance(found.message, FindCoordinatorRequest)
     assert (found.message.key_type, found.message.coordinator_keys) == (KeyType.TRANSACTION, (ID,))
@@ -77,7 +77,7 @@ def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: Transa
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID], ids=lambda api: api.name)
 def test_a_connection_that_is_lost_with_a_request_brings_it_again(fresh: TransactionStage, api: ApiKey) -> None:
     fresh.holds = {api}
-    init = fresh.post(Method.INIT)
+    init = fresh.post(CalledMethod.INIT)
     lost = held(fresh, api)
     fresh.disconnect(lost.node_id)
     assert not init.is_done
@@ -90,7 +90,7 @@ def test_a_connection_that_is_lost_with_a_request_brings_it_again(fresh: Transac
 def test_a_coordinator_that_cannot_be_reached_is_looked_for_again(fresh: TransactionStage) -> None:
     coordinator = fresh.cluster.node_of(KeyType.TRANSACTION, ID)
     fresh.client.set_unreachable(coordinator, 300)
-    init = fresh.post(Method.INIT)
+    init = fresh.post(CalledMethod.INIT)
     fresh.run(5)
     assert not init.is_done
     assert fresh.settle(init) is None
@@ -101,7 +101,7 @@ def test_a_coordinator_that_cannot_be_reached_is_looked_for_again(fresh: Transac
 def test_a_node_that_says_it_is_not_the_coordinator_is_left_for_the_one_that_is(stage: TransactionStage) -> None:
     stage.write(b"a")
     stage.cluster.move(KeyType.TRANSACTION, ID, 4)
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     ends = stage.requests_of(ApiKey.END_TXN)
     assert [request.node_id for request in ends][-1] == 4
     assert len(ends) == 2
@@ -119,7 +119,7 @@ def test_a_coordinator_is_looked_for_in_a_transaction_that_must_be_aborted_too()
     stage.answer(request)
     stage.run(3)
     assert stage.manager.state is TxnState.ABORTABLE_ERROR
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     stage.begin()
     stage.write(b"b")
     assert stage.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN)[-1].node_id == 4
@@ -128,7 +128,7 @@ def test_a_coordinator_is_looked_for_in_a_transaction_that_must_be_aborted_too()
 def test_a_coordinator_that_is_not_available_yet_is_waited_for(fresh: TransactionStage) -> None:
     fresh.fail_next(ApiKey.FIND_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE, times=3)
     started_ms = fresh.now_ms
-    fresh.call(Method.INIT)
+    fresh.call(CalledMethod.INIT)
     assert fresh.now_ms - started_ms >= 3 * 80
     assert len(fresh.requests_of(ApiKey.FIND_COORDINATOR)) == 4
 
@@ -139,14 +139,14 @@ def test_a_coordinator_that_becomes_unknown_in_the_middle_is_no_fatal_error(stag
     stage.client.disconnect(stage.cluster.node_of(KeyType.TRANSACTION, ID), stage.now_ms)
     stage.fail_next(ApiKey.END_TXN, Errors.NOT_COORDINATOR)
     stage.fail_next(ApiKey.FIND_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE, times=2)
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.ended == ["committed", "committed"]
 
 
 def test_a_throttled_coordinator_is_asked_when_its_time_is_over(fresh: TransactionStage) -> None:
     for node in range(5):
         fresh.client.throttle(node, 500)
-    init = fresh.post(Method.INIT)
+    init = fresh.post(CalledMethod.INIT)
     fresh.run(3)
     assert fresh.client.sent == []
     assert 0 < fresh.client.poll_timeouts_ms[-1] <= 500
@@ -190,7 +190,7 @@ def test_every_request_is_retried_after_an_error_that_passes(version: int, error
     stage = TransactionStage(version, initialized=False)
     for api in COORDINATOR_APIS:
         stage.fail_next(api, error, times=2)
-    stage.call(Method.INIT)
+    stage.call(CalledMethod.INIT)
     stage.begin()
     stage.append(b"a")
     for _ in range(100):
@@ -198,7 +198,7 @@ def test_every_request_is_retried_after_an_error_that_passes(version: int, error
         stage.clock.advance(10)
     stage.acknowledge_all()
     assert stage.settle(stage.post_offsets()) is None
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.ended == ["committed"] * 3
     assert len(stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)) == 3
 
@@ -207,7 +207,7 @@ def test_retries_back_off(stage: TransactionStage) -> None:
     stage.write(b"a")
     stage.fail_next(ApiKey.END_TXN, Errors.COORDINATOR_LOAD_IN_PROGRESS, times=5)
     started_ms = stage.now_ms
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert 5 * 80 <= stage.now_ms - started_ms <= 5 * 130
 
 
@@ -222,7 +222,7 @@ def test_a_group_coordinator_that_is_away_delays_offsets_without_many_requests(s
 def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: TransactionStage) -> None:
     stage.write(b"a")
     stage.holds = {ApiKey.END_TXN}
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     stage.clock.advance(stage.config.request_timeout_ms + 1)
     stage.run()
     assert "connection to node" in stage.manager.waiting_for(commit)
@@ -237,12 +237,12 @@ def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: Transact
 def add_partition(stage: TransactionStage) -> TransactionalCall:
     """A row for a new partition, and the commit that waits for it."""
     stage.append(b"a")
-    return stage.post(Method.COMMIT)
+    return stage.post(CalledMethod.COMMIT)
 
 
 def end(stage: TransactionStage) -> TransactionalCall:
     stage.write(b"a")
-    return stage.post(Method.COMMIT)
+    return stage.post(CalledMethod.COMMIT)
 
 
 ASKING = {
@@ -286,16 +286,16 @@ def test_an_error_that_does_not_pass_is_named_and_is_abortable_or_fatal(
     assert type(found) is kind
     assert "another producer" in str(found) if kind is ProducerFencedError else found.condition == f"KAFKA_{error.name}"
     assert len(stage.requests_of(api)) == 1  # nothing is tried again
-    again = stage.settle(stage.post(Method.COMMIT))
+    again = stage.settle(stage.post(CalledMethod.COMMIT))
     assert type(again) is kind
     if kind is AbortableTransactionError:
-        stage.call(Method.ABORT)
+        stage.call(CalledMethod.ABORT)
         stage.begin()
         stage.write(b"next")
-        stage.call(Method.COMMIT)
+        stage.call(CalledMethod.COMMIT)
         assert stage.ended[-1] == "committed"
     else:
-        for call in Method:
+        for call in CalledMethod:
             assert type(stage.settle(stage.post(call, OFFSETS, GROUP))) is kind
         before = len(stage.client.sent)
         stage.run(20)
@@ -305,8 +305,8 @@ def test_an_error_that_does_not_pass_is_named_and_is_abortable_or_fatal(
 @pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH], ids=str)
 def test_a_producer_that_is_fenced_at_init_says_so(fresh: TransactionStage, error: ErrorCode) -> None:
     fresh.fail_next(ApiKey.INIT_PRODUCER_ID, error)
-    assert isinstance(fresh.settle(fresh.post(Method.INIT)), ProducerFencedError)
-    for call in Method:
+    assert isinstance(fresh.settle(fresh.post(CalledMethod.INIT)), ProducerFencedError)
+    for call in CalledMethod:
         assert isinstance(fresh.settle(fresh.post(call, OFFSETS, GROUP)), ProducerFencedError)
 
 
@@ -325,7 +325,7 @@ def test_a_leader_that_says_another_producer_has_taken_over_is_understood(stage:
     stage.run_until(lambda: bool(stage.produced()))
     stage.client.respond(produce_response(partition_answer(0, Errors.PRODUCER_FENCED)), request=stage.produced()[0])
     stage.run()
-    found = stage.settle(stage.post(Method.COMMIT))
+    found = stage.settle(stage.post(CalledMethod.COMMIT))
     assert isinstance(found, ProducerFencedError)
     assert f"another producer with transactional id '{ID}'" in str(found)
     assert "transaction.timeout.ms=60000" in str(found)
@@ -334,18 +334,18 @@ def test_a_leader_that_says_another_producer_has_taken_over_is_understood(stage:
 @pytest.mark.parametrize("error", [Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED], ids=str)
 def test_a_denied_init_may_be_repeated(fresh: TransactionStage, error: ErrorCode) -> None:
     fresh.fail_next(ApiKey.INIT_PRODUCER_ID, error)
-    assert isinstance(fresh.settle(fresh.post(Method.INIT)), AuthorizationError)
-    fresh.call(Method.INIT)
+    assert isinstance(fresh.settle(fresh.post(CalledMethod.INIT)), AuthorizationError)
+    fresh.call(CalledMethod.INIT)
     fresh.begin()
     fresh.write(b"a")
-    fresh.call(Method.COMMIT)
+    fresh.call(CalledMethod.COMMIT)
 
 
 @pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR], ids=lambda api: api.name)
 def test_an_init_with_an_abortable_error_ends_the_producer(fresh: TransactionStage, api: ApiKey) -> None:
     """It was a defect of ours: KAFKA_INTERNAL_ERROR."""
     fresh.fail_next(api, Errors.TRANSACTION_ABORTABLE)
-    found = fresh.settle(fresh.post(Method.INIT))
+    found = fresh.settle(fresh.post(CalledMethod.INIT))
     assert isinstance(found, FatalProducerError)
     assert found.condition == "KAFKA_TRANSACTION_ABORTABLE"
 
@@ -354,7 +354,7 @@ def test_an_init_with_an_abortable_error_ends_the_producer(fresh: TransactionSta
 def test_an_init_that_is_answered_without_an_identity_fails(fresh: TransactionStage, identity: tuple[int, int]) -> None:
     """It succeeded, and rows waited for delivery.timeout.ms."""
     fresh.holds = {ApiKey.INIT_PRODUCER_ID}
-    init = fresh.post(Method.INIT)
+    init = fresh.post(CalledMethod.INIT)
     fresh.run_until(lambda: bool(fresh.requests_of(ApiKey.INIT_PRODUCER_ID)))
     answer = InitProducerIdResponse(producer_id=identity[0], producer_epoch=identity[1])
     fresh.client.respond(answer, request=fresh.requests_of(ApiKey.INIT_PRODUCER_ID)[0])
@@ -371,9 +371,9 @@ def test_an_epoch_with_an_abortable_error_ends_the_producer_after_its_transactio
     stage.client.respond(produce_response(partition_answer(0, Errors.INVALID_RECORD)), request=stage.produced()[0])
     stage.run()
     stage.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTION_ABORTABLE)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert stage.ended == ["aborted"]
-    assert isinstance(stage.settle(stage.post(Method.BEGIN)), FatalProducerError)
+    assert isinstance(stage.settle(stage.post(CalledMethod.BEGIN)), FatalProducerError)
 
 
 def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_gets_an_answer(fresh: TransactionStage) -> None:
@@ -384,7 +384,7 @@ def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_gets_an_ans
             return True
 
     fresh.manager.requests._queue = TakenMeanwhile()
-    call = TransactionalCall(Method.BEGIN, fresh.clock)
+    call = TransactionalCall(CalledMethod.BEGIN, fresh.clock)
     assert "has not come to it yet" in fresh.manager.waiting_for(call)
     call.is_taken = True
     assert "batches are not acknowledged yet" in fresh.manager.waiting_for(call)
@@ -400,32 +400,32 @@ def test_an_epoch_that_is_denied_is_raised_by_the_next_begin_and_asked_for_by_in
     stage.run()
     stage.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     stage.holds = {ApiKey.INIT_PRODUCER_ID}
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     if when == "before":
-        begin = stage.post(Method.BEGIN)
+        begin = stage.post(CalledMethod.BEGIN)
         stage.run(3)
         assert not begin.is_done
         stage.holds.clear()
     else:
         stage.holds.clear()
         stage.run(3)
-        begin = stage.post(Method.BEGIN)
+        begin = stage.post(CalledMethod.BEGIN)
     assert isinstance(stage.settle(begin), AuthorizationError)
-    denied, illegal = stage.manager.why_not(Method.BEGIN), stage.manager.why_not(Method.COMMIT)
+    denied, illegal = stage.manager.why_not(CalledMethod.BEGIN), stage.manager.why_not(CalledMethod.COMMIT)
     assert isinstance(denied, AuthorizationError)
     assert "WRITE permission" in str(denied)
     assert isinstance(illegal, IllegalStateError)
     assert "before init_transactions()" in str(illegal)
-    stage.call(Method.INIT)
+    stage.call(CalledMethod.INIT)
     stage.begin()
     stage.write(b"c")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.ended == ["aborted", "committed"]
 
 
 def test_an_id_that_may_not_be_looked_for_ends_the_producer(fresh: TransactionStage) -> None:
     fresh.fail_next(ApiKey.FIND_COORDINATOR, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    found = fresh.settle(fresh.post(Method.INIT))
+    found = fresh.settle(fresh.post(CalledMethod.INIT))
     assert isinstance(found, FatalProducerError)
     assert ID in str(found)
 
@@ -436,7 +436,7 @@ def test_a_group_that_may_not_be_looked_for_ends_the_transaction(stage: Transact
     found = stage.settle(stage.post_offsets())
     assert isinstance(found, AbortableTransactionError)
     assert "group 'readers'" in str(found)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_a_group_that_may_not_be_looked_for_ends_the_transaction(stage: Transact
 def test_a_broker_that_is_too_old_ends_the_producer(fresh: TransactionStage, api: ApiKey, newest: int) -> None:
     for node in range(5):
         fresh.client.set_api_versions(node, {api: (0, newest)})
-    found = fresh.settle(fresh.post(Method.INIT))
+    found = fresh.settle(fresh.post(CalledMethod.INIT))
     assert isinstance(found, FatalProducerError)
     assert found.condition == "KAFKA_UNSUPPORTED_VERSION"
 
@@ -479,11 +479,11 @@ def test_a_denied_topic_is_named_and_the_others_are_not_blamed() -> None:
     )
     stage.client.respond(AddPartitionsToTxnResponse(results_by_topic=tuple(results)), request=request)
     stage.run(2)
-    found = stage.settle(stage.post(Method.COMMIT))
+    found = stage.settle(stage.post(CalledMethod.COMMIT))
     assert isinstance(found, AbortableTransactionError)
     assert "denied-0" in str(found)
     assert all(isinstance(delivery.error, TransactionAbortedError) for delivery in deliveries)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert stage.ended == []
 
 
@@ -516,7 +516,7 @@ def test_offsets_are_sent_when_the_group_is_part_of_the_transaction(stage: Trans
     asked = [request.message.API_KEY for request in stage.client.sent[before:]]
     adding = [ApiKey.ADD_OFFSETS_TO_TXN] if version == 1 else []
     assert asked == [*adding, ApiKey.FIND_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT]
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.cluster.offsets.committed("readers")[tp(0)].offset == 7
 
 
@@ -528,7 +528,7 @@ def test_a_transaction_of_offsets_alone_is_ended_though_adding_them_was_tried_tw
     stage.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.COORDINATOR_LOAD_IN_PROGRESS)
     stage.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     assert stage.settle(stage.post_offsets()) is None
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert stage.ended == ["aborted"]
 
 
@@ -609,8 +609,8 @@ def test_offsets_that_are_waited_for_do_not_wait_for_rows(beside_rows: Transacti
     assert len(stage.produced()) == 1
 
 
-@pytest.mark.parametrize("end", [Method.PREPARE, Method.COMMIT])
-def test_offsets_behind_rows_that_were_refused_fail_the_end(stage: TransactionStage, end: Method) -> None:
+@pytest.mark.parametrize("end", [CalledMethod.PREPARE, CalledMethod.COMMIT])
+def test_offsets_behind_rows_that_were_refused_fail_the_end(stage: TransactionStage, end: CalledMethod) -> None:
     stage.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED)
     stage.send(b"a")
     stage.post_offsets(is_behind_rows=True)
@@ -625,7 +625,7 @@ def test_a_transaction_is_prepared_when_its_offsets_behind_rows_are_there(stage:
     stage.holds = {ApiKey.TXN_OFFSET_COMMIT}
     stage.write(b"a")
     stage.post_offsets(is_behind_rows=True)
-    operation = stage.post(Method.PREPARE)
+    operation = stage.post(CalledMethod.PREPARE)
     stage.run(3)
     assert not operation.is_done
     stage.holds = set()

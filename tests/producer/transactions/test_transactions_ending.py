@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS
 from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
-from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
+from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import MOST_ABORTS_AMID_CONTROL_RECORDS
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage
 from tests.producer.harness import TOPIC, partition_answer, produce_response
 from tests.producer.transactions.transaction_stage import ID, TransactionStage
 
-ENDS = [Method.COMMIT, Method.ABORT]
+ENDS = [CalledMethod.COMMIT, CalledMethod.ABORT]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def goes_on(stage: TransactionStage) -> None:
     producer, sequence = stage.sent[-1].identity[:2], stage.sent[-1].identity[2]
     stage.begin()
     stage.write(b"next")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.ended[-1] == "committed"
     assert stage.sent[-1].identity[2] == (sequence + 1 if stage.sent[-1].identity[:2] == producer else 0)
 
@@ -61,7 +61,7 @@ def goes_on(stage: TransactionStage) -> None:
 
 
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
-def test_the_end_is_not_sent_before_the_answers_of_all_batches(stage: TransactionStage, kind: Method) -> None:
+def test_the_end_is_not_sent_before_the_answers_of_all_batches(stage: TransactionStage, kind: CalledMethod) -> None:
     stage.send(b"b")
     end = stage.post(kind)
     stage.run(4)
@@ -76,7 +76,7 @@ def test_a_commit_sends_partitions_rows_and_end_in_this_order(version: int) -> N
     stage.begin()
     before = len(stage.client.sent)
     delivery = stage.append(b"a")
-    commit = stage.post(Method.COMMIT)  # nothing lingers
+    commit = stage.post(CalledMethod.COMMIT)  # nothing lingers
     stage.run_until(lambda: bool(stage.produced()))
     assert not commit.is_done
     stage.acknowledge()
@@ -90,7 +90,7 @@ def test_linger_ms_counts_again_in_the_next_transaction(version: int) -> None:
     stage = TransactionStage(version, linger_ms=1000)
     stage.begin()
     stage.append(b"a")
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     stage.run_until(lambda: bool(stage.produced()))
     stage.acknowledge()
     assert stage.settle(commit) is None
@@ -107,7 +107,7 @@ def test_linger_ms_counts_again_in_the_next_transaction(version: int) -> None:
 def test_rows_in_flight_and_rows_that_wait_are_all_part_of_the_commit(stage: TransactionStage) -> None:
     first = stage.send(b"b")
     second = stage.append(b"c")
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     stage.acknowledge_all()
     assert first.done()
     assert second.done()
@@ -116,7 +116,7 @@ def test_rows_in_flight_and_rows_that_wait_are_all_part_of_the_commit(stage: Tra
 
 
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
-def test_no_end_is_asked_for_where_nothing_was_written(version: int, kind: Method) -> None:
+def test_no_end_is_asked_for_where_nothing_was_written(version: int, kind: CalledMethod) -> None:
     stage = TransactionStage(version)
     stage.begin()
     stage.call(kind)
@@ -132,7 +132,7 @@ def test_an_abort_drops_rows_that_were_not_sent_and_asks_for_nothing(version: in
     stage.begin()
     delivery = stage.append(b"a")
     future = stage.gather(b"b")
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert isinstance(delivery.error, TransactionAbortedError)
     assert isinstance(future.exception(0), TransactionAbortedError)
     assert stage.sent == []
@@ -146,7 +146,7 @@ def test_an_abort_asks_again_for_partitions_that_may_have_been_added() -> None:
     stage.begin()
     stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     delivery = stage.send(b"a")
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     assert stage.settle(abort) is None
     assert isinstance(delivery.error, TransactionAbortedError)
     assert len(stage.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN)) == 2
@@ -157,7 +157,7 @@ def test_an_abort_waits_for_a_batch_that_is_being_retried(stage: TransactionStag
     """The broker may have it: the transaction cannot end before that is known."""
     delivery = stage.send(b"b")
     reject(stage, Errors.REQUEST_TIMED_OUT)
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     stage.back_off()
     stage.run(2)
     assert stage.ended == []
@@ -185,14 +185,14 @@ def test_an_abort_waits_for_a_batch_that_is_being_retried(stage: TransactionStag
 )
 def test_after_a_rejected_batch_a_transaction_can_be_aborted_only(stage: TransactionStage, error: ErrorCode) -> None:
     delivery = stage.send(b"b")
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     reject(stage, error)
     assert delivery.error is not None
     found = stage.settle(commit)
     assert isinstance(found, AbortableTransactionError)
     assert error.name in str(found)
     assert stage.ended == []
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert stage.ended == ["aborted"]
     goes_on(stage)
 
@@ -206,8 +206,8 @@ def test_retries_that_are_used_up_make_a_transaction_abortable(version: int) -> 
         reject(stage, Errors.NOT_ENOUGH_REPLICAS)
         stage.back_off()
     assert delivery.error is not None
-    assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
-    stage.call(Method.ABORT)
+    assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), AbortableTransactionError)
+    stage.call(CalledMethod.ABORT)
 
 
 def test_only_the_row_that_the_broker_blames_is_named_and_none_is_committed(stage: TransactionStage) -> None:
@@ -218,8 +218,8 @@ def test_only_the_row_that_the_broker_blames_is_named_and_none_is_committed(stag
     assert delivery.failed == 3
     assert delivery.error is not None
     assert "no key" in delivery.error.message
-    assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
-    stage.call(Method.ABORT)
+    assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), AbortableTransactionError)
+    stage.call(CalledMethod.ABORT)
     goes_on(stage)
 
 
@@ -229,7 +229,7 @@ def test_a_batch_that_was_split_is_committed_whole(version: int) -> None:
     stage.write(b"a")
     delivery = stage.send(b"b" * 5000, b"c" * 5000)
     reject(stage, Errors.MESSAGE_TOO_LARGE)
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     assert stage.ended == []
     stage.acknowledge_all()
     assert (delivery.done(), delivery.error) == (True, None)
@@ -247,7 +247,7 @@ def test_batches_that_expire_in_their_queue_drop_the_commit(version: int, partit
         stage.write(b"a", partition=partition)
     stage.client.set_unreachable(0, 5000)
     deliveries = [stage.append(b"b", partition=partition) for partition in partitions]
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     stage.clock.advance(3000)
     found = stage.settle(commit)
     assert isinstance(found, AbortableTransactionError)
@@ -255,7 +255,7 @@ def test_batches_that_expire_in_their_queue_drop_the_commit(version: int, partit
     assert all(isinstance(delivery.error, KafkaTimeoutError) for delivery in deliveries)
     assert stage.manager.has_open_transaction
     stage.clock.advance(2000)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     goes_on(stage)
 
 
@@ -269,7 +269,7 @@ def test_a_batch_that_expires_in_flight_delays_the_abort_until_its_answer_comes(
     stage.run(2)
     assert isinstance(delivery.error, KafkaTimeoutError)
     assert stage.manager.state is TxnState.ABORTABLE_ERROR
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     stage.run(3)
     assert stage.ended == []
     reject(stage, Errors.INVALID_TXN_STATE)  # comes too late to say anything
@@ -290,7 +290,7 @@ def test_a_batch_behind_one_that_expired_does_not_make_the_producer_fatal(stage:
     stage.clock.advance(2000)
     stage.run(3)
     assert second.error is not None
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     goes_on(stage)
 
 
@@ -301,7 +301,7 @@ def test_a_batch_behind_one_that_expired_does_not_make_the_producer_fatal(stage:
 def test_a_batch_that_fails_while_its_transaction_is_aborted_changes_nothing(stage: TransactionStage, error: ErrorCode) -> None:
     """In version 1 the producer waited for an epoch that it never asked for: no transaction could begin any more."""
     stage.send(b"b")
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     reject(stage, error)
     assert stage.manager.state is TxnState.ABORTING
     assert stage.settle(abort) is None
@@ -320,7 +320,7 @@ def test_partitions_that_are_refused_during_the_abort_change_nothing(error: Erro
     stage.holds = {ApiKey.ADD_PARTITIONS_TO_TXN}
     stage.send(b"b", partition=1)
     stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, error)
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     stage.holds.clear()
     assert stage.settle(abort) is None
     assert stage.ended == ["aborted"]
@@ -335,7 +335,7 @@ def test_offsets_that_are_refused_while_the_transaction_is_aborted_change_nothin
     offsets = stage.post_offsets()
     stage.run(3)
     stage.fail_next(api, Errors.GROUP_AUTHORIZATION_FAILED)
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     stage.holds.clear()
     assert stage.settle(abort) is None
     assert offsets.error is not None
@@ -349,7 +349,7 @@ def test_a_fatal_error_while_the_transaction_is_aborted_ends_the_producer() -> N
     stage.holds = {ApiKey.ADD_OFFSETS_TO_TXN}
     stage.post_offsets()
     stage.fail_next(ApiKey.ADD_OFFSETS_TO_TXN, Errors.UNKNOWN_SERVER_ERROR)
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     stage.holds.clear()
     assert isinstance(stage.settle(abort), FatalProducerError)
 
@@ -362,7 +362,7 @@ def test_an_abort_does_not_wait_for_a_group_that_has_no_coordinator(version: int
     stage.fail_next(ApiKey.FIND_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE, times=1000)
     offsets = stage.post_offsets()
     stage.run(5)
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     assert stage.settle(abort) is None
     assert isinstance(offsets.error, TransactionAbortedError)
     assert stage.ended == ["aborted"]
@@ -371,15 +371,15 @@ def test_an_abort_does_not_wait_for_a_group_that_has_no_coordinator(version: int
 def test_an_abort_that_would_have_to_be_aborted_is_fatal(stage: TransactionStage) -> None:
     """KIP-1050: after a commit the error can be aborted, after an abort nothing helps."""
     stage.fail_next(ApiKey.END_TXN, Errors.TRANSACTION_ABORTABLE, times=2)
-    assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
-    found = stage.settle(stage.post(Method.ABORT))
+    assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), AbortableTransactionError)
+    found = stage.settle(stage.post(CalledMethod.ABORT))
     assert isinstance(found, FatalProducerError)
     assert "TRANSACTION_ABORTABLE" in str(found)
 
 
 def test_an_abort_that_finds_no_coordinator_for_an_abortable_reason_ends(stage: TransactionStage) -> None:
     stage.holds = {ApiKey.END_TXN}
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     stage.disconnect(stage.requests_of(ApiKey.END_TXN)[0].node_id)
     stage.fail_next(ApiKey.FIND_COORDINATOR, Errors.TRANSACTION_ABORTABLE)
     assert isinstance(stage.settle(abort), FatalProducerError)
@@ -388,17 +388,17 @@ def test_an_abort_that_finds_no_coordinator_for_an_abortable_reason_ends(stage: 
 @pytest.mark.parametrize("error", [Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING], ids=str)
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
 def test_a_coordinator_that_forgot_the_producer_gives_it_a_new_epoch_with_the_abort(
-    stage: TransactionStage, kind: Method, error: ErrorCode
+    stage: TransactionStage, kind: CalledMethod, error: ErrorCode
 ) -> None:
     """Nothing is left to end. The abort failed, and neither it nor anything else was possible any more: close() took minutes."""
     del stage.cluster.transactions.transactions[ID]
-    ends = [Method.COMMIT, Method.ABORT] if kind is Method.COMMIT else [Method.ABORT]
+    ends = [CalledMethod.COMMIT, CalledMethod.ABORT] if kind is CalledMethod.COMMIT else [CalledMethod.ABORT]
     stage.fail_next(ApiKey.END_TXN, error, times=len(ends))
-    if kind is Method.COMMIT:
-        found = stage.settle(stage.post(Method.COMMIT))
+    if kind is CalledMethod.COMMIT:
+        found = stage.settle(stage.post(CalledMethod.COMMIT))
         assert isinstance(found, AbortableTransactionError)
         assert error.name in str(found)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert len(stage.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2
     goes_on(stage)
 
@@ -416,8 +416,8 @@ def test_a_leader_that_finds_the_producer_unknown_makes_the_transaction_abortabl
         del known[ID]
     stage.send(b"b")
     reject(stage, Errors.INVALID_PRODUCER_ID_MAPPING)
-    assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
-    found = stage.settle(stage.post(Method.ABORT))
+    assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), AbortableTransactionError)
+    found = stage.settle(stage.post(CalledMethod.ABORT))
     if is_replaced:
         assert isinstance(found, ProducerFencedError)
     else:
@@ -430,7 +430,7 @@ def test_a_producer_that_is_fenced_while_it_aborts_says_so(stage: TransactionSta
     stage.send(b"b")
     reject(stage, Errors.UNKNOWN_PRODUCER_ID, log_start_offset=0)
     stage.fail_next(ApiKey.END_TXN, error)
-    assert isinstance(stage.settle(stage.post(Method.ABORT)), ProducerFencedError)
+    assert isinstance(stage.settle(stage.post(CalledMethod.ABORT)), ProducerFencedError)
     assert len(stage.ended) == 1
 
 
@@ -448,7 +448,7 @@ def test_an_abort_amid_control_records_gives_up_before_close_does() -> None:
     reject(stage, Errors.INVALID_RECORD)
     stage.fail_next(ApiKey.END_TXN, Errors.PRODUCER_FENCED, times=MOST_ABORTS_AMID_CONTROL_RECORDS)
     started_ms = stage.now_ms
-    abort = stage.post(Method.ABORT)
+    abort = stage.post(CalledMethod.ABORT)
     while not abort.is_done:
         stage.clock.advance(10)
         stage.run()
@@ -459,10 +459,10 @@ def test_an_abort_amid_control_records_gives_up_before_close_does() -> None:
 
 def test_a_move_that_no_state_allows_ends_the_producer(stage: TransactionStage) -> None:
     """A defect of ours: what the transaction contains is not known any more (KAFKA-14831)."""
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     with pytest.raises(RuntimeError, match="ready cannot become"):
         stage.manager.become_abortable(KafkaError("a batch outside of a transaction"))
-    found = stage.settle(stage.post(Method.BEGIN))
+    found = stage.settle(stage.post(CalledMethod.BEGIN))
     assert isinstance(found, FatalProducerError)
     assert "ready cannot become" in str(found)
 
@@ -475,7 +475,7 @@ def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: Transact
     stage.send(b"b")
     reject(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
     before = len(stage.client.sent)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     stage.run_until(lambda: stage.manager.state is TxnState.READY)
     asked = [request.message.API_KEY for request in stage.client.sent[before:]]
     assert asked == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID][: 3 - version]
@@ -488,10 +488,10 @@ def test_a_transaction_takes_rows_when_its_begin_returns(stage: TransactionStage
     too early, and could have its first row refused."""
     stage.send(b"b")
     reject(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     with pytest.raises(KafkaError, match="aborted before this row was sent"):
         stage.accumulator.check_open()
-    begin = CheckingCall(Method.BEGIN, stage.clock)
+    begin = CheckingCall(CalledMethod.BEGIN, stage.clock)
     begin.check = stage.accumulator.check_open
     stage.manager.calls.post(begin)
     assert stage.settle(begin) is None
@@ -516,9 +516,9 @@ def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:
     stage.send(b"b")
     reject(stage, Errors.INVALID_RECORD)
     stage.holds = {ApiKey.INIT_PRODUCER_ID}
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert stage.ended == ["aborted"]
-    begin = stage.post(Method.BEGIN)
+    begin = stage.post(CalledMethod.BEGIN)
     stage.run(5)
     assert not begin.is_done
     assert "InitProducerId" in stage.manager.waiting_for(begin)
@@ -526,7 +526,7 @@ def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:
     assert stage.settle(begin) is None
     assert stage.manager.identity.producer_epoch == 1
     stage.write(b"c")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
 
 
 @pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH], ids=str)
@@ -537,8 +537,8 @@ def test_a_producer_that_is_fenced_while_its_epoch_is_raised_says_so(error: Erro
     stage.send(b"b")
     reject(stage, Errors.INVALID_RECORD)
     stage.fail_next(ApiKey.INIT_PRODUCER_ID, error)
-    stage.call(Method.ABORT)
-    assert isinstance(stage.settle(stage.post(Method.BEGIN)), ProducerFencedError)
+    stage.call(CalledMethod.ABORT)
+    assert isinstance(stage.settle(stage.post(CalledMethod.BEGIN)), ProducerFencedError)
 
 
 @pytest.mark.parametrize("error", [Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING], ids=str)
@@ -549,7 +549,7 @@ def test_partitions_refused_for_the_producer_raise_the_epoch_without_an_end(erro
     stage.send(b"a")
     stage.run(2)
     assert stage.manager.state is TxnState.ABORTABLE_ERROR
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert stage.ended == []
     assert stage.manager.identity.producer_epoch == 1
 
@@ -560,7 +560,7 @@ def test_a_group_that_is_refused_for_the_producer_raises_the_epoch_with_the_abor
     stage.write(b"a")
     stage.fail_next(ApiKey.ADD_OFFSETS_TO_TXN, Errors.UNKNOWN_PRODUCER_ID)
     assert isinstance(stage.settle(stage.post_offsets()), AbortableTransactionError)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     assert stage.ended == ["aborted"]
     stage.begin()
     assert stage.manager.identity.producer_epoch == 1
@@ -571,12 +571,12 @@ def test_a_coordinator_that_cannot_raise_epochs_makes_a_failed_batch_fatal() -> 
     stage = TransactionStage(1, initialized=False)
     for node in range(5):
         stage.client.set_api_versions(node, {ApiKey.INIT_PRODUCER_ID: (0, 1)})
-    stage.call(Method.INIT)
+    stage.call(CalledMethod.INIT)
     stage.begin()
     stage.write(b"a")
     stage.send(b"b")
     reject(stage, Errors.INVALID_RECORD)
-    assert isinstance(stage.settle(stage.post(Method.COMMIT)), FatalProducerError)
+    assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), FatalProducerError)
 
 
 def test_a_lost_connection_to_the_coordinator_makes_no_failed_batch_fatal() -> None:
@@ -588,12 +588,12 @@ def test_a_lost_connection_to_the_coordinator_makes_no_failed_batch_fatal() -> N
     stage.client.disconnect(stage.requests_of(ApiKey.INIT_PRODUCER_ID)[0].node_id, stage.now_ms)
     reject(stage, Errors.INVALID_RECORD)
     assert stage.manager.state is TxnState.ABORTABLE_ERROR
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     goes_on(stage)
 
 
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
-def test_in_version_2_each_end_brings_the_epoch_of_the_next_transaction(kind: Method) -> None:
+def test_in_version_2_each_end_brings_the_epoch_of_the_next_transaction(kind: CalledMethod) -> None:
     stage = TransactionStage(2)
     for epoch in range(3):
         assert stage.manager.identity.producer_epoch == epoch
@@ -603,7 +603,7 @@ def test_in_version_2_each_end_brings_the_epoch_of_the_next_transaction(kind: Me
 
 
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
-def test_epochs_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(kind: Method) -> None:
+def test_epochs_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(kind: CalledMethod) -> None:
     stage = TransactionStage(2)
     first_id = stage.manager.identity.producer_id
     stage.cluster.transactions.transactions[ID].epoch = MAX_EPOCH - 1
@@ -615,7 +615,7 @@ def test_epochs_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(ki
     assert stage.manager.identity.producer_epoch == 0
     stage.begin()
     stage.write(b"b")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.sent[-1].identity[1:] == (0, 0)
 
 
@@ -631,14 +631,14 @@ def test_the_last_epoch_of_all_is_not_used_for_a_transaction(monkeypatch: pytest
     stage.holds = {ApiKey.INIT_PRODUCER_ID}
     with monkeypatch.context() as patch:
         patch.setattr(type(transaction), "is_exhausted", False)
-        stage.call(Method.ABORT)
+        stage.call(CalledMethod.ABORT)
     assert stage.manager.identity == (first_id, MAX_EPOCH)
     stage.holds.clear()
     stage.begin()
     assert stage.manager.identity.producer_id != first_id
     assert stage.manager.identity.producer_epoch == 0
     stage.write(b"b")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
 
 
 def test_epochs_used_up_in_version_1_bring_a_new_producer_id_after_an_error() -> None:
@@ -650,11 +650,11 @@ def test_epochs_used_up_in_version_1_bring_a_new_producer_id_after_an_error() ->
     stage.write(b"a")
     stage.send(b"b")
     reject(stage, Errors.INVALID_RECORD)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     stage.begin()
     assert stage.manager.identity.producer_id != first_id
     stage.write(b"c")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.sent[-1].identity[1:] == (0, 0)
 
 
@@ -672,7 +672,7 @@ def test_a_transaction_ends_in_the_version_in_which_it_began(version: int) -> No
     stage.append(b"a", partition=0)
     stage.client.set_features(2, transaction_version=2)
     stage.cluster.transactions.transaction_version = 2
-    commit = stage.post(Method.COMMIT if version == 1 else Method.ABORT)
+    commit = stage.post(CalledMethod.COMMIT if version == 1 else CalledMethod.ABORT)
     if version == 1:
         stage.run_until(lambda: bool(stage.produced()))
         stage.acknowledge()
@@ -683,7 +683,7 @@ def test_a_transaction_ends_in_the_version_in_which_it_began(version: int) -> No
     stage.begin()
     assert stage.manager.identity.producer_epoch == 1  # raised once, so that numbers of both versions never mix
     stage.append(b"b", partition=1)
-    second = stage.post(Method.COMMIT)
+    second = stage.post(CalledMethod.COMMIT)
     stage.run_until(lambda: bool(stage.produced()))
     stage.acknowledge()
     assert stage.settle(second) is None
@@ -697,7 +697,7 @@ def test_brokers_without_the_feature_are_spoken_to_in_version_1_at_any_api_versi
     stage.begin()
     stage.write(b"a")
     assert stage.settle(stage.post_offsets()) is None
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert produce_versions(stage) == [11]
     assert [stage.client.version_of(request) for request in stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)] == [4]
     assert [stage.client.version_of(request) for request in stage.requests_of(ApiKey.END_TXN)] == [4]

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, TransactionAbortedError
 from spark_kafka_sink.producer.transactions.sequencer import TxnState
-from spark_kafka_sink.producer.transactions.transactional_call import Method
+from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -55,7 +55,7 @@ def test_no_row_is_sent_outside_of_a_transaction(version: int, initialized: bool
 
 
 def test_a_transaction_is_open_from_its_begin_until_its_end_is_answered(version: int) -> None:
-    for kind in (Method.COMMIT, Method.ABORT):
+    for kind in (CalledMethod.COMMIT, CalledMethod.ABORT):
         stage = TransactionStage(version)
         assert not stage.manager.has_open_transaction
         stage.begin()
@@ -164,10 +164,10 @@ def test_a_batch_that_is_being_retried_goes_on_after_an_error_elsewhere() -> Non
     stage.run()
     stage.acknowledge()
     assert (retried.error, retried.done()) == (None, True)
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     stage.begin()
     stage.write(b"c")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.ended == ["aborted", "committed"]
 
 
@@ -231,7 +231,7 @@ def test_in_version_2_the_first_batch_of_a_transaction_is_tried_again_after_20_m
         reject(stage, Errors.CONCURRENT_TRANSACTIONS)
         assert tries(stage, ApiKey.PRODUCE, 21) == [20]
     stage.acknowledge()
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     stage.begin()
     stage.send(b"b")
     reject(stage, Errors.CONCURRENT_TRANSACTIONS)
@@ -296,7 +296,7 @@ def test_sequences_go_on_in_version_1_and_begin_at_0_per_transaction_in_version_
         stage.begin()
         stage.write(b"a")
         stage.write(b"b", b"c")
-        stage.call(Method.COMMIT)
+        stage.call(CalledMethod.COMMIT)
     assert first_sequences(stage) == {1: [(0, 0), (0, 1), (0, 3), (0, 4)], 2: [(0, 0), (0, 1), (1, 0), (1, 1)]}[version]
 
 
@@ -312,7 +312,7 @@ def test_several_batches_of_a_new_epoch_are_in_flight_where_the_producer_is_know
     stage.send(b"b")
     assert first_sequences(stage) == [(0, 0)]  # the second one waits, once per partition
     stage.acknowledge_all()
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     stage.begin()
     for value in (b"c", b"d", b"e"):
         stage.send(value)
@@ -328,7 +328,7 @@ def test_a_new_producer_id_begins_with_one_batch_in_flight_again() -> None:
     stage.manager.identity = stage.manager._open.identity = stage.manager.identity._replace(producer_epoch=32765)
     in_flight = []
     for _ in range(2):
-        stage.call(Method.COMMIT)
+        stage.call(CalledMethod.COMMIT)
         stage.begin()
         stage.send(b"b")
         stage.send(b"c")
@@ -343,7 +343,7 @@ def test_batches_behind_one_that_is_too_early_keep_their_order() -> None:
     stage = TransactionStage(2)
     stage.begin()
     stage.write(b"a")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     stage.begin()
     deliveries = [stage.send(value) for value in (b"b", b"c", b"d")]
     assert first_sequences(stage)[1:] == [(1, 0), (1, 1), (1, 2)]
@@ -355,7 +355,7 @@ def test_batches_behind_one_that_is_too_early_keep_their_order() -> None:
     assert stage.now_ms - started_ms < 40  # the back-off of those behind is no longer than that of the first one
     assert [delivery.error for delivery in deliveries] == [None] * 3
     assert first_sequences(stage)[4:] == [(1, 0), (1, 1), (1, 2)]
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert stage.ended == ["committed", "committed"]
 
 
@@ -367,8 +367,8 @@ def test_a_gap_in_the_sequences_makes_the_transaction_abortable_in_its_epoch(ver
     reject(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert refused.error is not None
     assert stage.manager.identity.producer_epoch == 0
-    assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
-    stage.call(Method.ABORT)
+    assert isinstance(stage.settle(stage.post(CalledMethod.COMMIT)), AbortableTransactionError)
+    stage.call(CalledMethod.ABORT)
     stage.begin()
     assert stage.manager.identity.producer_epoch == 1
     stage.write(b"c")
@@ -386,7 +386,7 @@ def test_a_producer_that_the_leader_has_forgotten_makes_the_transaction_abortabl
     )
     stage.run()
     assert stage.manager.state is TxnState.ABORTABLE_ERROR
-    stage.call(Method.ABORT)
+    stage.call(CalledMethod.ABORT)
     stage.begin()
     stage.write(b"c")
     assert first_sequences(stage)[-1] == (1, 0)
@@ -397,7 +397,7 @@ def test_sequences_go_on_when_a_topic_was_gone_from_the_metadata_for_a_while() -
     stage = TransactionStage(1)
     stage.begin()
     stage.write(b"a")
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     stage.client.update_metadata(metadata_response({}))
     stage.begin()
     stage.append(b"b")
@@ -405,5 +405,5 @@ def test_sequences_go_on_when_a_topic_was_gone_from_the_metadata_for_a_while() -
     stage.client.update_metadata(metadata_response(stage.leaders))
     stage.run(3)
     stage.acknowledge_all()
-    stage.call(Method.COMMIT)
+    stage.call(CalledMethod.COMMIT)
     assert first_sequences(stage) == [(0, 0), (0, 1)]

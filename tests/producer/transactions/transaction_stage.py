@@ -6,7 +6,7 @@ The coordinators are those of tests/fakes/coordinators.py; a test may queue erro
     stage = TransactionStage(version=2)
     stage.begin()
     delivery = stage.send(b"a")
-    commit = stage.post(Method.COMMIT)
+    commit = stage.post(CalledMethod.COMMIT)
     stage.succeed()                     # the leader's answer
     stage.settle(commit)
     assert stage.ended == ["committed"]
@@ -23,7 +23,7 @@ from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.transactions.transactional_call import NO_GROUP, Method, TransactionalCall
+from spark_kafka_sink.producer.transactions.transactional_call import NO_GROUP, CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
@@ -73,13 +73,13 @@ class TransactionStage(Stage):
         self.holds: set[ApiKey] = set()  # requests that `run` leaves without an answer
         self._faults: list[tuple[ApiKey, ErrorCode]] = []
         if initialized:
-            self.call(Method.INIT)
+            self.call(CalledMethod.INIT)
 
     # CALLS
 
     def post(
         self,
-        kind: Method,
+        kind: CalledMethod,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata = NO_GROUP,
         *,
@@ -100,13 +100,13 @@ class TransactionStage(Stage):
             self.clock.advance(10)
         raise AssertionError(f"{operation.method.value} does not end: {self.manager.waiting_for(operation)}")
 
-    def call(self, kind: Method) -> None:
+    def call(self, kind: CalledMethod) -> None:
         """A call that succeeds."""
         error = self.settle(self.post(kind))
         assert error is None, error
 
     def begin(self) -> None:
-        self.call(Method.BEGIN)
+        self.call(CalledMethod.BEGIN)
 
     def post_offsets(
         self,
@@ -115,7 +115,7 @@ class TransactionStage(Stage):
         *,
         is_behind_rows: bool = False,
     ) -> TransactionalCall:
-        return self.post(Method.SEND_OFFSETS, offsets, group, is_behind_rows=is_behind_rows)
+        return self.post(CalledMethod.SEND_OFFSETS, offsets, group, is_behind_rows=is_behind_rows)
 
     def write(self, *values: bytes, partition: int = 0) -> Delivery:
         """Rows that are written and acknowledged."""

@@ -222,8 +222,8 @@ def test_a_repetition_encodes_with_the_schema_that_was_decided(registry: FakeReg
     known_schemas.forget()
     registry.register("t-value", WIDER_TEXT)
     newer = planned(known)
-    assert newer.encoding is not None
-    assert newer.encoding.use.id == 2
+    assert newer.encoder is not None
+    assert newer.encoder.use.id == 2
     again = encoder(known, newer, schema_ids={"value": 1})
     assert again.encode(chunk([{"id": 1}])).columns["value"].to_pylist() == first.columns["value"].to_pylist()
     assert again.uses() == (SchemaUse("value", "t-value", 1, None),)

@@ -8,12 +8,12 @@ import pytest
 
 from spark_kafka_sink.admin.transaction_operations import ListedTransaction
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.exactly_once import CheckedPrefix, judge_groups, judge_ids, judge_leftovers, judge_timeout
 from spark_kafka_sink.tools.check.results import Light
 
-NAMES = Names("orders")
+NAMES = PrefixNames("orders")
 DENIED = AuthorizationError("Grant the user WRITE on the transactional id 'orders-check'.", error_code=53)
 LATE = KafkaTimeoutError("no answer")
 OLD = UnsupportedVersionError("the broker does not support it")
@@ -26,9 +26,9 @@ def prefix(**answers: Any) -> CheckedPrefix:
 
 def test_no_task_of_any_prefix_has_the_id_of_the_check() -> None:
     for name in ("orders", "orders-q", "orders-q-1", "a-0-0"):
-        check_id = Names(name).check_id
+        check_id = PrefixNames(name).check_id
         begins = [check_id[:end] for end in range(1, len(check_id))]
-        assert not any(Names(each).parse(check_id) for each in begins)
+        assert not any(PrefixNames(each).parse(check_id) for each in begins)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_time_of_transactions_is_held_against_what_brokers_allow(
     assert (found.light, says in found.found) == (light, True)
 
 
-def listed(task: int, state: str, names: Names = NAMES) -> ListedTransaction:
+def listed(task: int, state: str, names: PrefixNames = NAMES) -> ListedTransaction:
     return ListedTransaction(names.transactional_id(AttemptId("q", task, 0)), 7, state)
 
 
@@ -104,7 +104,7 @@ def listed(task: int, state: str, names: Names = NAMES) -> ListedTransaction:
             "no open transaction; 1 transactional id of tasks without one",
         ),
         ([listed(0, "Ongoing"), listed(1, "PrepareAbort")], True, Light.YELLOW, "2 open transactions"),
-        ([listed(0, "Ongoing", Names("orders-2"))], True, Light.GREEN, "no open transaction"),
+        ([listed(0, "Ongoing", PrefixNames("orders-2"))], True, Light.GREEN, "no open transaction"),
         ([], False, Light.YELLOW, "not known"),
         (OLD, True, Light.YELLOW, "before Kafka 3.0"),
         (LATE, True, Light.YELLOW, "not known"),
@@ -118,4 +118,4 @@ def test_what_earlier_writes_have_left(
 
 
 def test_a_prefix_of_others_is_printed_on_one_line() -> None:
-    assert judge_leftovers(Names("a\x1b[31m"), [listed(0, "Ongoing")], 3, may_describe=True).subject.isprintable()
+    assert judge_leftovers(PrefixNames("a\x1b[31m"), [listed(0, "Ongoing")], 3, may_describe=True).subject.isprintable()

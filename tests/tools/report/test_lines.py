@@ -13,12 +13,12 @@ import pytest
 
 from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.tools.report import lines, page, terminal
-from spark_kafka_sink.tools.report.lines import Commit, NotALine, ReportFile, Troubles, parse
+from spark_kafka_sink.tools.report.lines import CommitLine, NotALine, ReportFile, Troubles, parse
 from spark_kafka_sink.tools.report.statistics import Statistics
 from tests.tools.report.samples import BEGAN, QUERY, line, write
 
 
-def read(path: Path) -> tuple[list[Commit], Troubles]:
+def read(path: Path) -> tuple[list[CommitLine], Troubles]:
     troubles = Troubles()
     return list(ReportFile(path, troubles).commits()), troubles
 

@@ -14,7 +14,7 @@ from spark_kafka_sink.sink.commit_summary import REPORT_VERSION
 from spark_kafka_sink.tools.report import page, terminal
 from spark_kafka_sink.tools.report.findings import top
 from spark_kafka_sink.tools.report.lines import Troubles, parse
-from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query, Statistics
+from spark_kafka_sink.tools.report.statistics import TASK_SHARES, TIME_SHARES, Query, Statistics
 
 T0 = 1_790_000_000_000  # milliseconds since 1970
 
@@ -103,18 +103,18 @@ def test_a_moment_of_work_in_a_long_write_is_not_spread_over_it() -> None:
         "140k rows/s were written while 1 task ran (50 ms).",  # 7,000 / 0.05
     ]
     query = query_of(line)
-    assert {name: query.series.sum_of(name) for name in TIME_PARTS} == pytest.approx(
+    assert {name: query.series.sum_of(name) for name in TIME_SHARES} == pytest.approx(
         {"running": 0.05, "outside": 3.95, "commit": 0}
     )
-    assert {name: query.series.sum_of(name) for name in TASK_PARTS} == pytest.approx(
+    assert {name: query.series.sum_of(name) for name in TASK_SHARES} == pytest.approx(
         {"spark": 0.01, "held_back": 0, "brokers": 0.02, "sink": 0.02}
     )
 
 
 def test_the_parts_of_the_time_are_those_of_the_line() -> None:
     query = query_of(story())
-    assert {name: query.series.sum_of(name) for name in TIME_PARTS} == {"running": 4, "outside": 3, "commit": 1}
-    parts = {name: query.series.sum_of(name) for name in TASK_PARTS}
+    assert {name: query.series.sum_of(name) for name in TIME_SHARES} == {"running": 4, "outside": 3, "commit": 1}
+    parts = {name: query.series.sum_of(name) for name in TASK_SHARES}
     assert parts == pytest.approx({"spark": 1.5, "held_back": 0.6, "brokers": 0.3 + 0.2 + 1.0, "sink": 6 - 1.5 - 0.6 - 1.5})
     shown = text_of(story())
     assert "Tasks run 50 %; outside of tasks 38 %; committing 12 % of the time from its first task to its commit." in shown
@@ -125,7 +125,7 @@ def test_the_parts_of_the_time_are_those_of_the_line() -> None:
 def test_no_part_of_a_task_is_longer_than_the_slowest_task() -> None:
     """The quick start showed a part of 3 s of a write whose slowest task took 2 s."""
     query = query_of(story())
-    means = [query.series.sum_of(name) / query.series.sum_of("timed_tasks") for name in TASK_PARTS]
+    means = [query.series.sum_of(name) / query.series.sum_of("timed_tasks") for name in TASK_SHARES]
     assert sum(means) == pytest.approx(3.0)  # the mean of 4 and 2 s
     shown = text_of(story())
     bars = shown[shown.rindex("What a task does with its time") :]
@@ -181,7 +181,7 @@ def test_what_a_line_does_not_tell_is_not_made_up() -> None:
 
 def test_a_task_whose_clock_is_ahead_makes_no_time_negative() -> None:
     query = query_of(story(started_at_ms=T0 + 7_000))
-    assert {name: query.series.sum_of(name) for name in TIME_PARTS} == {"running": 4, "outside": 0, "commit": 1}
+    assert {name: query.series.sum_of(name) for name in TIME_SHARES} == {"running": 4, "outside": 0, "commit": 1}
     assert query.series.sum_of("wall") == 5
 
 

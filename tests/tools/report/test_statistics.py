@@ -14,7 +14,7 @@ from spark_kafka_sink.sink.commit_summary import VersionSummary
 from spark_kafka_sink.tools.report.heat import MOST_COLUMNS, Heat
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.series import Series
-from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, TASK_PARTS, TIME_PARTS, Query, Statistics
+from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, TASK_SHARES, TIME_SHARES, Query, Statistics
 from tests.tools.report.samples import BEGAN, line, many_micro_batches
 
 
@@ -89,8 +89,8 @@ def test_skew_is_described_in_words() -> None:
 
 def test_the_parts_of_a_commit_add_up_to_its_time_and_those_of_tasks_to_theirs() -> None:
     query = query_of(line(10, took=4, commit=1, outside=0.5, spark=0.5, held_back=0.25))
-    assert sum(query.series.sum_of(name) for name in TIME_PARTS) == pytest.approx(4) == query.series.sum_of("wall")
-    assert sum(query.series.sum_of(name) for name in TASK_PARTS) == pytest.approx(10) == query.series.sum_of("task_seconds")
+    assert sum(query.series.sum_of(name) for name in TIME_SHARES) == pytest.approx(4) == query.series.sum_of("wall")
+    assert sum(query.series.sum_of(name) for name in TASK_SHARES) == pytest.approx(10) == query.series.sum_of("task_seconds")
 
 
 def test_a_stream_pauses_where_it_commits_nothing_for_ten_times_as_long_as_usual() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.fencing import fence_all
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.tools.transactions import command as transactions
 from spark_kafka_sink.tools.transactions.console import Console
 from tests.admin.open_transactions import TOPIC, Writer
@@ -72,7 +72,7 @@ def call(console: ScriptedConsole, command: str, *more: str, prefix: str = "P") 
 
 
 def name(owner: str = "q", task: int = 0, attempt: int = 0, prefix: str = "P") -> str:
-    return Names(prefix).transactional_id(AttemptId(owner, task, attempt))
+    return PrefixNames(prefix).transactional_id(AttemptId(owner, task, attempt))
 
 
 def orphan(broker: FakeBroker, transactional_id: str, *, rows: int = 1, timeout_ms: int = 15 * MINUTE) -> Writer:
@@ -103,4 +103,4 @@ def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", versio
 def fence(broker: FakeBroker, *tasks: AttemptId) -> None:
     """As a driver does it, or another operator."""
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        fence_all(client, Names("P"), tasks)
+        fence_all(client, PrefixNames("P"), tasks)

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError
-from spark_kafka_sink.exactly_once.names import AttemptId, Names
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -141,7 +141,7 @@ def test_a_query_that_shows_a_sign_of_life_is_left_alone_with_all_its_transactio
 def show_heartbeat(broker: FakeBroker, time_ms: int, owner: str = "q") -> None:
     """As a task that waits for rows does it."""
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        client.commit_offsets(Names("P").heartbeat_group(owner), {partition(): (time_ms, "")})
+        client.commit_offsets(PrefixNames("P").heartbeat_group(owner), {partition(): (time_ms, "")})
 
 
 @pytest.mark.parametrize("earlier_ms", [None, 1_700_000_000_000])

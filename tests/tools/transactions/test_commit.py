@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -109,7 +109,7 @@ def test_a_decision_with_a_word_of_another_version_is_reported_and_left_alone(
     writer = orphan(broker, name())
     metadata = "decided run=1b9d6bcd tasks=1 partitions=1 rows=1 fingerprint=07 entries="
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        client.commit_offsets(Names("P").decision_group("q"), {TopicPartition(TOPIC, 0): (7, metadata)})
+        client.commit_offsets(PrefixNames("P").decision_group("q"), {TopicPartition(TOPIC, 0): (7, metadata)})
     for command, code in (("list", 0), ("abort", 1), ("commit", 0)):
         console.noted.clear()
         assert call(console, command) == code

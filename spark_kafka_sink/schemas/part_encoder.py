@@ -1,6 +1,6 @@
 """How the keys or the values of a write become bytes: a registered schema, its frame, and for Avro the encoder.
 
-wanted_schema.py makes a PartEncoding from the registry's answer. Tasks get it by pickle, unless they have to ask the registry
+wanted_schema.py makes a PartEncoder from the registry's answer. Tasks get it by pickle, unless they have to ask the registry
 themselves: for a topic that only rows name, or for the schema of an earlier run.
 Law: a row that is null stays null: it is a tombstone, or has no key.
 """
@@ -20,13 +20,13 @@ from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 
 
 @dataclass(frozen=True, slots=True)
-class PartEncoding:
+class PartEncoder:
     """Plain data."""
 
     type: pa.DataType  # of the column, as it was planned
     use: SchemaUse
     prefix: bytes  # stands before each payload
-    encoder: AvroEncoder | None = field(repr=False)  # None if the payloads are encoded already, and only get the prefix
+    avro: AvroEncoder | None = field(repr=False)  # None if the payloads are encoded already, and only get the prefix
 
     def encode(self, column: pa.Array | pa.ChunkedArray) -> EncodedColumn:
         """The bytes of each row. Never blocks.
@@ -34,9 +34,9 @@ class PartEncoding:
         Raises:
             SchemaError: the column's type is not the planned one, and cannot be converted to it.
         """
-        if self.encoder is None:
+        if self.avro is None:
             return EncodedColumn(framed_column(column, self.prefix), [])
-        return self.encoder.encode(self._as_planned(column), self.prefix)
+        return self.avro.encode(self._as_planned(column), self.prefix)
 
     def _as_planned(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """Spark may send another time zone, or larger offsets, than was planned."""
