@@ -24,9 +24,9 @@ Which thread uses which class
                         settles the rows
     UserPartitioner     callers, and the Sender for gathered records after linger.ms. The Sender closes both when it ends
 
-Locks. A thread that holds one of these takes only locks further down.
+Locks. A thread that holds one of these takes only locks further down (tests/producer/lock_order.py watches it).
     CallerSide._lock              whether a transaction is open, its writers, the last call
-    a topic's in record_gatherer  which bundle takes records. One call at a time encodes bundles of a topic
+    _TopicLocks.bundle            which bundle of a topic takes records (record_gatherer.py)
     PartitionQueue.lock           one per topic-partition: its deque, and the counters of the batch at its tail
     IncompleteBatches._lock       the batches whose rows have no outcome yet, flushes in progress
     BufferPool._lock              free blocks, charges, waiters
@@ -36,7 +36,8 @@ With one of these, a thread takes no other:
     OldestBatch._lock             when the oldest batch was created; taken under PartitionQueue.lock
     TransactionalCall._lock       the outcome of a call; under CallerSide's, when a call is posted to an ended producer
     RecordBundle._lock            the lists that a record is appended to
-    KafkaProducer._closer_lock, a partitioner's, PartitionQueues._lock, HandOvers._lock, a Signal's
+    KafkaProducer._closer_lock, StickyPartitioner._lock, RoundRobinPartitioner._lock, PartitionQueues._lock, HandOvers._lock,
+    Signal._lock
     of legacy/: SendQueue._lock and SyncDispatch._lock
 No thread takes Metadata's lock while it holds PartitionQueue.lock or one below it.
 While a thread waits it holds none of all these, and no reservation (record_accumulator.py). What it holds then shows only that
