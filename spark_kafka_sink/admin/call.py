@@ -30,7 +30,7 @@ from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 logger = logging.getLogger(__name__)
 
 LEAST_WAIT_MS = 10  # between two checks of a node that takes no request now
-BUSY_LOOK_MS = 50  # between two checks while every broker is busy, throttled or backing off
+BUSY_LOOK_MS = 50  # between two checks while no broker is known, or none takes a request
 
 
 @dataclass(eq=False, slots=True)
@@ -158,7 +158,7 @@ class Call:
         heappush(self._backing_off, (due_ms, next(self._numbers), pending))
 
     def _note(self, pending: _PendingAsk, trouble: str) -> None:
-        """Remember the reason of the delay, for the error if time runs out. That of a look-up counts for all that wait for it."""
+        """Remember why an ask waits, for the error if time runs out. The asks that wait for a look-up get its reason."""
         pending.trouble = trouble
         if isinstance(pending.ask.operation, FindCoordinator):
             for waiting in self._looked_up.get(pending.ask.item, ()):
@@ -202,7 +202,7 @@ class Call:
         return destination.node_id
 
     def _give_up_on(self, destination: _Destination, node_id: int) -> None:
-        """Fail the asks for a broker that rejects the login. Retry those for a coordinator that cannot be reached."""
+        """Fail the asks for a broker that rejects the login. Retry the asks for a coordinator that cannot be reached."""
         refusal = self._network.login_refusal(node_id)
         if refusal is not None:
             for pending in self._take_all(destination):

@@ -52,7 +52,7 @@ class OffsetsToFetch(NamedTuple):
 
 @dataclass(frozen=True)
 class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffset]]):
-    """Many groups in one request from version 8 on (KIP-709). Partitions without an offset are left out of the result."""
+    """The committed offsets of a group, for partitions that have one. Since version 8, a request takes many groups (KIP-709)."""
 
     require_stable: bool
 
@@ -109,7 +109,7 @@ class OffsetsToCommit(NamedTuple):
 
 @dataclass(frozen=True)
 class CommitOffsets(Operation[OffsetsToCommit, None]):
-    """All of a group's offsets in one request, which the coordinator writes as one batch: they appear together."""
+    """Commits a group's offsets in one request. The coordinator writes them as one batch, so they appear together."""
 
     api_key = ApiKey.OFFSET_COMMIT
 

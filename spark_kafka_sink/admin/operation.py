@@ -40,11 +40,11 @@ class Broker(NamedTuple):
     node_id: int
 
 
-Target = AnyBroker | Broker | CoordinatorKey  # RequestClient looks a coordinator up if it does not know it
+Target = AnyBroker | Broker | CoordinatorKey  # RequestClient looks up a coordinator that it does not know
 
 
 class Retry(Exception):
-    """Retry after a back-off; if the error says so, look up the coordinator again first."""
+    """Raised by `judge`: ask again after a back-off. If the error says so, the coordinator is looked up again first."""
 
     def __init__(self, error: ErrorCode) -> None:
         super().__init__(str(error))
@@ -102,7 +102,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
         raise left_out(self.describe(item))
 
     def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:
-        """Raise what an error in an answer means: `retry_or_failure`, whose `resource` this is."""
+        """Raise Retry or a KafkaError if an answer has an error. `resource`: see `failure`."""
         if error:
             raise retry_or_failure(error, self.describe(item), resource)
 

@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, E
 from spark_kafka_sink.protocol.permissions import AclOperation, authorized_operations
 
 FIRST_DESCRIBE_GROUPS_WITH_OPERATIONS = 3
-NOBODYS_PRODUCER_ID = (1 << 63) - 1  # brokers count up from 0
+NOBODYS_PRODUCER_ID = (1 << 63) - 1  # no producer has it: brokers assign ids from 0 upwards
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
 class MayWriteToId(Operation[str, bool]):
     """True: the user may WRITE to a transactional id. AuthorizationError: the user may not.
 
-    Coordinators check the permission first. So this asks one to end a transaction of a producer id that no producer has, which
-    changes nothing, whether the transactional id is known or not.
+    Coordinators check the permission first. So this sends an EndTxn with a producer id that no producer has. The request changes
+    nothing, whether or not the coordinator knows the transactional id.
     """
 
     api_key = ApiKey.END_TXN

@@ -1,6 +1,6 @@
 """Metadata and DescribeProducers: who leads a partition, and which producers it knows.
 
-What a producer's last batch was tells whether it is still writing.
+Two answers that differ in a producer's last sequence number show that it has written between them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 TOPICS_PER_REQUEST = 200
 
-# The broker that was asked has the partition no more, or never had it.
+# The broker that was asked does not lead the partition any more, or never did.
 _ELSEWHERE = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_PARTITION})
 
 
@@ -48,7 +48,7 @@ class FindLeaders(Operation[str, dict[int, int]]):
         found = next((topic for topic in answer.topics if topic.name == item), None)
         error = Errors.for_code(answer.error_code if found is None else found.error_code)
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not self.awaits_topic:
-            raise failure(error, self.describe(item), item)  # a topic that has been written to does not come into being
+            raise failure(error, self.describe(item), item)  # not retried: only `awaits_topic` expects a new topic
         self.check(error, item, item)
         if found is None:
             raise left_out(self.describe(item))
@@ -59,7 +59,7 @@ class FindLeaders(Operation[str, dict[int, int]]):
 
 
 def leader_of(partition: TopicPartition, leaders: dict[int, int] | KafkaError) -> int | KafkaError | None:
-    """The node id, by what FindLeaders has found for its topic; None while there is no leader."""
+    """The leader's node id, None while there is none, or an error (not raised). `leaders`: FindLeaders' outcome for the topic."""
     if isinstance(leaders, KafkaError):
         return leaders
     if partition.partition not in leaders:
@@ -81,7 +81,7 @@ class ActiveProducer(NamedTuple):
 class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | None]):
     """The producers of a partition, by producer id. None: the broker that was asked does not have the partition.
 
-    One partition in a request: it comes with all producers of a day (producer.id.expiration.ms), 37 bytes each.
+    Each request has one partition: its answer lists all producers of a day (producer.id.expiration.ms), 37 bytes each.
     """
 
     producer_ids: frozenset[int] | None = None  # None: all

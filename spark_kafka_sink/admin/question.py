@@ -1,4 +1,4 @@
-"""Questions: asks whose results make one answer. Some also change something, as a commit of offsets does.
+"""Questions: asks whose results make one answer. Some questions also change something, such as those that commit offsets.
 
 Several questions can be asked side by side, and each has its own answer or error.
 """
@@ -22,14 +22,14 @@ class Question(Generic[AnswerT]):
     """Asks, and how their results become one answer.
 
     Args:
-        read: makes the answer of the results of the asks, in their order. It may raise, and ask for more.
+        read: makes the answer from the results, which are in the order of the asks. It may raise, and may send more asks.
     """
 
     asks: Sequence[Ask[Any, Any]]
     read: Callable[[list[Any]], AnswerT]
 
     def then(self, read: Callable[[AnswerT], NextT]) -> Question[NextT]:
-        """The same asks; `read` makes another answer of this one."""
+        """A question with the same asks. Its `read` makes the new answer from the answer to this question."""
         return Question(self.asks, lambda results: read(self.read(results)))
 
 
@@ -42,14 +42,14 @@ class Reply(Generic[AnswerT]):
     timeout_ms: int
 
     def answer(self) -> AnswerT:
-        """Raises as `results_of`, and as the question's `read`."""
+        """The answer. Blocks if the question's `read` sends more asks. Raises as `results_of` and `read` do."""
         return self.question.read(results_of(self.question.asks, self.outcomes, self.timeout_ms))
 
 
 def results_of(asks: Sequence[Ask[Any, T]], outcomes: Sequence[T | KafkaError], timeout_ms: int) -> list[T]:
-    """The results of all asks. Raises the first error if some have failed.
+    """The results of all asks. If some have failed, raises the first error that is no time-out.
 
-    If asks failed only because time ran out, one KafkaTimeoutError names them.
+    If several asks failed, and only because time ran out, one KafkaTimeoutError names them.
     """
     results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
     if len(results) == len(outcomes):

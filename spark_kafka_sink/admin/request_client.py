@@ -66,10 +66,7 @@ class RequestClient:
         return Call(self._access, asks, timeout_ms, on_outcome).run()
 
     def ask_all(self, asks: Sequence[Ask[Any, T]], timeout_ms: int) -> list[T]:
-        """As `ask`, but returns results only. If asks failed, raises the first error when all asks have their outcome.
-
-        If asks failed only because time ran out, one KafkaTimeoutError names them.
-        """
+        """As `ask`, but returns results only. If asks failed, raises as `results_of` does when all asks have their outcome."""
         outcomes = self.ask(asks, timeout_ms)
         return results_of(asks, outcomes, timeout_ms)
 
@@ -106,7 +103,7 @@ class RequestClient:
             logger.debug("= the brokers of the cluster have changed: asking all of them again")
 
     def ask_known_brokers(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
-        """As `ask_every_broker`, of the brokers that are known already, if any are. One that leaves meanwhile is left out."""
+        """Ask the known brokers once; the result lacks those that leave meanwhile. If none is known, as `ask_every_broker`."""
         nodes = self.known_brokers()
         if not nodes:
             return self.ask_every_broker(operation, item, timeout_ms)
@@ -117,9 +114,9 @@ class RequestClient:
         return dict(zip([nodes[number] for number in there], results, strict=True))
 
     def back_off(self, failures: int, at_most_ms: int) -> None:
-        """Wait before attempts that follow so many failed ones, when the caller makes them. Blocks at most `at_most_ms`.
+        """Wait before the next attempt of a caller whose attempts have failed so often. Blocks at most `at_most_ms`.
 
-        Metadata is fetched anew meanwhile, as the brokers may be others.
+        Metadata is fetched again meanwhile, as brokers or leaders may have changed.
         """
         self._access.metadata.request_update("what was asked for is elsewhere")
         until_ms = self.clock.now_ms() + min(self._access.backoff_ms(failures), at_most_ms)
@@ -127,12 +124,12 @@ class RequestClient:
             self._access.network.poll(left_ms, self.clock.now_ms())
 
     def known_brokers(self) -> list[int]:
-        """Return their node ids, by the latest metadata; none before the first."""
+        """The node ids of all brokers in the latest metadata; empty before the first metadata."""
         cluster = self._access.metadata.cluster()
         return [] if cluster.is_bootstrap else sorted(node.id for node in cluster.nodes)
 
     def _listed_brokers(self, deadline_ms: int, timeout_ms: int, *, at_once: bool) -> list[int]:
-        """Node ids, from a Metadata answer that is requested by this call."""
+        """The node ids of all brokers in a Metadata answer that this call requests."""
         self._access.metadata.take_error()  # discards an error of earlier calls
         version = self._access.metadata.request_update("a request goes to every broker", at_once=at_once)
         while not self._access.is_newer_than(version) or self._access.metadata.cluster().is_bootstrap:

@@ -28,7 +28,7 @@ FIRST_METADATA_WITH_OPERATIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """`permissions` is None if the broker does not tell them (before Kafka 2.3)."""
+    """A topic's partitions, and what the user may do with it: None if the broker does not tell (before Kafka 2.3)."""
 
     partitions: tuple[MetadataResponsePartition, ...]
     permissions: frozenset[AclOperation] | None
@@ -36,7 +36,7 @@ class TopicDescription:
 
 @dataclass(frozen=True)
 class DescribeTopic(Operation[str, TopicDescription | None]):
-    """None: the topic does not exist. Creates none."""
+    """Metadata of one topic; None if it does not exist. Never creates it."""
 
     api_key = ApiKey.METADATA
 
@@ -88,7 +88,7 @@ class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
             denied.message += f" Grant the user DESCRIBE_CONFIGS on the topic {printable(item)!r}."
             raise denied
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
-            raise failure(error, self.describe(item), item)  # it does not come into being by this
+            raise failure(error, self.describe(item), item)  # not retried: this request does not create the topic
         self.check(error, item, item)
         return {each.name: each.value for each in topic.configs if each.name in self.names and each.value is not None}
 

@@ -16,7 +16,8 @@ Methods that return an outcome for each item do not raise for an item. All other
     UnsupportedVersionError: a broker is too old.
     ProtocolError: an answer does not contain what was requested.
     BrokerError: a broker answered with any other error.
-When a call raises, its other requests have been carried out or may be, and so may a request that timed out.
+    NetworkError: bootstrap.servers lead to another cluster, or a broker has left the cluster (BrokerGoneError).
+When a call raises, its other requests may have been carried out, and so may a request that timed out.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; 
 DEFAULT_LONGEST_TRANSACTION_MS = 15 * 60 * 1000  # transaction.max.timeout.ms of brokers
 TRANSACTION_VERSION_2 = 2
 TRANSACTION_LOG = "__transaction_state"  # each partition's leader coordinates the transactional ids in it
-# Where that topic's leaders cannot be seen: suffixes of ids, which need not exist, so that the ids are in as many of its
-# partitions as possible. The partition is Java's hashCode of the id modulo transaction.state.log.num.partitions: these reach each
-# of 50, the default, and most of 100.
+# If the user may not see that topic's leaders: suffixes of ids whose coordinators are looked up. The ids need not exist. An id's
+# partition is Java's hashCode of the id modulo transaction.state.log.num.partitions. These ids are in each of 50 partitions, the
+# default, and in most of 100.
 PROBES = range(100, 200)
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ T = TypeVar("T")
 class WholeListQuestions(NamedTuple, Generic[T]):
     """Two questions that replace a call of `list_transactions`: ask `found` beside other questions, and `is_whole` afterwards.
 
-    The answer to `found` is the list of the brokers that are known. It misses no id if the answer to `is_whole` is true.
+    The answer to `found` is what the known brokers list. It misses no id if the answer to `is_whole` is true.
     Otherwise, or after an error of either, call `list_transactions`.
     """
 
@@ -121,7 +122,7 @@ class TransactionClient:
         return answer
 
     def ask_together(self, *questions: Question[Any], timeout_ms: int | None = None) -> list[Reply[Any]]:
-        """Ask several questions side by side: in no order. Each reply has its own answer, or raises its own error."""
+        """Ask several questions side by side, in no order. Each reply returns its own answer, or raises its own error."""
         return self._requests.ask_together(questions, self._within(timeout_ms))
 
     # TRANSACTIONS
@@ -168,14 +169,14 @@ class TransactionClient:
     ) -> dict[str, ProducerIdentity]:
         """Abort the open transactions of these transactional ids, and fence their producers (InitProducerId).
 
-        When this returns, no transaction of these ids is open: it was aborted, or if its end had begun, that was completed. From
-        then on brokers reject the producers that used the ids before. An id that nobody has used is created.
+        When this returns, no transaction of these ids is open. Open ones were aborted; a commit or abort that had begun was
+        completed. Brokers then reject the producers that used the ids before. An id that nobody has used is created.
 
         Args:
             transactional_ids: each is fenced once.
             transaction_timeout_ms: the transaction time-out that the coordinator stores with the id until its next producer
                 starts; above zero, and at most the brokers' transaction.max.timeout.ms. None: 30 s, or less where brokers or
-                the option transaction.timeout.ms allow no more; the first call asks brokers for their limit.
+                the option transaction.timeout.ms allow no more; without the option, the first call asks brokers for their limit.
 
         Returns:
             The new producer id and epoch of each transactional id.
@@ -196,10 +197,10 @@ class TransactionClient:
     def abort_fenced(
         self, fenced: Mapping[str, ProducerIdentity], group_id: str, *, timeout_ms: int | None = None
     ) -> dict[str, EndOutcome]:
-        """Bring transactional ids that `fence` has left Empty to the state CompleteAbort: only those that are at work are Empty.
+        """Bring ids that `fence` has left Empty to the state CompleteAbort: an Empty id looks as if a producer used it.
 
-        An id that a producer has taken meanwhile is left alone. Brokers since Kafka 4.0 abort an Empty one (EndTxn, KIP-890). For
-        others its transaction is begun before (AddOffsetsToTxn).
+        An id that a producer has taken meanwhile is left alone. Brokers since Kafka 4.0 abort an Empty id (EndTxn, KIP-890). With
+        older brokers, a transaction of the id is begun first (AddOffsetsToTxn).
 
         Args:
             fenced: what `fence` has returned.
@@ -240,7 +241,7 @@ class TransactionClient:
         brokers of the cluster, or the coordinators of ids with this prefix, have changed meanwhile. The method waits while a part
         of the ids has no coordinator. A change that a broker has not heard of yet is not noticed.
 
-        Without an error, brokers leave out ids that the user has no permission to DESCRIBE: such an id may exist although it is
+        Brokers leave out ids that the user has no permission to DESCRIBE, without an error: such an id may exist although it is
         not in the result. Without that permission on all ids with the prefix, coordinators are not compared either.
 
         Args:
@@ -248,8 +249,8 @@ class TransactionClient:
             states: names of TransactionState; empty for all states.
             at_once: ask the known brokers once, and look up no coordinators. An id whose coordinator moves or is missing at that
                 moment may be left out.
-            probed: prefix of the ids whose coordinators are compared; None: `prefix`. The same for many prefixes saves requests,
-                as each call compares with what the last one has found.
+            probed: prefix of the ids whose coordinators are compared; None: `prefix`. One value for many prefixes saves
+                requests, as each call compares with the coordinators that the last call has found.
 
         Returns:
             Each id once, sorted.
@@ -276,7 +277,7 @@ class TransactionClient:
             self._requests.back_off(attempts, self._until(deadline_ms))
 
     def list_transactions_question(self, prefix: str, states: Collection[str] = ()) -> Question[list[ListedTransaction]]:
-        """The answer is what `list_transactions` with `at_once` returns. It also raises BrokerGoneError, if a broker has left."""
+        """The answer is what `list_transactions` with `at_once` returns. It also raises BrokerGoneError if a broker has left."""
         nodes = self._requests.known_brokers()
         if not nodes:
             return Question((), lambda _: self.list_transactions(prefix, states, at_once=True))
@@ -287,7 +288,7 @@ class TransactionClient:
     def whole_list_questions(
         self, prefix: str, states: Collection[str] = ()
     ) -> WholeListQuestions[list[ListedTransaction]] | None:
-        """None if the leaders of the transaction log are not known: until `list_transactions` has found them, if it may."""
+        """None if the leaders of the transaction log are not known. `list_transactions` finds them if the user may see them."""
         before, asked = self._transaction_log_leaders, set(self._requests.known_brokers())
         if before is None or not asked:
             return None
@@ -300,7 +301,7 @@ class TransactionClient:
         return WholeListQuestions(self.list_transactions_question(prefix, states), Question([ask], are_same))
 
     def _deadline_ms(self, timeout_ms: int | None) -> int:
-        """Of a call of several steps, which share its time-out."""
+        """The deadline of a call whose steps share one time-out."""
         return self._requests.clock.now_ms() + self._within(timeout_ms)
 
     def _until(self, deadline_ms: int) -> int:
@@ -323,7 +324,7 @@ class TransactionClient:
         if any(isinstance(each, AuthorizationError) for each in errors):
             return None
         if errors:
-            raise errors[0]  # one stands for all: they are probes
+            raise errors[0]  # the error of one probe stands for all
         return [node.id for node in answers if isinstance(node, Node)]
 
     def _find_transaction_log_leaders(self, timeout_ms: int) -> list[int] | None:
@@ -367,13 +368,13 @@ class TransactionClient:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]:
-        """The producers that have written to partitions lately, from their leaders (DescribeProducers, KIP-664; Kafka 2.8).
+        """The producers that have written to partitions lately, from their leaders (KIP-664; Kafka 2.8 and newer).
 
         Partitions keep a producer for a day after its last batch (producer.id.expiration.ms). A partition without a leader, or
         whose leader moves, is waited for.
 
         Args:
-            producer_ids: leave out all others; a partition may know very many. None: leave out none.
+            producer_ids: return only these, as a partition may have very many producers. None: return all.
 
         Returns:
             By partition, its producers by producer id, or why they cannot be known; nothing is raised for a single partition.
@@ -423,7 +424,7 @@ class TransactionClient:
     # TOPICS
 
     def require_topic(self, topic: str, *, timeout_ms: int | None = None) -> None:
-        """Raise if the topic does not exist: KafkaTimeoutError, as it might be created meanwhile. Never creates it.
+        """Wait until the topic exists. Raises KafkaTimeoutError if it does not exist in time. Never creates it.
 
         A topic that this client has found before is not asked for again.
         """
@@ -481,15 +482,15 @@ class TransactionClient:
             timeout_ms: after a time-out, the offsets may still be committed.
 
         Raises:
-            BrokerError: KAFKA_UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, KAFKA_OFFSET_METADATA_TOO_LARGE,
-                KAFKA_UNKNOWN_MEMBER_ID for a group that consumers use. The other offsets are committed.
+            BrokerError: KAFKA_UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, KAFKA_OFFSET_METADATA_TOO_LARGE
+                (offsets of other partitions are committed), KAFKA_UNKNOWN_MEMBER_ID for a group that consumers use.
             KafkaError: see the head of this file. The user needs READ on the group and on the topics; WRITE is not enough.
         """
         if offsets:
             self.ask(self.commit_offsets_question(group_id, offsets), timeout_ms=timeout_ms)
 
     def commit_offsets_question(self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> Question[None]:
-        """Asked, it commits as `commit_offsets` does; the answer is None."""
+        """A question that, when asked, commits as `commit_offsets` does; the answer is None."""
         item = OffsetsToCommit(group_id, {partition: CommittedOffset(*offset) for partition, offset in offsets.items()})
         return Question([Ask(CoordinatorKey(KeyType.GROUP, group_id), CommitOffsets(), item)], lambda _: None)
 

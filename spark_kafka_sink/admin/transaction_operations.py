@@ -23,8 +23,8 @@ from spark_kafka_sink.protocol.messages.list_transactions import ListTransaction
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-LATEST_START_MS = 253_402_300_799_999  # the last millisecond of the year 9999, which dates can show
-IDS_PER_REQUEST = 200  # described together; each answer comes with the transaction's partitions
+LATEST_START_MS = 253_402_300_799_999  # the last millisecond of the year 9999: Python has no later dates
+IDS_PER_REQUEST = 200  # of DescribeTransactions, whose answer lists each transaction's partitions
 FIRST_VERSION_WITH_PATTERN = 2  # of ListTransactions (KIP-1152)
 _RE2_OPERATORS = frozenset(r"\.+*?()|[]{}^$")
 
@@ -39,7 +39,7 @@ class TransactionEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndOutcome:
-    """`error` is None for ENDED only."""
+    """The outcome of one EndTxn. `error` is None for ENDED only."""
 
     end: TransactionEnd
     error: KafkaError | None = None
@@ -116,7 +116,7 @@ class FenceProducer(Operation[str, ProducerIdentity]):
 
 @dataclass(frozen=True)
 class BeginFenced(Operation[PreparedTransaction, bool]):
-    """AddOffsetsToTxn of a group: an id that was fenced has an open transaction from here on, which any EndTxn can abort."""
+    """AddOffsetsToTxn of a group: an id that was fenced has an open transaction then. EndTxn of any version can abort it."""
 
     group_id: str
 
@@ -141,7 +141,7 @@ class BeginFenced(Operation[PreparedTransaction, bool]):
 
 
 class TransactionState(StrEnum):
-    """Kafka's names of the states. Newer brokers may have more."""
+    """Kafka's names of the states that this client knows. Brokers have others, such as PrepareEpochFence."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"

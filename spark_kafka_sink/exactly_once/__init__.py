@@ -20,13 +20,13 @@ Files
     writes.py           which write it is, its content, and what a task reports
     fingerprint.py      the content of a partition in 64 bits, whatever the order of its rows
     ledger.py           markers, decisions and records of aborted writes: how they are read and written
-    ledger_records.py   what they say, and their encoding
+    ledger_records.py   what these records say, and their encoding
     fencing.py          which transactional ids are not complete, and how they are fenced
     task_attempt.py     what a task does before and after its rows
     version_commit.py   what the driver does: check, decide, commit, fence
     version_checks.py   what tasks report, compared with what coordinators say
-    decisions.py        what anybody does with a decision: find it, carry it out, or abort what is not decided
+    decisions.py        finds decisions, carries them out, and aborts what is not decided; not only for the driver
     heartbeat.py        the sign that a task is at work
 
-Stands on `producer` and `admin`; knows nothing of Spark.
+Uses `producer` and `admin`; does not import pyspark.
 """

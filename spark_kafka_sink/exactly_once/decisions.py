@@ -1,7 +1,7 @@
-"""Finding decisions and carrying them out. Anyone may do so: the driver, its next run, `abort`, or an operator.
+"""Finds decisions and carries them out: for the driver, its next run, or an operator.
 
-version_commit.py makes decisions. Here their transactions are committed: twice is as good as once. abort() records that writes
-are given up, then fences what is not decided. Nobody deletes a decision: a newer record replaces it, and brokers expire it.
+version_commit.py makes decisions. This file commits their transactions; to commit one twice does no harm. abort() records that
+writes are aborted, then fences what is not decided. Nobody deletes a decision: a newer record replaces it, or brokers expire it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class OwnersDecision(NamedTuple):
 def decisions_of(client: TransactionClient, names: PrefixNames, owners: Iterable[str]) -> dict[str, list[OwnersDecision]]:
     """Find the decisions of each owner; the one on the latest version is the last.
 
-    A decision is kept under the topic of the markers, which its offset names. An owner has several only where the option
-    markerTopic has changed. Raises KafkaError.
+    A decision is kept under the topic of the markers, which its offset names. An owner has several only if the marker
+    topic has changed. Raises KafkaError.
     """
     groups = {owner: names.decision_group(owner) for owner in owners}
     offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False) if groups else {}
@@ -68,7 +68,7 @@ def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaErr
 
 
 def decided_or_unreadable(client: TransactionClient, names: PrefixNames, tasks: Sequence[AttemptId]) -> set[AttemptId]:
-    """Find those of these unfinished ids that are left alone.
+    """Find which of these unfinished ids must be left alone.
 
     Their owner has decided to commit the transaction, or the owner's decision cannot be read. Raises KafkaError.
     """
@@ -105,9 +105,9 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_TH
     """Commit the transactions that a decision lists. Records nothing.
 
     Returns:
-        Those that are gone, without a marker that says that their rows are in Kafka.
+        The entries whose transactions are gone and whose rows are not in Kafka, by the markers.
 
-    Raises CommitFailedError if one could not be committed. `rest`: what becomes of it.
+    Raises CommitFailedError if a transaction could not be committed; `rest` tells in its text what becomes of such transactions.
     """
     prepared = {entry: entry.prepared(ledger.names, ledger.owner) for entry in decision.entries}
     outcomes = ledger.client.end_transactions(list(prepared.values()), commit=True)
@@ -131,7 +131,7 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_TH
 def fail_incomplete(
     ledger: Ledger, decision: Decision, lost: Sequence[TaskTransaction], *, rest: str = WRITTEN_BY_THE_NEXT_RUN
 ) -> NoReturn:
-    """Record that these rows of a decision are lost, and raise CommitFailedError."""
+    """Record a decision as INCOMPLETE, as these transactions are gone. Raise CommitFailedError; its text ends with `rest`."""
     ledger.write_decision(decision.now(DecisionState.INCOMPLETE))
     raise CommitFailedError(
         f"{len(lost)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed (Spark"
@@ -141,9 +141,9 @@ def fail_incomplete(
 
 
 def roll_forward(ledger: Ledger) -> Decision | None:
-    """Carry out what is decided of an owner whose query never runs again, as its next run would.
+    """Carry out the decision of an owner whose query never runs again, as its next run would.
 
-    Nothing else may work for this owner meanwhile: a version that it decides could be overwritten here.
+    No driver may work for this owner meanwhile: this function could overwrite the driver's decision.
 
     Returns:
         The decision that was carried out; None if there is none to carry out.
@@ -161,13 +161,13 @@ def roll_forward(ledger: Ledger) -> Decision | None:
 
 
 def abort(client: TransactionClient, names: PrefixNames, marker_topic: str, now: DriverTime) -> int:
-    """Give up all writes of this prefix that this machine has planned until now: none of their transactions can be committed from
-    here on, unless its version is decided.
+    """Abort the writes of this prefix that this machine has planned before `now`, and fence all unfinished ids of the prefix.
 
-    An owner whose decision cannot be read is left alone, with a warning: what it has left open may be decided.
+    No transaction of these writes can then be committed, unless its version is decided. Decided transactions are left alone, and
+    also, with a warning, all of an owner whose decision cannot be read. Brokers before Kafka 3.0 list no ids: none is fenced.
 
     Args:
-        now: when and where; tasks compare it with what they have from the plan.
+        now: the machine and the time; tasks compare them with those of their plan.
 
     Returns:
         How many transactional ids were fenced.

@@ -1,8 +1,8 @@
 """Transactional ids that earlier tasks have left unfinished, and how they are fenced.
 
-An id is unfinished until its transaction is complete. A task that begins leaves its id Empty, and fencing an id leaves it Empty,
-too. So a fenced id is brought to CompleteAbort at once. Ids that are Empty then belong to tasks at work, dead ones, and those
-without rows. Nobody has to look at what is complete: a prefix lists few ids, however many it has.
+An id is unfinished until its transaction is complete. An id becomes Empty when a task takes it, and when it is fenced. So each
+fenced id is brought to CompleteAbort at once. The ids that are still Empty then belong to tasks that work, have died or had no
+rows. Only unfinished ids are listed: few, however many ids a prefix has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 COMPLETE = frozenset((TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
 ENDING = frozenset((TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
 UNFINISHED = (TransactionState.EMPTY, TransactionState.ONGOING, *sorted(ENDING))
-_GUESSED_ATTEMPTS = 4  # spark.task.maxFailures
+_GUESSED_ATTEMPTS = 4  # the default of spark.task.maxFailures
 
 
 class UnfinishedId(NamedTuple):
@@ -32,7 +32,7 @@ class UnfinishedId(NamedTuple):
 
 
 def list_unfinished(client: TransactionClient, names: PrefixNames, *, at_once: bool = False) -> list[UnfinishedId] | None:
-    """List the unfinished ids of this prefix. None: the brokers cannot list (before Kafka 3.0). `at_once`: see the client."""
+    """List the unfinished ids of this prefix. None: brokers before Kafka 3.0 cannot list. `at_once`: see list_transactions."""
     try:
         found = client.list_transactions(names.id_prefix, UNFINISHED, at_once=at_once)
     except UnsupportedVersionError as error:
@@ -47,7 +47,7 @@ def list_unfinished_question(client: TransactionClient, names: PrefixNames) -> Q
 
 
 def whole_list_questions(client: TransactionClient, names: PrefixNames) -> WholeListQuestions[list[UnfinishedId]] | None:
-    """The questions that replace a call of `list_unfinished`; see the client."""
+    """The questions that replace a call of `list_unfinished`; see WholeListQuestions."""
     questions = client.whole_list_questions(names.id_prefix, UNFINISHED)
     if questions is None:
         return None
@@ -60,13 +60,13 @@ def _unfinished(names: PrefixNames, found: Iterable[ListedTransaction]) -> list[
 
 
 def guessed(owner: str, partitions: Iterable[int]) -> list[UnfinishedId]:
-    """Where nothing can be listed: the ids that an owner has probably used."""
+    """The ids that an owner has probably used, for brokers that cannot list."""
     tasks = (AttemptId(owner, partition, attempt) for partition in partitions for attempt in range(_GUESSED_ATTEMPTS))
     return [UnfinishedId(task, TransactionState.ONGOING) for task in tasks]
 
 
 def fence_all(client: TransactionClient, names: PrefixNames, tasks: Collection[AttemptId]) -> int:
-    """Fence these ids, and return how many. Blocks until each is: what was open is aborted or committed."""
+    """Fence these ids, and return how many. Blocks until their transactions are aborted, or committed if that had begun."""
     if not tasks:
         return 0
     fenced = client.fence(map(names.transactional_id, tasks))

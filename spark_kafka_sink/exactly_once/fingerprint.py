@@ -44,7 +44,7 @@ _WORD_BYTES = 8
 _SEGMENT_WORDS = 1024
 _STEP = 0x9E3779B97F4A7C15  # of splitmix64: 2**64 divided by the golden ratio
 _FIELDS = ("key", "value", "headers")
-_NO_PARTITION = -(2**63)  # no int32
+_NO_PARTITION = -(2**63)  # differs from every int32
 
 # How much is hashed at a time; results do not depend on it.
 _SLICE_ROWS = 32 * 1024  # about 140 bytes of views, lengths and hashes for each
@@ -135,7 +135,7 @@ def _finish(hashes: Hashes) -> Hashes:
 
 # BYTES
 def _content(fields: Sequence[Column], rows: int) -> Hashes:
-    """The bytes and lengths of up to three fields of each row, which are binary or None; None for headers is no headers."""
+    """The bytes and lengths of up to three fields of each row. A field is binary; None is null in each row, or no headers."""
     hashes = np.zeros(rows, np.uint64)
     sizes = np.zeros(rows, np.int64)
     for name, field, factor in zip(_FIELDS, fields, _constants().lengths, strict=False):

@@ -5,11 +5,11 @@ rates, for a batch to fill, or for another run's transactions to end. Brokers se
 `pykafka-sink transactions abort` would take its query for dead.
 So a thread of the task commits an offset, the time in milliseconds, to a group of the task's owner (names.py). Whoever sees the
 offset change knows that a task of the owner is at work.
-The protocol does not depend on it: no step reads these groups, the offset is part of no transaction, and no producer sends it. A
-heartbeat that comes late, twice, after the task's end or never changes nothing that is written, decided or read.
+The protocol does not depend on heartbeats: no step reads these groups, the offset is part of no transaction, and no producer
+sends it. What is written and decided is the same if a heartbeat comes late, twice, after the task's end, or not at all.
 Laws: the thread has a client of its own, which it takes when the first heartbeat is due, so shorter tasks make no connection for
-it. A heartbeat that fails is logged once, and fails nothing. The end of the task does not wait for an answer. A fork inherits no
-thread, hence no heartbeat.
+it. Only the first failure is logged, and none fails the task. The end of the task does not wait for an answer. A fork inherits
+no thread, hence no heartbeat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-EVERY_MS = 4_000  # after an answer, for which it waits as long at most: once in each 8 s, less than --watch-seconds
+EVERY_MS = 4_000  # after an answer, which may take as long again: one in each 8 s, less than the 10 s of --watch-seconds
 
 
 @dataclass(eq=False, repr=False)
@@ -39,14 +39,14 @@ class Heartbeat:
         …
     """
 
-    lend: Callable[[], AbstractContextManager[TransactionClient]]  # a client of its own. Called on its thread, at most once
+    lend: Callable[[], AbstractContextManager[TransactionClient]]  # the heartbeat's own; called at most once, on its thread
     group: str  # see PrefixNames.heartbeat_group
     marker_partition: TopicPartition  # of a topic that exists; the same for all tasks of an owner
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
         self.at_work = threading.Lock()  # held as long as the task is at work: it ends with its block, also by an interrupt
-        self._has_failed = False  # only its thread, once it has started
+        self._has_failed = False  # only the heartbeat's thread uses it, once that runs
 
     def start(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """One owner's markers, decisions and records of aborted writes: how they are read and written.
 
-Each is one offset of a consumer group without members (names.py), for partition 0 of the marker topic. ledger_records.py has what
-they say.
+Each record is one offset of a consumer group without members (names.py), for partition 0 of the marker topic. A long decision
+takes several (overflow groups). ledger_records.py encodes and decodes the records.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-OVERFLOW_TURNS = 2  # two versions that follow each other have different overflow groups
+OVERFLOW_TURNS = 2  # versions n and n + 1 have different overflow groups; n and n + 2 have the same
 
 
 class LedgerView(NamedTuple):
-    """What a task has found. `is_aborted`: whether its write was."""
+    """What a task has read. `is_aborted`: the driver has aborted its write."""
 
     decision: Decision | None
     is_aborted: bool
@@ -55,7 +55,7 @@ class AllMarkers(NamedTuple):
 
 
 class Ledger:
-    """One owner's records, as one process reads and writes them. Blocks as TransactionClient does, on the same thread.
+    """One owner's records, as one process reads and writes them. Blocks as TransactionClient does; used by one thread at a time.
 
     Args:
         marker_topic: an existing topic, which the offsets name. Reading and writing offsets takes READ on it.
@@ -70,7 +70,7 @@ class Ledger:
     # WHAT A TASK READS AND WRITES
 
     def look(self, planned: DriverTime, partition: int) -> LedgerView:
-        """What a task has to know before it writes this Spark partition, read at once. Raises as `decision` does."""
+        """Read what a task has to know before it writes this Spark partition. Raises as `decision` does."""
         groups = (self.names.decision_group(self.owner), self.names.aborted_group, self.marker_group(partition))
         records = self._read(groups)
         decision, aborted, marker = (records.get(group) for group in groups)
@@ -95,7 +95,7 @@ class Ledger:
     # WHAT THE DRIVER READS AND WRITES
 
     def decision(self) -> Decision | None:
-        """Raises LedgerError if it cannot be read.
+        """Read the owner's decision; None if there is none. Raises LedgerError if it cannot be understood.
 
         A decision whose overflow groups are gone counts as INCOMPLETE: nobody can carry it out any more, and markers say what
         is in Kafka. A later version has overwritten the groups, or they have expired.
@@ -109,7 +109,7 @@ class Ledger:
         return found.then(lambda records: self.decision_in(records[group]) if group in records else None)
 
     def decision_in(self, record: CommittedOffset) -> Decision:
-        """What an offset says that was read already. Raises as `decision` does."""
+        """The decision in an offset that was read already. Reads overflow groups, if it has any. Raises as `decision` does."""
         group = self.names.decision_group(self.owner)
         decision, values = read_decision(record, group)
         if decision.state is not DecisionState.DECIDED:
@@ -121,7 +121,7 @@ class Ledger:
         return replace(decision, entries=unpack_entries(packed, decision, group))
 
     def write_decision(self, decision: Decision) -> None:
-        """Raises KafkaError; after a time-out the decision may be written all the same."""
+        """Write a decision, its overflow groups first. Raises KafkaError; after a time-out it may be written all the same."""
         if decision.tasks > MAX_TASKS:
             raise CommitFailedError(
                 f"an exactly-once write has at most {MAX_TASKS:,} Spark partitions, and this one has {decision.tasks:,}. Nothing"
@@ -138,7 +138,7 @@ class Ledger:
         self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
     def write_decision_question(self, decision: Decision) -> Question[None]:
-        """Asked, it writes a decision without entries as `write_decision` does; the answer is None."""
+        """A question that, when asked, writes a decision without entries as `write_decision` does; the answer is None."""
         packed = pack_entries(decision.entries)
         text = decision_text(decision)
         if not fits_one_offset(text, packed):
@@ -147,7 +147,7 @@ class Ledger:
         return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.marker_partition: record})
 
     def all_markers_question(self, partitions: int) -> Question[AllMarkers]:
-        """The answer has the markers of at least so many partitions."""
+        """The answer has the markers of this many partitions, or of as many as are on record, if that is more."""
         groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
         markers = {self.marker_group(partition): partition for partition in range(partitions)}
 
@@ -159,12 +159,12 @@ class Ledger:
         return self._read_question([*groups, *markers]).then(read)
 
     def record_width(self, partitions: int) -> None:
-        """The owner has had at least so many partitions. Each power of two has a group, so no smaller number hides a larger."""
+        """Record how many partitions a version has, rounded up to a power of two. Each power has its own group."""
         number = (partitions - 1).bit_length()
         self._write(self.names.width_group(self.owner, number), 2**number, "")
 
     def record_abort(self, now: DriverTime) -> None:
-        """What was planned before `now`, on the same machine, is aborted."""
+        """Record that all writes of the prefix that were planned before `now` on the same machine are aborted."""
         self._write(self.names.aborted_group, now.time_ms, now.host)
 
     # GROUPS

@@ -7,14 +7,15 @@ The offset is the version, the metadata holds the rest:
     decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… value_schema=12 earlier=… earlier_schemas=… entries=…`
                 state: decided, carried-out, incomplete; `earlier`: the contents of the versions before, packed
     width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
-                decision hides it; whoever finds it missing writes it
+                decision overwrites it; a driver writes it before a decision that has more partitions than are on record
     aborted     the host of the driver; the offset is the time: what it planned before is aborted
 
 `entries` are the tasks' transactions, packed and compressed. If they are too long for an offset's metadata, they are written into
 overflow groups first, and the decision says `overflow=3 digest=…`: how many groups there are, and the digest of what is in them.
 The decision itself is one OffsetCommit, hence written whole or not at all.
-Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
-and each size that is read has a limit, which is checked before anything is built from it.
+Laws: a marker or decision that cannot be read is an error, and never counts as missing; but a decision whose overflow groups are
+gone counts as INCOMPLETE (ledger.py). Any user who may commit offsets can write such records. So each number and size that is
+read has a limit, which is checked before anything is built from it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, Content, SchemaIds,
 METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
 MAX_OVERFLOW_GROUPS = 10_000  # for one decision: 40 MB, enough for MAX_TASKS
 MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
-WIDTHS = range(MAX_TASKS.bit_length() + 1)  # powers of two
-EARLIER_VERSIONS = 10  # a decision remembers the content of so many
+WIDTHS = range(MAX_TASKS.bit_length() + 1)  # exponents of powers of two
+EARLIER_VERSIONS = 10  # how many versions' contents a decision has, besides its own
 MAX_NUMBER = 2**63 - 1
 
 
@@ -56,15 +57,15 @@ class Marker(NamedTuple):
 
 
 def is_in_kafka(marker: Marker | None, version: int, entry: TaskTransaction) -> bool:
-    """Whether the marker says that the rows of this entry of a version are in Kafka, by its transaction or another's, or later
-    rows."""
+    """Whether the rows of a version's entry are in Kafka, by this marker: it has the version and the content of the entry,
+    whichever transaction wrote them, or a later version."""
     return marker is not None and (marker.version > version or marker == (version, entry.content))
 
 
 class DecisionState(enum.Enum):
     DECIDED = "decided"
     CARRIED_OUT = "carried-out"
-    INCOMPLETE = "incomplete"  # a transaction was gone: the next run writes what is missing
+    INCOMPLETE = "incomplete"  # rows of the version may be missing in Kafka: the next run writes these
 
 
 class EarlierVersion(NamedTuple):
@@ -76,7 +77,7 @@ class EarlierVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which transactions of a version are committed, and what has become of that."""
+    """Which transactions of a version are to be committed, and whether that was done."""
 
     version: int
     state: DecisionState
@@ -87,7 +88,7 @@ class Decision:
     earlier: tuple[EarlierVersion, ...] = ()  # the last versions before this one that are in Kafka as a whole
 
     def reaches(self, version: int) -> bool:
-        """Whether that version is decided or carried out: its rows are not written again."""
+        """Whether that version is decided or carried out, or this is a later version: then its rows are not written again."""
         return self.version > version or (self.version == version and self.state is not DecisionState.INCOMPLETE)
 
     def now(self, state: DecisionState) -> Decision:
@@ -101,7 +102,7 @@ class Decision:
         return self.content if version == self.version else dict(self.earlier).get(version)
 
     def before(self, version: int) -> tuple[EarlierVersion, ...]:
-        """`earlier` of the decision on that version, if it follows this one."""
+        """The `earlier` for a decision on `version` that replaces this one."""
         if self.version == version or self.state is DecisionState.INCOMPLETE:
             return self.earlier
         return (*self.earlier, EarlierVersion(self.version, self.content))[-EARLIER_VERSIONS:]
@@ -121,11 +122,11 @@ _WORDS = frozenset(  # of a decision
 
 def fits_one_offset(text: str, packed: str) -> bool:
     """Whether a decision and its entries fit into one offset's metadata."""
-    return len(text) + len(packed) <= METADATA_BYTES - 50
+    return len(text) + len(packed) <= METADATA_BYTES - 50  # more than ` entries=` takes
 
 
 def overflow_pieces(packed: str) -> list[str]:
-    """Cut the entries of a decision into what fits into overflow groups."""
+    """Cut the packed entries of a decision into one piece for each overflow group."""
     return [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
 
 
@@ -156,7 +157,7 @@ def _values(metadata: str) -> dict[str, str]:
 
 
 def _number(text: str, most: int = MAX_NUMBER) -> int:
-    """As this package writes numbers: int() takes signs, spaces, underscores and thousands of digits."""
+    """Read a number as this package writes it: int() alone takes signs, spaces, underscores and thousands of digits."""
     if not _DECIMAL.fullmatch(text) or int(text) > most:
         raise ValueError
     return int(text)
@@ -184,13 +185,13 @@ def _version(record: CommittedOffset) -> int:
     return record.offset
 
 
-@lru_cache(maxsize=4)  # a task looks twice
+@lru_cache(maxsize=4)  # a task reads its owner's decision twice
 def read_decision(record: CommittedOffset, group: str) -> tuple[Decision, Mapping[str, str]]:
-    """Without its entries; with the words that lead to them."""
+    """Read a decision without its entries; the values tell where these are. Raises LedgerError."""
     state, _, rest = record.metadata.partition(" ")
     values = _values(rest)
     try:
-        if not values.keys() <= _WORDS:  # it may say which transactions are meant
+        if not values.keys() <= _WORDS:  # an unknown word, of a later version of this package, may change the meaning
             raise ValueError
         decision = Decision(
             version=_version(record),
@@ -222,7 +223,7 @@ def _packed_earlier(earlier: Sequence[EarlierVersion]) -> str:
 
 
 def _unpacked_earlier(text: str, schemas: str | None) -> tuple[EarlierVersion, ...]:
-    """`schemas`: None in a decision that knows of no registered schema, or was written before there were any."""
+    """`schemas`: None in a decision without registered schemas, or of an early version of this package."""
     data = b85decode(text)
     if len(data) > EARLIER_VERSIONS * _EARLIER.size:
         raise ValueError
@@ -266,7 +267,7 @@ def pack_entries(entries: Sequence[TaskTransaction]) -> str:
 
 
 def unpack_entries(text: str, decision: Decision, group: str) -> tuple[TaskTransaction, ...]:
-    """All are encoded with the decision's schemas. Raises LedgerError if there are more entries than tasks."""
+    """Read packed entries; all have the decision's schemas. Raises LedgerError, also if there are more entries than tasks."""
     schemas = decision.content.schemas
     try:
         columns = _columns(text, decision.tasks)

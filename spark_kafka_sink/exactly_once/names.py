@@ -9,9 +9,9 @@
     P-aborted                       group of the record that writes were aborted
     P-check                         transactional id of `pykafka-sink check --write`; no task has it, as it ends in no number
 
-No name contains a version or a run of the driver, so an owner has as many as its largest write has partitions and attempts,
-however often it writes. No part but the prefix P contains a dash, so each name is read from its end without doubt. The ids of the
-prefix `job` are never taken for those of `job-2`, and no two kinds of groups share a name.
+No name contains a version or a run of the driver. So an owner has more names only if a write has more partitions or attempts,
+not with each write. No part but the prefix P contains a dash, so a name can be parsed from its end. The ids of the prefix `job`
+are never taken for those of `job-2`, and no two kinds of groups share a name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_DIGITS = 19  # of the longest partition or attempt that is read
 
 
 class AttemptId(NamedTuple):
-    """What a transactional id says. `owner` is escaped, see `escaped`."""
+    """The parts of a transactional id after its prefix. `owner` is escaped, see `escaped`."""
 
     owner: str
     partition: int
@@ -33,7 +33,7 @@ class AttemptId(NamedTuple):
 
 
 def escaped(name: str) -> str:
-    """The name without dashes: they and all but letters, digits, `_`, `.` and `~` become %XX. Different names stay different."""
+    """The name with %XX for all but ASCII letters, digits, `_`, `.` and `~`: no dashes. Different names stay different."""
     return quote(name, safe="").replace("-", "%2D")
 
 
@@ -86,6 +86,6 @@ class PrefixNames:
 
 
 def _is_number(text: str) -> bool:
-    """As `transactional_id` writes it. Others may have ids with any digits: more than int() takes, or zeros that it loses."""
+    """Whether `transactional_id` could have written it. Other ids may have more digits than int() takes, or leading zeros."""
     is_short = len(text) <= _MOST_DIGITS
     return is_short and text.isascii() and text.isdecimal() and str(int(text)) == text

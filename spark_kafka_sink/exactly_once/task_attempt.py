@@ -1,20 +1,20 @@
 """What a task attempt does in exactly-once mode, before and after its rows.
 
     begin()   0 look, as in steps 2 and 3 below. Stop here if there is nothing to write: an earlier attempt may have left a
-                decided transaction under the own id, which step 1 would abort
-              1 take the own transactional id; it exists from here on, and whoever lists sees it
+                decided transaction under this attempt's id, which step 1 would abort
+              1 take this attempt's transactional id; it exists from here on, and drivers find it in the list of ids
               2 read the decision, and whether this write was aborted; commit what was decided in an earlier version. The marker
-                of step 4 is read together with it, in any order. If one of them says with which schemas this version's rows
-                are encoded, encode with these, so that the same rows are the same content
+                of step 4 is read in the same call, in any order. If the decision or the marker has schemas for this version,
+                encode with them, so that the same rows are the same content
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
-                is nothing to write. If it has timed out, its rows are written again
-              4 look at the marker
+                is nothing to write. If the transaction has timed out, write its rows again
+              4 look at the marker: if it has this version or a later one, the rows are only read
     rows_came() 5 write the rows and the marker in one transaction: begin it before the first row,
     mark()        send the marker behind the rows,
     finish()      wait until all is acknowledged, and leave the transaction open
 
-The driver ends what others have left open, in steps 6 (version_commit.py) and 7 (decisions.py). The order matters:
-protocol_model.py, beside the tests, finds a lost or doubled row for each step that is left out or moved.
+The driver ends what others have left open, in step 6 (version_commit.py) and step 7 (abort() in decisions.py). The order matters:
+tests/exactly_once/protocol_model.py finds a lost or doubled row for each step that is left out or moved.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Found(NamedTuple):
-    """What a task has found before its rows. `needs_no_rows`: the version is decided, and its rows are there."""
+    """What a task has found before its rows. `needs_no_rows`: the version is decided, and this task need not write."""
 
     needs_no_rows: bool
     marker: Marker | None
@@ -64,8 +64,8 @@ class _Found(NamedTuple):
 class TaskAttempt:
     """One attempt of a Spark task: finds out whether its rows are to be written, and keeps them in one open transaction."""
 
-    client: TransactionClient  # for what is not the producer's
-    producer: KafkaProducer  # takes the transactional id of this attempt; the caller closes it after finish()
+    client: TransactionClient  # for all requests that the producer does not send
+    producer: KafkaProducer  # takes the transactional id of this attempt; the caller keeps it open until finish() returns
     names: PrefixNames
     write: WriteId
     planned: DriverTime
@@ -84,17 +84,17 @@ class TaskAttempt:
 
     @property
     def writes(self) -> bool:
-        """Whether the rows are to be written. Otherwise they are only to be read: finish() compares their content."""
+        """Whether the rows have to be written. If not, they are only read: finish() or the driver compares their content."""
         return not self._needs_no_rows and (self._marker is None or self._marker.version < self.write.version)
 
     def begin(self, schemas: SchemaIds = NO_SCHEMAS) -> None:
-        """Take steps 0 to 4, before any row. Blocks for some requests, and until what an earlier attempt has left is ended.
+        """Take steps 0 to 4, before any row. Blocks for some requests, and until the id's earlier transaction has ended.
 
         Args:
             schemas: of the plan. `self.schemas` are others if an earlier run has begun the version with others.
 
         Raises:
-            WriteAbortedError: the driver has given this write up.
+            WriteAbortedError: the driver has aborted this write.
             KafkaError: from the producer or the client.
         """
         found = self._look_and_commit(schemas)  # step 0
@@ -114,12 +114,12 @@ class TaskAttempt:
         needs_no_rows = decision is not None and decision.reaches(version)
         entry = None if decision is None else decision.entry_of(self.partition)
         if decision is not None and entry is not None:
-            if decision.version < version:  # its driver died among its commits, and nobody repeated it
+            if decision.version < version:  # its driver died while it committed, and nobody repeated the version
                 self._commit(entry)
             elif decision.version == version and not self._may_be_open(entry):
                 marker = self._ledger.marker(self.partition)  # what was read before may be older than the end of the transaction
                 needs_no_rows = is_in_kafka(marker, version, entry)
-        first = None if decision is None else decision.content_of(version)  # this version as an earlier run had it
+        first = None if decision is None else decision.content_of(version)  # the content of this version in an earlier run
         if not needs_no_rows and marker is not None and marker.version == version:
             first = marker.content
         return _Found(needs_no_rows, marker, schemas if first is None else first.schemas)
@@ -131,7 +131,7 @@ class TaskAttempt:
             raise outcome.error
 
     def _may_be_open(self, entry: TaskTransaction) -> bool:
-        """Whether the transaction is open or being committed, or brokers cannot tell."""
+        """Whether the transaction is open or being committed. True also if brokers cannot tell."""
         transactional_id = entry.prepared(self.names, self.write.owner).transactional_id
         try:
             found = self.client.describe_transactions([transactional_id])[transactional_id]
@@ -140,7 +140,7 @@ class TaskAttempt:
         return found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity))
 
     def rows_came(self, content: Content) -> None:
-        """Rows were read. Begins the transaction before the first one that is to be written: see `writes`."""
+        """Add rows that were read to the content. If they are written (`writes`), the first call begins the transaction."""
         self._content = total([self._content, content])
         if self.writes:
             self._open()
@@ -151,21 +151,21 @@ class TaskAttempt:
             self._is_open = True
 
     def mark(self) -> None:
-        """Send the marker behind the last row, before anybody waits for the row. Blocks as begin_transaction() does.
+        """Send the marker after the last row, without waiting for either. Blocks as begin_transaction() does.
 
         If nobody calls it, finish() does. The transaction of a task without rows is begun, and gets no marker.
         """
         if self._is_marked or not self.writes:
             return
-        self._open()  # rows that were skipped are rows of the version as well
-        if self._content.rows:
+        self._open()
+        if self._content.rows:  # rows that were skipped (onInvalidRecord) count as well
             marker = OffsetAndMetadata(self.write.version, marker_text(self._content))
             group = ConsumerGroupMetadata(self._ledger.marker_group(self.partition))
             self.producer.send_offsets_to_transaction({self._ledger.marker_partition: marker}, group, wait=False)
         self._is_marked = True
 
     def finish(self) -> TaskReport:
-        """Report the transaction, after mark() and when every row is acknowledged. Blocks until the marker is acknowledged.
+        """Report the transaction, when every row is acknowledged. Blocks until the marker is acknowledged.
 
         Raises:
             ReplayError: an earlier run has written other rows into this partition.

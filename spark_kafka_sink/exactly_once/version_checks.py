@@ -1,7 +1,7 @@
 """Checks of a commit before it decides: what tasks report is compared with what coordinators say.
 
 Nothing here asks brokers: version_commit.py reads the markers and descriptions, and calls these functions in its steps 6c and 6d.
-All reports are of one write.
+All reports are of one write, which check_writes makes sure of.
 """
 
 from __future__ import annotations
@@ -59,10 +59,13 @@ def check_markers(
     """Compare the markers with what the tasks have seen. Errors that a repetition cannot fix are raised first.
 
     Args:
-        reports: encoded with one schema.
+        reports: of tasks that have encoded with the same schemas.
         markers: by Spark partition, of all partitions that there ever were.
-        decision_group: for an error.
-        keeps_first: whether later rows that are in Kafka are kept; otherwise they are an error.
+        decision_group: for the text of an error.
+        keeps_first: only log a warning if a later version is in Kafka for tasks that wrote nothing; False: ReplayError.
+
+    Raises ReplayError for other rows in Kafka. Raises CommitFailedError if the decision that tasks found is gone, or if another
+    run has committed the same rows meanwhile.
     """
     first, by_partition = reports[0], {each.entry.partition: each for each in reports}
     version = first.write.version
@@ -95,7 +98,7 @@ def check_markers(
 
 
 def _check_later(version: int, reports: Mapping[int, TaskReport], markers: Mapping[int, Marker], *, keeps_first: bool) -> None:
-    """Refuse a write of which tasks wrote nothing, as later rows than theirs are in Kafka."""
+    """Refuse a write if its tasks wrote nothing because a later version is in Kafka for their partitions."""
     skipped = {number for number, report in reports.items() if report.result is AttemptResult.SKIPPED}
     later = {number: each for number, each in markers.items() if number in skipped and each.version > version}
     if later:
@@ -126,12 +129,12 @@ def _has_seen(report: TaskReport | None, marker: Marker) -> bool:
 
 
 def _content_of(report: TaskReport | None) -> Content | None:
-    """None for a task that was not to write this content: then any content is another."""
+    """None if no task reports the partition, or its task found the version decided: then any content in Kafka is another."""
     return None if report is None or report.result is AttemptResult.DECIDED else report.content
 
 
 def _is_missing(report: TaskReport, marker: Marker | None) -> bool:
-    """Whether the task wrote nothing because the version was decided, but its rows are not in Kafka."""
+    """Whether the task wrote nothing because the version was decided, but its marker is missing or of a later version."""
     if report.result is not AttemptResult.DECIDED:
         return False
     if marker is None or marker.version < report.write.version:
@@ -144,7 +147,7 @@ def check_untouched(
 ) -> None:
     """Raise CommitFailedError unless the transactions are as the tasks have left them.
 
-    The coordinators are asked before anything is visible, as they end transactions that time out.
+    Called before anything is visible, as coordinators may have ended transactions that timed out.
 
     Args:
         described, entries: by transactional id.

@@ -5,26 +5,27 @@
                   earlier version, carry it out first. If part of the decided rows was lost and this run's tasks have written them
                   again, commit this run's transactions instead.
               6b  fence every unfinished id under the prefix that is not in the reports
-              6c  read the markers of all partitions that there ever were. One with this version that its task has not seen means
-                  other rows, or another run. A task that has not written, because its rows are decided, must have one. If
-                  tasks have encoded with different schemas, record the markers' schemas for the next run, and fail
+              6c  read the markers of all partitions that there ever were. A marker of this version that its task has not seen
+                  means other rows, or another run. A task that has not written, because its rows are decided, must have a
+                  marker. If tasks have encoded with different schemas, record the markers' schemas for the next run, and fail
               6d  are all transactions of the reports still open, and do empty tasks still have their ids? Otherwise fail, before
                   anything is visible
               6e  record how many partitions there are, then the decision
               6f  commit each transaction
-              6g  record in the decision what has become of it; fence those who came too late. All is visible then: if one of
-                  these fails, a warning is logged, and the write succeeds
+              6g  record in the decision what has become of it; fence attempts that came too late. All rows are visible then: if
+                  one of the two fails, a warning is logged, and the write succeeds
 
 Requests that are sent together:
     6a, and the list of 6b, if the client has listed before
     6c, 6d, and whether the list of 6b missed an id; if it did, 6b to 6d are done again
-    both of 6g
-The list of 6b comes before 6c, as others commit between the two.
+    the two requests of 6g
+The list of 6b is read before the markers of 6c: what another run commits between the two shows in the markers.
 
-What carries out a decision, and abort(), are in decisions.py, as others do that as well.
-A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers
-a transactional id later meets the decision, or is fenced. So at most one decision of a version is carried out, by whomever.
-An id names no run of a driver: it is a run's own transaction only with the producer id and epoch that its task has reported.
+decisions.py carries out decisions and has abort(), because not only a commit needs them.
+Before a driver decides, it fences all unfinished ids of others, except decided ones of other owners, and checks all markers. (If
+brokers cannot list ids, it fences those that it guesses.) A task that takes an id later finds the decision, or is fenced. So only
+one decision of a version is carried out as a whole. If a part of it was lost, a second decision commits only that part.
+An id names no run of a driver: a transaction is a run's own only with the producer id and epoch that the run's task reported.
 """
 
 from __future__ import annotations
@@ -103,11 +104,11 @@ class Committed:
     how: HowCommitted
     skipped: int = 0  # Spark partitions whose rows an earlier run had written; for COMMITTED only
     fenced: int = 0  # transactional ids that others had left, and that were fenced
-    other_rows: int = 0  # that were not written, as the version is in Kafka with other ones; not for COMMITTED
+    other_rows: int = 0  # rows that were not written, as the version is in Kafka with other rows; not for COMMITTED
 
 
 class _ListBesideDecision(NamedTuple):
-    """The ids that step 6b fences, listed beside step 6a. `is_whole` is asked when they are fenced."""
+    """The ids that step 6b fences, listed together with step 6a. `is_whole` is asked after they are fenced."""
 
     found: Reply[list[UnfinishedId]]
     is_whole: Question[bool]
@@ -133,8 +134,8 @@ class VersionCommit:
     names: PrefixNames
     reports: Sequence[TaskReport]  # of all tasks; at least one, and all of one write
     marker_topic: str  # see Ledger
-    has_name: bool = True  # a repetition of the write has the same owner and version. Errors say what is to be done then
-    keeps_first: bool = False  # a version that is in Kafka already may be repeated with other rows, which are not written
+    has_name: bool = True  # a repetition of the write has the same owner and version; errors advise accordingly
+    keeps_first: bool = False  # if a version in Kafka is repeated with other rows, do not write them; False: ReplayError
 
     def __post_init__(self) -> None:
         self._write = self.reports[0].write
@@ -162,16 +163,16 @@ class VersionCommit:
                 return self._commit_rest(decision, lost)
             self._record_outcome(decision.now(DecisionState.CARRIED_OUT))
             how = HowCommitted.ROLLED_FORWARD
-        elif not self.has_name and decision.state is DecisionState.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
+        elif not self.has_name and decision.state is DecisionState.DECIDED:  # its driver's clock is ahead; nobody repeats it
             self._carry_out(decision)
         self._fence_unneeded(decision)
         return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
 
     def _commit_own(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Committed:
-        """`before`: the decision that this one follows."""
+        """Decide on this run's transactions, and commit them. `before`: the decision that the new one replaces."""
         if before is not None and before.version < self._write.version:
             if before.state is DecisionState.DECIDED:
-                early_list = None  # it contains the transactions that end now, so it is out of date
+                early_list = None  # out of date: it has the transactions that are committed now
             before = self._carry_out_earlier(before)
         decision = self._decide(before, early_list)
         self._commit_all(decision)
@@ -180,7 +181,7 @@ class VersionCommit:
         return Committed(HowCommitted.COMMITTED, skipped, self._fenced)
 
     def _commit_rest(self, decision: Decision, lost: Sequence[TaskTransaction]) -> Committed:
-        """Commit the own transactions: a part of the decided ones has timed out, and tasks have written their rows again."""
+        """Commit this run's transactions: a part of the decided ones has timed out, and tasks have written those rows again."""
         results = {each.entry.partition: each.result for each in self.reports}
         if any(results.get(entry.partition, AttemptResult.DECIDED) is AttemptResult.DECIDED for entry in lost):
             self._fail_incomplete(decision, lost)
@@ -189,10 +190,10 @@ class VersionCommit:
         return self._commit_own(incomplete)
 
     def _carry_out_earlier(self, decision: Decision) -> Decision:
-        """Carry out a version that its driver did not finish and nobody repeated. Returns what has become of it."""
+        """Carry out an earlier version that was left unfinished and not repeated. Returns the decision with its new state."""
         if decision.state is DecisionState.DECIDED:
             lost = self._end_decided(decision)
-            if lost and self.has_name:  # its user can repeat it, before this one follows
+            if lost and self.has_name:  # its user can repeat it before this version is written
                 self._fail_incomplete(decision, lost)
             decision = decision.now(DecisionState.INCOMPLETE if lost else DecisionState.CARRIED_OUT)
             if lost:
@@ -271,14 +272,14 @@ class VersionCommit:
         return markers
 
     def _fence(self, found: Iterable[UnfinishedId], kept: Collection[AttemptId]) -> None:
-        """Fence what is neither in `kept` nor decided by another owner, which is dead: a prefix is for one query at a time."""
+        """Fence these ids, except those in `kept` and those of other owners that `decided_or_unreadable` finds."""
         tasks = [each.task for each in found if each.task not in kept]
-        others = [task for task in tasks if task.owner != self._write.owner]
+        others = [task for task in tasks if task.owner != self._write.owner]  # dead: one query at a time uses a prefix
         decided = decided_or_unreadable(self.client, self.names, others)
         self._fenced += fence_all(self.client, self.names, [task for task in tasks if task not in decided])
 
     def _fence_others(self, before: Decision | None) -> None:
-        """Fence all but what the tasks have reported. Whether these ids are still theirs is checked afterwards, if possible."""
+        """Fence all but the reported ids. Step 6d checks whether their tasks still have these, if brokers can tell."""
         found = list_unfinished(self.client, self.names)
         kept = set(self._open | self._empty)
         if found is None:
@@ -305,7 +306,7 @@ class VersionCommit:
         )
 
     def _check_untouched(self, described: Reply[dict[str, TransactionDescription | None]]) -> None:
-        """Raises AuthorizationError where DESCRIBE is missing: without it nobody finds the coordinator that ends transactions."""
+        """Check the answer of step 6d. Raises AuthorizationError without DESCRIBE, as commits need it to find coordinators."""
         try:
             transactions = described.answer()
         except UnsupportedVersionError as error:
@@ -332,7 +333,7 @@ class VersionCommit:
         fail_incomplete(self._ledger, decision, lost, rest=self._what_becomes_of_rest(decision, WRITTEN_BY_THE_NEXT_RUN))
 
     def _what_becomes_of_rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
-        """The end of an error's text."""
+        """The end of an error's text: what becomes of transactions of the decision that are not committed."""
         if decision.version != self._write.version:
             return (
                 "An earlier write has left them so."
@@ -355,7 +356,7 @@ class VersionCommit:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
     def _record_and_fence_late(self, decision: Decision) -> None:
-        """Take step 6g after the own commit: its two requests side by side."""
+        """Take step 6g after this run's commit, its two requests side by side."""
         recorded, late = self._ask_record(decision, list_unfinished_question(self.client, self.names))
         self._warn_of_record(decision, recorded)
         with self._only_warning():
@@ -363,7 +364,7 @@ class VersionCommit:
             if found is None:
                 self._fence(self._guessed(decision), set(self._open | self._empty))
             else:
-                # An own id that is open again belongs to another run, but for an empty task's id at its own epoch.
+                # An id of this run that is open again belongs to another run, except the id of an empty task with its own epoch.
                 self._fence_open(found, self._still_empty())
 
     def _fence_unneeded(self, decision: Decision) -> None:
@@ -412,7 +413,7 @@ class VersionCommit:
     # WHAT WAS WRITTEN BEFORE
 
     def _compare(self, decision: Decision) -> int:
-        """How many rows of this write are others than those that were committed as its version. Raises ReplayError."""
+        """How many rows of this write differ from its version in Kafka: 0 or all. Raises ReplayError and CommitFailedError."""
         version, first = self._write.version, decision.content_of(self._write.version)
         if not self.has_name:
             raise CommitFailedError(
@@ -446,7 +447,7 @@ _LEFT_TO_THE_NEXT_WRITE = (
 
 
 def _is_confirmed(reply: Reply[bool]) -> bool:
-    """False also if the request has failed."""
+    """Whether the answer is true; False also if the request has failed."""
     try:
         return reply.answer()
     except KafkaError:

@@ -1,4 +1,4 @@
-"""Which write it is, which task of it, what it has to write, and what a task reports to the driver."""
+"""What identifies a write and its tasks, the content that they write, and what a task reports to the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SchemaIds(NamedTuple):
     value: int | None = None
 
     def by_part(self) -> dict[str, int]:
-        """Those that are not None."""
+        """The ids that are not None, by `key` and `value`."""
         return {part: number for part, number in self._asdict().items() if number is not None}
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Content(NamedTuple):
 
     rows: int = 0
     fingerprint: int = 0  # the rows' hashes added up modulo 2**64, see fingerprint.py; 0 if no other run can repeat the write
-    schemas: SchemaIds = NO_SCHEMAS  # that the rows are encoded with. With others the same rows are another content
+    schemas: SchemaIds = NO_SCHEMAS  # that the rows are encoded with. The same rows with other schemas are another content
 
     def __str__(self) -> str:
         encoded = "" if self.schemas == NO_SCHEMAS else f", encoded with {self.schemas}"
@@ -47,14 +47,14 @@ class Content(NamedTuple):
 
 
 def total(contents: Iterable[Content]) -> Content:
-    """The content of several partitions together. All are encoded with the schemas of the first."""
+    """The content of several partitions together, with the schemas of the first one. Does not check that all have the same."""
     contents = list(contents)
     schemas = contents[0].schemas if contents else NO_SCHEMAS
     return Content(sum(each.rows for each in contents), sum(each.fingerprint for each in contents) % _FINGERPRINTS, schemas)
 
 
 class WriteId(NamedTuple):
-    """One version of one owner: a repetition of a named write has the same."""
+    """One version of one owner. The repetition of a named write has the same WriteId."""
 
     owner: str  # escaped, see names.py
     version: int  # at least 0
@@ -106,7 +106,7 @@ class AttemptResult(enum.Enum):
 class TaskReport:
     """What a task attempt returns to the driver, beside the counts of the sink.
 
-    `entry` holds what it takes to commit its transaction; in an empty one nothing was written.
+    `entry` identifies the task's transaction, in which an EMPTY attempt wrote nothing. SKIPPED and DECIDED: producer id -1.
     """
 
     write: WriteId
@@ -126,13 +126,13 @@ WHY_OTHER_ROWS = "A source, a random or time function, or a changed query gives 
 
 
 class ReplayError(KafkaError):
-    """A write was repeated with other rows than the first time, of which a part is in Kafka already."""
+    """A write was repeated with other rows, and the first rows are in Kafka already, all or a part of them."""
 
     condition = "KAFKA_NON_DETERMINISTIC_REPLAY"
 
 
 class WriteAbortedError(KafkaError):
-    """The driver has given the write up, so that none of its tasks may write any more."""
+    """The driver has aborted the write: none of its tasks may write any more."""
 
     condition = "KAFKA_WRITE_ABORTED"
 

@@ -20,7 +20,7 @@ MINIMUM_PYSPARK = (4, 1)  # the first version with DataSourceStreamArrowWriter
 
 
 def require_pyspark() -> None:
-    """Raises ImportError unless pyspark is installed and new enough."""
+    """Raise ImportError unless pyspark is installed and has at least MINIMUM_PYSPARK."""
     try:
         import pyspark
     except ImportError as error:

@@ -3,7 +3,7 @@
 Spark runs a failing task spark.task.maxFailures times. With a wrong address, each attempt would wait max.block.ms. Spark ends
 the Python worker of a failed task, so the task leaves an empty file in the executor's own directory. Another executor may reach
 the brokers, so its first task waits the full time. So does the next write, because it is another stage.
-Law: the file shortens a wait and changes nothing else. Rows are sent as soon as a broker answers.
+Law: the file only shortens a wait. If a broker answers in that time, rows are sent as without the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHORT_WAIT_MS = 1_000  # plus a twentieth of max.block.ms: enough for TLS, a log
 
 
 def await_brokers(producer: KafkaProducer, config: ProducerConfig) -> None:
-    """If an earlier task found no broker, one must answer soon. Raises KafkaTimeoutError if none does."""
+    """If an earlier task found no broker, wait for one, at most SHORT_WAIT_MS + max.block.ms / 20. Raises KafkaTimeoutError."""
     file = _no_broker_file(config)
     if file is None or not file.exists():
         return
@@ -52,7 +52,7 @@ def remember_failure(error: KafkaError, config: ProducerConfig) -> None:
 
 
 def _no_broker_file(config: ProducerConfig) -> Path | None:
-    """Exists if an earlier task found no broker. None outside of a task."""
+    """The path of the file that exists if an earlier task found no broker. None outside of a task."""
     context = TaskContext.get()
     if context is None:
         return None

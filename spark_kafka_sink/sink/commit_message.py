@@ -26,7 +26,7 @@ NOT_TIMED = TaskTimes()
 
 
 def elapsed_s(since_s: float) -> float:
-    """`since_s`: a reading of time.monotonic()."""
+    """The seconds since `since_s`, a reading of time.monotonic(), rounded to milliseconds."""
     return round(time.monotonic() - since_s, 3)
 
 

@@ -1,4 +1,4 @@
-"""What the driver does with what tasks tell it, and what is in Kafka when something fails in between.
+"""What the driver does with the messages of tasks, and what is in Kafka after each kind of failure.
 
 A task flushes before it returns its KafkaCommitMessage, so every row that a message counts has been acknowledged. The driver's
 commit() therefore writes nothing to Kafka: it checks that no message is missing, adds the messages up, and reports the sums.
@@ -24,7 +24,7 @@ driver fetches it, Spark runs the task again. So no row is lost, and rows may be
 be lost too: those that a failed broker had not replicated (acks=1), and those that did not arrive (acks=0).
 
 With deliveryGuarantee=exactly-once a task leaves its rows in an open transaction, and commit() has VersionCommit (exactly_once/)
-commit them all. "Seen" is what readers with isolation.level=read_committed see; the next run is the write or the stream begun
+commit them all. "Seen" is what readers with isolation.level=read_committed see; the next run is the same write or stream, started
 again with the same names (checkpoint, or transactionalIdPrefix with txnAppId and txnVersion).
 
     crash point                                     in Kafka              seen           the next run
@@ -98,7 +98,7 @@ def report_commit(
 ) -> CommitSummary:
     """Runs on the driver when every task has succeeded. Logs one line, appends one to the report file, and calls `on_commit`.
 
-    If one of these fails, the error is only logged: the rows are in Kafka, and Spark would write them again.
+    If the report or `on_commit` fails, that is only logged: after an error Spark would write the rows again.
     """
     if logger.level == logging.NOTSET and stderr_log.is_in_spark_worker():
         logger.setLevel(logging.INFO)  # Spark's process shows warnings only, and users cannot set its level
@@ -132,7 +132,7 @@ def _append_report(path: str, summary: CommitSummary) -> None:
 
 
 def _append(path: str, line: bytes) -> None:
-    """Write in one call, so that lines of concurrent writes do not mix. Raises OSError, also for a FIFO, as it could block."""
+    """Write in one call, so that lines of concurrent writes do not mix. Raises OSError, also for a FIFO, which could block."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
     if sys.platform != "win32":
         flags |= os.O_NONBLOCK
@@ -156,7 +156,7 @@ def _last_byte(file: int) -> bytes:
 
 
 def log_abort(messages: Sequence[KafkaCommitMessage | None]) -> None:
-    """Runs on the driver when a task has failed for good, or commit() has: logs what stays in Kafka. Never raises."""
+    """Runs on the driver when a task or commit() has failed for good: logs what stays in Kafka. Never raises."""
     done = [message for message in messages if message is not None]
     rows = sum(message.rows for message in done)
     others_may_have_written = len(done) < len(messages) or not messages  # a task that has not completed sends no message

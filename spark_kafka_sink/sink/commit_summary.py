@@ -64,7 +64,7 @@ class VersionSummary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitSummary:
-    """The reports of all tasks of one write, added up."""
+    """The reports of all tasks of one write, added up. Fields of one name mean the same as in KafkaCommitMessage."""
 
     query_id: str | None
     batch_id: int | None
@@ -85,7 +85,7 @@ class CommitSummary:
     commit_seconds: float = 0.0  # that the driver took to commit: with exactly-once, to commit the transactions
     skipped_by_reason: Mapping[str, int] = field(default_factory=dict)  # condition -> rows
     dead_lettered_by_reason: Mapping[str, int] = field(default_factory=dict)
-    running_seconds: float | None = None  # that at least one of the tasks ran, by their machines' clocks
+    running_seconds: float | None = None  # for how long at least one of the tasks ran, by their machines' clocks
     schemas: tuple[SchemaUse, ...] = ()  # that keys and values were encoded with
 
     @classmethod
@@ -142,7 +142,7 @@ class CommitSummary:
         return f"; schemas {', '.join(shown)}" + (f" and {left} more" if left else "")
 
     def to_json(self, committed_at_ms: int) -> str:
-        """One line of the report file. docs/report.md describes it; a new key raises REPORT_VERSION, and no key ever goes."""
+        """One line of the report file. docs/report.md describes it; a new key raises REPORT_VERSION, and no key is removed."""
         offsets: dict[str, dict[str, dict[str, int]]] = {}
         for each in self.written:
             partition = {"first": each.first, "last": each.last, "rows": each.rows, "bytes": each.bytes}

@@ -1,8 +1,9 @@
 """The format `pykafka-sink`: checks every option and every column on the driver, before a task starts.
 
 Spark calls `writer` once per batch write. It calls `streamWriter` twice per micro-batch, in two processes: to plan the batch and
-to commit it. Both check, and return plain data. Planning asks brokers for the topic once (topic_check.py); nothing stays open.
-Law: one error reports all problems at once, and a missing topic is reported when there are no others.
+to commit it. Both calls check, and return plain data. Planning asks brokers for the topic once (topic_check.py), and a
+schema registry if there is one. Nothing stays open.
+Law: one error reports all problems at once. A missing topic or a failed registration is reported if there are no other problems.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class KafkaDataSource(DataSource):
         return KafkaStreamWriter(plan, tuple(environment_problems))
 
     def reader(self, schema: StructType | None = None) -> NoReturn:
-        """Spark calls this for a read with given columns, `schema` for one without, and `streamReader` for a stream."""
+        """Raises ConfigError. Spark calls this for a read with given columns, `schema` without, `streamReader` for a stream."""
         del schema
         raise ConfigError(ONLY_WRITES)
 
@@ -97,7 +98,7 @@ class KafkaDataSource(DataSource):
     ) -> tuple[WritePlan, list[str]]:
         """The plan of the write, and the problems of the driver's environment. Raises if there are any other problems.
 
-        `problems`: those found already. `asks`: a schema registry, if a key or value needs one.
+        `problems`: those found already. `asks`: whether to ask a schema registry, if a key or value has a format.
         """
         if not self.options:
             problems.append(NO_OPTIONS)
@@ -116,13 +117,13 @@ class KafkaDataSource(DataSource):
         return WritePlan(mapping, options, is_stream, DriverTime.now(), parts), environment_problems
 
 
-# What a format of keys or values needs is imported where there is one.
+# The two functions below import what formats of keys and values need only if the write has a format.
 
 
 def _encoded_parts(
     schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str], environment_problems: list[str]
 ) -> tuple[PlannedPart, ...]:
-    """Raises what keeps the registry from answering, unless there are problems, to which it is added."""
+    """The parts that have a format. Adds to `problems`; raises the registry's error instead if there is no other problem."""
     if not options.has_format:
         return ()
     from spark_kafka_sink.sink.schema_planning import plan_parts
@@ -137,7 +138,7 @@ def _encoded_parts(
 
 def _require_topic_and_register(plan: WritePlan) -> WritePlan:
     """Require the topic, then register schemas, when there are no other problems."""
-    if stderr_log.is_in_spark_worker():  # a program that calls `writer` itself asks for no topic
+    if stderr_log.is_in_spark_worker():  # not in a program that calls `writer` itself
         topic_check.require_topic(plan)
     if not plan.encoded_parts:
         return plan
@@ -176,7 +177,7 @@ def _report_path_problems(options: SinkOptions) -> list[str]:
 
 
 def _store_problems(options: SinkOptions) -> Iterator[str]:
-    """Find what is wrong with keystores and truststores that this machine has too: each task would fail."""
+    """Problems of keystores and truststores, if the files are on this machine, too. Each task would fail with such a problem."""
     producer = options.producer
     stores = {"ssl.keystore": producer.ssl_keystore_location, "ssl.truststore": producer.ssl_truststore_location}
     for which, location in stores.items():

@@ -1,4 +1,4 @@
-"""The driver's part of an exactly-once write: hands the tasks' reports to VersionCommit, or gives the write up."""
+"""The driver's part of an exactly-once write: hands the tasks' reports to VersionCommit, or aborts the write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> VersionSummary | None:
-    """Blocks until every transaction is committed. None for a write without tasks.
+    """Commit the tasks' transactions, and block until all are committed. None for a write without tasks.
 
     Raises KafkaError: see VersionCommit.run.
     """
@@ -32,7 +32,7 @@ def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> Ver
     write = known[0].write
     options = plan.options
     keeps_first = options.on_non_deterministic_replay == KEEP_FIRST
-    # The client stays connected for the next commit: those of a stream share a process.
+    # The client stays connected for the next commit: all commits of a stream run in one process.
     with CLIENTS.lend(with_shipped_files(options.producer.to_mapping()), options.producer_cache_timeout_ms) as client:
         commit = VersionCommit(client, plan.names, known, plan.marker_topic, has_name=has_name(write), keeps_first=keeps_first)
         return _summary(write, commit.run())
@@ -46,7 +46,7 @@ def _summary(write: WriteId, committed: Committed) -> VersionSummary:
 
 
 def abort_version(plan: WritePlan) -> None:
-    """Give the write up: rows that it has written are not seen, unless it is decided. Never raises KafkaError."""
+    """Abort the write: rows that it has written are not seen, unless it is decided. Logs a KafkaError and does not raise it."""
     try:
         with TransactionClient(with_shipped_files(plan.options.producer.to_mapping())) as client:
             fenced = abort(client, plan.names, plan.marker_topic, DriverTime.now())

@@ -1,6 +1,6 @@
 """A task of an exactly-once write: which transaction its rows go to, and what it reports.
 
-The steps that matter for exactly-once are TaskAttempt's; this gives them a producer, a client and the rows.
+The steps that matter for exactly-once are TaskAttempt's; this file gives them a producer and a client, writer.py the rows.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.worker_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.write_plan import WritePlan, has_name
 
-MARKER_TOPIC_MS = 10_000  # for the option markerTopic to be found
-# What the producer cannot know of the reasons, by the condition of an error.
+MARKER_TOPIC_MS = 10_000  # how long a task looks for the topic of the option markerTopic
+# Reasons and remedies in Spark, which the producer does not know, by the condition of its error.
 _TAKEN_OVER = (
     " In Spark: another write with the same transactionalIdPrefix has begun, which is for one query or job at a time; or somebody"
     " has aborted this one with `pykafka-sink transactions`; or it was open for longer than kafka.transaction.timeout.ms. Nothing"
@@ -52,7 +52,7 @@ ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, th
 
 @contextmanager
 def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
-    """A task of this write, ready to write its rows. Blocks for some requests to brokers; raises as TaskAttempt.begin does."""
+    """A task of this write, after TaskAttempt.begin. Blocks and raises as that does; raises as WritePlan.write_id does, too."""
     write, options = plan.write_id(task), plan.options
     producer_options = with_shipped_files(options.producer.to_mapping())
     lend_client = partial(CLIENTS.lend, producer_options, options.producer_cache_timeout_ms)
@@ -66,7 +66,7 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
         producers = TRANSACTIONAL_FOR_LARGE_ROWS if options.on_record_too_large == DEAD_LETTER else TRANSACTIONAL
         heartbeat.start()
-        # In the end, the producer leaves the transaction open.
+        # At the end of the block, the producer is lent again or closed, and the transaction stays open.
         with producers.lend(own, options.producer_cache_timeout_ms) as producer:
             try:
                 yield _begin(plan, write, task, client, producer)
@@ -89,14 +89,14 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
         attempt=task.attempt,
         marker_topic=plan.marker_topic,
     )
-    # Not the schemas of topics that only rows name: a text, a version or an id stands for the same schema in each run.
+    # Without schemas of topics that only rows name: each run finds the same ones by their text, version or id.
     planned = {each.wanted.part: each.encoder.use.id for each in plan.encoded_parts if each.encoder is not None}
     attempt.begin(SchemaIds(**planned))
     return attempt
 
 
 def content_to_compare(chunk: Chunk, write: WriteId) -> Content:
-    """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
+    """The content of a chunk. The fingerprint costs most in this mode, so it is 0 in a write that no other run can repeat."""
     chunks = [chunk, *(each.chunk for each in chunk.unencoded)]
     return total(content_of(each.columns) if has_name(write) else Content(len(each.numbers)) for each in chunks)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def registry_of(options: SinkOptions) -> KnownSchemas:
-    """Connects when it is first asked what is not known. Then it raises ConfigError for a file that is not here."""
+    """The registry. Connects at the first question that it cannot answer itself; then raises ConfigError if a file is missing."""
     assert options.registry is not None, "a format needs one, and options are checked"
     return KnownSchemas(options.registry, _connected)
 

@@ -32,13 +32,13 @@ def plan_parts(
 ) -> tuple[tuple[PlannedPart, ...], KafkaError | None]:
     """The parts that have a format, and why the registry does not give what is needed; None if it does.
 
-    Some have no encoder before `register_schemas`. Asks the registry, and registers nothing. Blocks as the registry does.
+    A part whose schema is not registered yet has no encoder. Asks the registry, registers nothing. Blocks as the registry does.
 
     Args:
         schema: of the DataFrame; its columns are checked.
         mapping: which column is which part.
         options: checked.
-        problems: gets what is wrong with columns, and what they and registered schemas contradict.
+        problems: gets what is wrong with columns, and where columns contradict registered schemas.
     """
     wanted = list(_wanted_schemas(schema, mapping, options, problems))
     topic = _topic_of_all(mapping)
@@ -51,15 +51,15 @@ def plan_parts(
             except KafkaError as error:
                 failures.append(error)
                 if not isinstance(error, RegistryError) or error.condition not in ABOUT_SCHEMAS:
-                    break  # the next question meets the same
+                    break  # the next question would fail in the same way
     return tuple(planned), _joined(failures)
 
 
 def register_schemas(plan: WritePlan) -> WritePlan:
-    """The plan with every schema registered that has to be, but for those of topics that only rows name.
+    """Register all schemas that the plan needs, except those of topics that only rows name. Returns the plan with encoders.
 
     Raises:
-        RegistryError: the registry refuses one, or cannot be reached.
+        RegistryError: the registry refuses a schema, or cannot be reached.
     """
     topic = _topic_of_all(plan.mapping)
     parts = []
@@ -71,7 +71,7 @@ def register_schemas(plan: WritePlan) -> WritePlan:
 
 
 def _wanted_schemas(schema: StructType, mapping: RowMapping, options: SinkOptions, problems: list[str]) -> Iterator[WantedSchema]:
-    """Those of the parts that have a format and no problem."""
+    """The wanted schemas of the parts that have a format and no problem. Adds to `problems`."""
     registry = options.registry
     assert registry is not None, "a format needs one, and options are checked"
     for name, position in ((VALUE_PART, mapping.value), (KEY_PART, mapping.key)):
@@ -96,7 +96,7 @@ def _topic_of_all(mapping: RowMapping) -> str | None:
 
 
 def _not_repeatable(wanted: WantedSchema, mapping: RowMapping, options: SinkOptions) -> Iterator[str]:
-    """A repetition is compared with the first time, and has to encode with the same schemas."""
+    """The problem of an exactly-once write whose repetition could encode with other schemas: the two could not be compared."""
     chosen = wanted.options
     is_latest = chosen.schema is not None and chosen.schema.kind == LATEST
     if options.is_exactly_once and is_latest and wanted.needs_topic and _topic_of_all(mapping) is None:

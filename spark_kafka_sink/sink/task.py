@@ -28,6 +28,7 @@ class Task:
 
     @classmethod
     def current(cls) -> Task:
+        """The task of this process; outside of a task, one with the default values."""
         context = TaskContext.get()
         if context is None:
             return cls()

@@ -31,7 +31,7 @@ _settled: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that we
 
 
 def require_topic(plan: WritePlan) -> None:
-    """Raises ConfigError if the topic of all rows neither exists nor will be created. Rows may name topics of their own."""
+    """Raises ConfigError if the topic of all rows neither exists nor will be created. No check if rows name topics."""
     topic = plan.mapping.topic
     options = plan.options.producer.to_mapping()
     brokers: tuple[str, ...] = tuple(options["bootstrap.servers"])  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def _brokers_say_it_is_missing(options: Mapping[str, object], topic: str) -> boo
             clock = Clock()
             deadline_ms = clock.now_ms() + TIMEOUT_MS
             config = ProducerConfig.from_mapping(with_shipped_files(options))
-            # DNS, or an address that does not answer, leaves time for the rest.
+            # An address that does not answer must leave time for the others.
             limit_ms = min(config.socket_connection_setup_timeout_ms, TIMEOUT_MS // 2)
             config = replace(config, socket_connection_setup_timeout_ms=limit_ms)
             with RequestClient(ClusterAccess(config, clock=clock)) as client:

@@ -3,8 +3,8 @@
 Spark runs one task at a time in a Python worker and reuses the worker, but ends it without warning (no atexit, no finally). So
 the cache keeps a producer only when it is at rest: all rows settled, its memory freed. writer.py and exactly_once_task.py borrow
 producers and clients; the counters of a borrowed producer start at zero. What is said of producers here is true of clients.
-Laws: one task at a time uses a producer; a producer that has failed is never lent again; a fork inherits no producer. A task that
-is interrupted (interrupts.py) leaves no producer open for longer than until the cache is used again.
+Laws: one task at a time uses a producer; a producer that has failed is never lent again; a fork inherits none. The producer of
+an interrupted task (interrupts.py) is closed as soon as another producer becomes idle or expires.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ KeepableT = TypeVar("KeepableT", bound=Keepable)
 class _Entry(Generic[KeepableT]):
     """What the cache keeps, from when it is made until it is closed.
 
-    A task, or whoever closes it, holds `user` meanwhile. An entry whose user does not hold it any more was left behind
-    by an interrupt, and is closed.
+    The task that uses the entry, or the thread that closes it, holds the lock `user` meanwhile. If nobody holds this lock,
+    an interrupt has left the entry behind, and it is closed.
     """
 
     key: Hashable = field(repr=False)  # contains wrapped secrets
     kept: KeepableT
     user: threading.Lock | None  # None: it is idle
-    expires_ms: int = 0  # while it is idle, as the next one
+    expires_ms: int = 0  # only of an idle entry, as `rested`
     rested: int = 0  # the idle entry with the highest number became idle last
 
     @property
@@ -69,7 +69,7 @@ class _Entry(Generic[KeepableT]):
 
 
 class WorkerCache(Generic[KeepableT]):
-    """Thread-safe.
+    """Lends producers or clients, and keeps idle ones. Thread-safe.
 
     Args:
         make: makes a producer or client from its options.
@@ -95,7 +95,7 @@ class WorkerCache(Generic[KeepableT]):
 
         Args:
             options: all options of the producer, with secrets wrapped. A changed password makes another producer, and so does the
-                changed content of a file that an option or sasl.jaas.config names, but for a ticket cache.
+                changed content of a file that an option or sasl.jaas.config names, except a ticket cache.
             timeout_ms: how long the producer may then be idle; 0: it is closed at the end of the block.
 
         At the end of the block the producer is kept if all rows are settled. If the block raises, the producer is closed at
@@ -170,7 +170,7 @@ class WorkerCache(Generic[KeepableT]):
         return entry
 
     def _remove(self, entry: _Entry[KeepableT]) -> None:
-        """After it was closed; a second time does nothing."""
+        """Forget an entry that was closed; a second call does nothing."""
         with self._lock:
             if entry in self._entries:
                 self._entries.remove(entry)
@@ -219,8 +219,8 @@ def _close_entry(entry: _Entry[Any], why: str) -> None:
 
 
 def _may_be_kept(options: Mapping[str, object]) -> bool:
-    """Interceptors may report their results in close(), which an idle producer may never reach. A user's own transactions are
-    never shared."""
+    """False with interceptors: they may report results in close(), and Spark may end the worker before. False with a user's own
+    transactional.id, which tasks must not share."""
     return not options.get("interceptor.classes") and options.get("transactional.id") is None
 
 
@@ -242,12 +242,12 @@ def _content(name: str, value: object) -> Hashable:
 
 
 class WorkerClient(TransactionClient):
-    """Serves task after task: the next one has its connections, and the coordinators that it has found."""
+    """A client that the cache keeps: the next task has its connections, and the coordinators that it has found."""
 
     client_id = "exactly-once client"  # for the log
 
     def is_at_rest(self) -> bool:
-        """Always: every call has come to its end when it returns."""
+        """Always true: no call of a client goes on after it has returned."""
         return True
 
     def rest(self, keep_bytes: int = 0) -> None:
@@ -275,7 +275,7 @@ def _transactional_for_large_rows(options: Mapping[str, object]) -> KafkaProduce
 
 # The caches of this Python worker, one for each kind of producer.
 PRODUCERS = WorkerCache(KafkaProducer)
-TRANSACTIONAL = WorkerCache(_transactional)  # lends by the options without transactional.id
+TRANSACTIONAL = WorkerCache(_transactional)  # `lend` takes options without transactional.id
 TRANSACTIONAL_FOR_LARGE_ROWS = WorkerCache(_transactional_for_large_rows)  # the same
 CLIENTS = WorkerCache(WorkerClient)
 for _forget in (PRODUCERS.forget, TRANSACTIONAL.forget, TRANSACTIONAL_FOR_LARGE_ROWS.forget, CLIENTS.forget):

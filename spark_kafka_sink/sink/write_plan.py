@@ -27,7 +27,7 @@ _UNNAMED = (
     " query nor batch over Spark Connect, nor to threads that the function starts. Or set allowUnnamedWrite=true: each repetition"
     " then writes all rows again"
 )
-UNNAMED_OWNER = "%unnamed"  # no name is escaped so
+UNNAMED_OWNER = "%unnamed"  # equals no escaped name: there two hex digits follow each %
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class WritePlan:
 
     @property
     def marker_topic(self) -> str:
-        """See Ledger."""
+        """The topic that offsets of markers and decisions name, see Ledger."""
         topic = self.options.marker_topic or self.options.topic
         assert topic is not None
         return topic
@@ -71,7 +71,7 @@ class WritePlan:
         if options.txn_app_id is not None and options.txn_version is not None:
             return WriteId(escaped(options.txn_app_id), options.txn_version)
         if task.query_id is not None and task.batch_id is not None:
-            return WriteId(escaped(task.query_id.replace("-", "")), task.batch_id)  # a UUID is part of a name as it is
+            return WriteId(escaped(task.query_id.replace("-", "")), task.batch_id)  # a UUID, without its dashes
         if not options.allow_unnamed_write:
             raise KafkaError(_UNNAMED, condition="KAFKA_UNNAMED_WRITE")
         return WriteId(UNNAMED_OWNER, self.planned.time_ms)

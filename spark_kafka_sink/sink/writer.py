@@ -3,9 +3,9 @@
 On the driver a writer is plain data: a WritePlan. In a task, write() takes a producer from the WorkerCache, hands chunk after
 chunk of Spark's rows to a RowSender, waits, and returns the task's commit message. On the driver again, commit() and abort() hand
 the messages to commit_report.py.
-Laws: every row that comes in is accounted for, or write() raises, unless the driver has given the write up: then nobody takes
-what write() returns. On success the iterator has been read to its end. A producer returns to the cache flushed and empty, or it
-is closed: Spark ends its Python workers without warning.
+Laws: write() accounts for every row that comes in, or raises. Only if the driver has aborted the write does it return a message
+without rows, which no commit accepts. On success the iterator has been read to its end. A producer returns to the cache flushed
+and empty, or it is closed, because Spark ends its Python workers without warning.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class _KafkaWriter:
     plan: WritePlan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs in a task. Blocks until every row is acknowledged, at most delivery.timeout.ms after the last one was sent.
+        """Runs in a task. Blocks until every row is acknowledged: at most delivery.timeout.ms after the last row was sent, and as
+        long again each time that rows are sent again because a broker rejected others of their batch.
 
         Raises KafkaError, naming the Spark partition and attempt, when a row cannot be written; Spark then retries the task.
         """
@@ -84,8 +85,8 @@ class _KafkaWriter:
             error.message = f"{error.message} ({Task.current()})"
             raise
 
-    # The two methods below import what only a task needs: the driver, which plans every batch, does without. What they import is
-    # frozen with the rest.
+    # The two methods below import what only a task needs: the driver, which plans every batch, does without it. What they import
+    # is exempt from garbage collection, too.
 
     def _write_without_transaction(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         from spark_kafka_sink.sink.broker_contact import await_brokers

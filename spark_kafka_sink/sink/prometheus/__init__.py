@@ -1,8 +1,8 @@
 """Totals and gauges of each query and topic for Prometheus: `onCommit=spark_kafka_sink.sink.prometheus.record`.
 
-Spark calls `record` in a Python process on the driver that it ends after a minute of rest, and it may use several. So the totals
-are kept in a file, which every process adds to under a lock and replaces as a whole: a textfile for node_exporter. With a port,
-the process that has committed last serves that file as well. The driver's environment says where:
+Spark calls `record` in a Python process on the driver. Spark may use several such processes, and ends each after an idle minute.
+So the totals are kept in a file, which every process adds to under a lock and replaces as a whole: a textfile for node_exporter.
+With a port, one of the processes serves that file as well. The driver's environment names file and port:
 
     PYKAFKA_SINK_PROMETHEUS_FILE    path of the textfile, which ends with .prom for node_exporter
     PYKAFKA_SINK_PROMETHEUS_PORT    9404, or host:9404; without a host, only this machine can reach it
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ASK_LIMIT_S = 1.0  # for the answer of another process at the port
+ASK_LIMIT_S = 1.0  # for each step of a request to another process at the port
 
 
 # THE PORT
@@ -59,7 +59,7 @@ class Target:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Target:
-        """Raises ConfigError when the environment does not say where, or says something that cannot be."""
+        """Raises ConfigError when the environment names neither file nor port, or one that cannot be used."""
         name, address = environment.get(FILE, "").strip(), environment.get(PORT, "").strip()
         if not name and not address:
             raise ConfigError(f"onCommit={__name__}.record does not know where to: {REMEDY}")
@@ -93,7 +93,7 @@ _serving: dict[tuple[int, str, int], object] = {}  # process, host and port -> t
 
 
 def _serve(target: Target) -> None:
-    """Open the port, unless this or another process of the sink has it open. Blocks for ASK_LIMIT_S at most."""
+    """Open the port, unless this or another process of the sink has it open. Blocks for a few times ASK_LIMIT_S."""
     key = (os.getpid(), target.host, target.port)
     if key in _serving:
         return

@@ -77,7 +77,7 @@ def _by_topic(field: str) -> Callable[[CommitSummary], Mapping[str, float]]:
 
 
 def _skew_by_topic(summary: CommitSummary) -> dict[str, float]:
-    """As in the page of tools/report: a partition without a row counts, if a later one has some."""
+    """Skew as on the page of tools/report: a partition without rows counts if a partition with a higher number has rows."""
     rows: dict[str, dict[int, int]] = {}
     for each in summary.written:
         rows.setdefault(each.topic, {})[each.partition] = each.rows

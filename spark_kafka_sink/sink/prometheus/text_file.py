@@ -46,7 +46,7 @@ class TextFile:
         self.path = path
 
     def add(self, summary: CommitSummary) -> None:
-        """Add a commit. Blocks for LOCK_LIMIT_S at most. Raises ConfigError."""
+        """Add a commit. Waits LOCK_LIMIT_S at most for the lock of the file. Raises ConfigError."""
         query = summary.query_id or BATCH
         try:
             with self._locked():
@@ -58,7 +58,7 @@ class TextFile:
             raise ConfigError(f"{self.path} cannot be written ({error.strerror or error}): {REMEDY}") from error
 
     def read(self) -> Values:
-        """Empty if there is no file yet. Raises ConfigError for a file of something else, which is left as it is."""
+        """The values in the file; none if there is no file yet. Raises ConfigError for a file that this sink did not write."""
         values: Values = {}
         try:
             for family in text_string_to_metric_families(self.path.read_text(encoding="utf-8")):
@@ -78,7 +78,7 @@ class TextFile:
         return values
 
     def _replace(self, text: bytes) -> None:
-        """A reader sees the old file or the new one. The temporary file does not end with .prom: node_exporter passes it by."""
+        """A reader sees the old file or the new one. The temporary file does not end with .prom: node_exporter ignores it."""
         new = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         try:
             new.write_bytes(text)
@@ -129,7 +129,7 @@ class _FromFile(Collector):
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that the registry does not call `collect` when it is made."""
+        """Returns nothing, so that the registry does not call `collect` when it is made."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
 """From Spark's type of a column to Arrow's, as Spark sends it to a task. Imported only when a column is to be encoded.
 
 Comments of fields go along as Arrow's metadata, from where they become docs of a derived schema (schemas/derivation.py).
-Law: a type that Avro lacks is a problem that names the field and the expression to write instead.
+Law: a type that Avro lacks is a problem that names the field and what to write instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
 
-_ZONE = "UTC"  # Spark names the session's; the instants do not depend on it
+_ZONE = "UTC"  # Spark sends the session's zone, on which instants do not depend
 
 _LEAVES: dict[str, Callable[[DataType], pa.DataType]] = {
     "BooleanType": lambda _: pa.bool_(),
@@ -51,7 +51,7 @@ def arrow_type(kind: DataType, at: str, problems: list[str]) -> pa.DataType:
     Args:
         kind: Spark's type.
         at: the column, for problems.
-        problems: the list to add to; if there is any, the type must not be used.
+        problems: the list to add to; if anything is added, the type must not be used.
     """
     if isinstance(kind, UserDefinedType):
         return arrow_type(kind.sqlType(), at, problems)

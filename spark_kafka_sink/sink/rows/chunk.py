@@ -29,7 +29,7 @@ class Chunk:
 
     columns: Mapping[str, Any]  # the arguments of `KafkaProducer.send_columns`. A part of a record without a column is None
     numbers: Sequence[int] | PerRow
-    size_bytes: int  # of memory, as Spark delivered the rows: with the columns that are not written
+    size_bytes: int  # of memory; as Spark delivered the rows, columns that are not written count too
     unencoded: tuple[UnencodedRows, ...] = ()  # rows that are not among `columns`, as they could not be encoded
 
     def take(self, rows: PerRow) -> Chunk:

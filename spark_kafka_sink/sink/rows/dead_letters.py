@@ -3,7 +3,7 @@
 A dead letter keeps its key, value, headers and, if valid, its timestamp. Headers whose names begin with HEADER_PREFIX are added
 after its own. The task's producer sends it. Rows that are too large for that producer go through a second one, which takes
 rows of up to LARGEST_ROW bytes and is made when it is first needed.
-Law: a row counts as dead-lettered when the dead letter topic has acknowledged it; if that fails, the task fails.
+Law: a row counts as dead-lettered when brokers have acknowledged its dead letter; if they reject that, the task fails.
 """
 
 from __future__ import annotations
@@ -106,12 +106,13 @@ class DeadLetters:
         return KafkaError(text, condition=error.condition)
 
     def close(self, timeout_ms: int | None) -> None:
+        """Close the second producer, if there is one. Blocks as KafkaProducer.close does."""
         if self._larger_producer is not None:
             self._larger_producer.close(timeout_ms)
 
 
 def is_consequence(error: KafkaError) -> bool:
-    """Whether rows failed because others of their transaction did."""
+    """Whether rows failed only because other rows of their transaction had failed."""
     return isinstance(error, (TransactionAbortedError, AbortableTransactionError))
 
 

@@ -35,7 +35,7 @@ class SparkRows:
     _rows: int = 0  # in the chunks so far
 
     def chunks(self, rate_limit: RateLimit | None = None, idle_timeout_s: float | None = None) -> Iterator[Chunk]:
-        """All rows. With a rate limit each batch is a chunk: Spark sees that a task is alive when it reads.
+        """All rows. With a rate limit each batch is a chunk, because Spark takes a task that reads nothing for idle.
 
         Raises ConfigError when the rate is too low for Spark's idle timeout.
         """
@@ -48,7 +48,7 @@ class SparkRows:
         """Consecutive batches, of up to so many rows and bytes. A larger batch is a chunk by itself, an empty one is left out.
 
         The first chunk has up to GATHERED_ROWS_AT_FIRST. A large batch is yielded before the next one is read, and the generator
-        keeps no reference to what it has yielded. Batches of 64 MB are most of the memory that a task needs.
+        keeps no reference to what it has yielded. Batches may have 64 MB, most of the memory of a task.
         """
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
@@ -80,7 +80,7 @@ class SparkRows:
         return batch
 
     def _chunk(self, batches: list[pa.RecordBatch]) -> Chunk:
-        """Takes the batches out of the list."""
+        """A chunk of these batches, encoded if they have a format. Empties the list."""
         table = pa.Table.from_batches(batches)
         batches.clear()
         numbers = range(self._rows, self._rows + table.num_rows)

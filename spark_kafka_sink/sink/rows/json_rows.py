@@ -1,6 +1,6 @@
 """Rows as JSON, for those that cannot be encoded: a dead letter has to be read by a person, and sent again by a program.
 
-One Python value per field: only rows that go wrong come here. As in Spark's to_json, binary is base64, maps are objects, and
+Slow: makes one Python value per field. As in Spark's to_json, binary is base64, maps are objects, and
 instants are in UTC. Decimals are strings, since readers of JSON round numbers. Null fields are kept: they may be what is wrong.
 """
 
@@ -71,7 +71,7 @@ def _leaves(column: pa.Array) -> list[Any]:
 
 
 def _instants(column: pa.Array) -> list[Any]:
-    """Instants of years that Arrow has no text for are told as a number."""
+    """Instants as text; as a number if Arrow has no text for the year."""
     zone, unit = "Z" if column.type.tz is not None else "", column.type.unit
     texts = column.cast(pa.timestamp(unit)).cast(pa.string()).to_pylist()
     numbers = column.cast(pa.int64()).to_pylist()

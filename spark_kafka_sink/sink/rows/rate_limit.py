@@ -2,7 +2,7 @@
 
 A portion is as many rows as the rates allow in a quarter of a second, or one row that needs longer. It is released at once, and
 the next one only after the time that this one needs. So each wait lasts a quarter of a second at most, or the time of one row.
-The limit waits on the caller's thread and holds no lock; Spark ends the worker of a killed task there.
+The limit waits on the caller's thread and holds no lock; during the wait Spark can end the worker of a killed task.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ WAITED_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer 
 
 @dataclass(eq=False, repr=False)
 class RefusedBeforeSending:
+    """Removes refused rows from one task's chunks, and remembers its unknown topics and partitions."""
+
     producer: KafkaProducer  # the task's
     config: ProducerConfig  # the producer's, for its limits
     outcomes: RowOutcomes
@@ -44,9 +46,9 @@ class RefusedBeforeSending:
         self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
 
     def missing_topics(self, topics: Sequence[str]) -> frozenset[str]:
-        """Those that do not exist by the brokers' answer; their rows are refused later. `topics` are valid names.
+        """Which of these topics do not exist, by the brokers' answer; their rows are refused later. `topics` are valid names.
 
-        Blocks at most max.block.ms for those that nobody has asked for yet. Raises as send_columns does, but for such topics.
+        Blocks at most max.block.ms for topics that the task has not asked for yet. Raises other errors as send_columns does.
         """
         self.producer.ask_for_topics(each for each in topics if each not in self._unknown_topics)
         for topic in topics:
@@ -55,7 +57,7 @@ class RefusedBeforeSending:
         return frozenset(self._unknown_topics).intersection(topics)
 
     def _require_answer(self, topic: str, topics: Sequence[str]) -> None:
-        """Whether the topic exists is known when this returns. `topics`: that were asked for with it."""
+        """Wait until it is known whether the topic exists. `topics`: all that were asked for together with it."""
         if topic in self._unknown_topics:
             return
         try:

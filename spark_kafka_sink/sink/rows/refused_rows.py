@@ -1,8 +1,8 @@
 """Finds the rows of a chunk that can never be written as they are, with one expression per column.
 
-Good rows cost nothing: a chunk is looked at after the producer has refused it, or beforehand once topics or partitions of the
-task turned out to be unknown, or where the producer takes rows of any size. The checks are the producer's own, in its
-order; each row counts for the first check that it fails. row_outcomes.py decides what happens to the rows.
+Usually good rows cost nothing: a chunk is checked only after the producer has refused it. It is checked beforehand if topics or
+partitions of the task turned out to be unknown, or if the producer takes larger rows than the options allow. The checks are the
+producer's own; each row counts for the first check that it fails. row_outcomes.py decides what happens to the rows.
 """
 
 from __future__ import annotations

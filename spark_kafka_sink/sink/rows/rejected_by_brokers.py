@@ -1,7 +1,7 @@
 """Handles rows whose batch a broker rejected: which rows are to blame, and which rows can be sent again.
 
-A broker rejects a record for its size alone: the producer has split the batch down to single records, so only that row fails.
-For other reasons a broker rejects the whole batch and names the records to blame (KIP-467); the other rows are sent again.
+If a broker finds a batch too large, the producer splits it, down to single records: only rows that are too large fail. For other
+reasons a broker rejects the whole batch. If it names the records to blame (KIP-467), the other rows are sent again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def error_of_delivery(delivery: Delivery, error: KafkaError, chunk: Chunk | None
 def handle_failure(chunk: Chunk | None, failure: RowFailure, outcomes: RowOutcomes) -> Chunk | None:
     """Apply the user's choice to the rows that the broker blames. Returns the others of their batch, which must be sent again.
 
-    Raises when a blamed row must fail the task, and the failure's error when it does not say which rows are to blame.
+    Raises when a blamed row must fail the task. Raises the failure's error if no rows are named, or the chunk is not kept.
     """
     if chunk is None or not failure.rows_are_named:
         raise fresh_copy(failure.error)

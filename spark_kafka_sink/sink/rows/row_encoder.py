@@ -1,4 +1,4 @@
-"""Encodes the keys and values of a task's chunks, if an option gives them a format. The steps after it get bytes, as without one.
+"""Encodes the keys and values of a task's chunks, if an option gives them a format. Later steps get bytes either way.
 
 A row that cannot be encoded leaves the chunk. The chunk lists it beside the others, with the reason and as JSON, and RowSender
 applies the user's choice to it. Schemas come with the plan. A task asks the registry in two cases: each topic has a schema of its
@@ -39,15 +39,15 @@ class RowEncoder:
         parts: of the plan.
         known: the registry, to be asked for the schemas of topics.
         schema_ids: by part, the id of the schema that an earlier run of this write has used: its rows are encoded with it again.
-            Not of a part where each topic has a schema.
+            A part in which each topic has its own schema is not among them.
         only_compares: the rows are not written, as those of the earlier run are in Kafka or decided. If the columns do not fit
-            its schema, they are other rows for certain: the plan's schema shows that as well as any.
-        missing_topics: tells which of some valid names no topic has. It may block.
+            that run's schema, the rows differ for certain; the plan's schema is then used to show the difference.
+        missing_topics: returns which of these valid names no topic has. It may block.
         keeps_all: all rows that cannot be encoded; False: only the first of each chunk, which fails the task.
 
     Raises:
         ReplayError: the columns do not fit the schema that the earlier run has used.
-        RegistryError: that schema cannot be had.
+        RegistryError: the registry does not give that schema.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RowEncoder:
         Raises:
             KafkaError: brokers do not tell whether a topic exists.
             SchemaError: the columns do not fit the schema of a topic.
-            RegistryError: that schema cannot be had.
+            RegistryError: the registry does not give that schema.
         """
         encoded_parts = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
         encoded = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in encoded_parts.items()}})
@@ -147,7 +147,7 @@ class _PartInTask:
         for name, rows in groups:
             taken = column if len(groups) == 1 else take_rows(column, rows)
             if name is None or name in missing:
-                pieces.append(json_texts(taken).cast(pa.binary()))  # it is refused for its topic, and has no schema
+                pieces.append(json_texts(taken).cast(pa.binary()))  # these rows are refused for their topic, which has no schema
                 continue
             encoded = self._encoded(self._of_topic(name), taken)
             pieces.append(encoded.values)
@@ -180,7 +180,7 @@ class _PartInTask:
 
 
 def _rows_of_topics(topic: pa.Array) -> Iterator[tuple[str | None, PerRow]]:
-    """Each topic with the positions of its rows; None for rows whose topic no topic can have, or that have none."""
+    """Each topic with the positions of its rows; None for rows whose topic is null or no valid name."""
     encoded = contiguous(topic).dictionary_encode()
     names: list[str | None] = [name if is_topic_name(name) else None for name in texts(encoded.dictionary)]
     codes = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)

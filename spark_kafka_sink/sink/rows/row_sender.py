@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.sink.task import Task
 
-MAX_PENDING = 256  # deliveries that each send() looks at; buffer.memory keeps them far fewer, unless batches are tiny
+MAX_PENDING = 256  # unsettled deliveries, at each of which send() looks; buffer.memory allows far fewer, unless chunks are tiny
 MAX_RANGES = 10_000  # offset ranges before they are merged: each chunk adds one per topic-partition
 NO_HOLES = (
     ". With exactly-once, a row that a broker rejects fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
@@ -59,7 +59,7 @@ class RowSender:
     Args:
         producer: the task's; RowSender does not close it.
         options: of the write.
-        make_larger_producer: makes the one for dead letters that are too large for `producer`.
+        make_larger_producer: makes a producer for dead letters that are too large for `producer`.
         is_transactional: the producer's rows are one transaction, in which no rejected row can be replaced by others. So
             whatever a broker rejects fails the task. With onRecordTooLarge=deadLetter the producer takes rows of up to
             LARGEST_ROW bytes, for the dead letters, and `options` say which rows are too large.
@@ -134,8 +134,8 @@ class RowSender:
     def finish(self) -> None:
         """Wait until every row is acknowledged, skipped or dead-lettered. Blocks for a flush, and another if rows are sent again.
 
-        Raises the error of a row, rather a cause than a consequence. The second producer of the dead letters, if there is one, is
-        closed.
+        Raises the error of a row that failed; if one row made others fail, its error. The second producer of the dead letters, if
+        there is one, is closed.
         """
         self._producer.flush()
         while self._pending:
@@ -153,7 +153,7 @@ class RowSender:
             self._dead_letters.close(timeout_ms=None)
 
     def abandon(self) -> None:
-        """After a failure: nothing more is sent."""
+        """End after a failure: close the second producer of the dead letters, if there is one. Its unsettled rows fail."""
         if self._dead_letters is not None:
             self._dead_letters.close(timeout_ms=0)
 
@@ -184,9 +184,9 @@ class RowSender:
             try:
                 delivery = self._producer.send_columns(**chunk.columns)
             except KafkaError as error:  # the producer has queued none of these rows
-                self._raise_failure()  # the reason in a transaction; it names the row
+                self._raise_failure()  # in a transaction: the failure that caused this error, with its row
                 if is_consequence(error):
-                    raise  # its condition is that of the other rows
+                    raise  # other rows are to blame, and `error` has their condition
                 chunk = self._refused.remove_refused_rows(chunk, error)
             else:
                 self._add_pending(delivery, chunk)
@@ -210,7 +210,7 @@ class RowSender:
                 self._settle(self._pending.popleft())  # its rows may have to be sent again, so they cannot be dropped
 
     def _raise_failure(self) -> None:
-        """Raise the error of a delivery that must not fail, if there is one; rather a cause than a consequence."""
+        """Raise the error of a delivery that must not fail, if there is one; one that made others fail comes first."""
         if not self._no_delivery_may_fail:
             return
         failed = [(sent, sent.delivery.error) for sent in self._pending if sent.delivery.error is not None]
@@ -240,7 +240,7 @@ class RowSender:
         if failed is not None and self._no_delivery_may_fail:
             self._pending.appendleft(sent)
             self._raise_failure()
-            raise self._failure_of(sent, failed)  # it has no outcome yet
+            raise self._failure_of(sent, failed)  # result() raised, although the delivery has no error
         self.acknowledged += delivery.acknowledged
         self._written += [WrittenRange(topic, partition, *written) for (topic, partition), written in delivery.offsets.items()]
         if len(self._written) > MAX_RANGES:
