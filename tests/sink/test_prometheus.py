@@ -8,14 +8,16 @@ import json
 import logging
 import os
 import re
+import socket
 import stat
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from hypothesis import given
@@ -241,6 +243,31 @@ def test_a_port_of_another_program_is_an_error_and_the_commit_counts(file: Path,
         thread.join(LIMIT_S)
     assert f"the commit is counted in {file}" in str(raised.value)
     assert samples(file.read_text())["commits_total", "q1"] == 1
+
+
+def test_a_program_at_the_port_that_answers_byte_by_byte_does_not_hold_up_the_commit(
+    file: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "ASK_LIMIT_S", 0.2)
+    listener = socket.create_server(("127.0.0.1", port))
+    has_left = Event()
+
+    def drip() -> None:
+        with suppress(OSError), listener.accept()[0] as connection:
+            connection.sendall(b"HTTP/1.0 200 OK\r\nx: ")
+            while not has_left.wait(0.01):  # no pause is as long as the limit
+                connection.sendall(b"x")
+
+    thread = Thread(target=drip)
+    thread.start()
+    try:
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be listened at"):
+            record(summary(*ORDERS))
+        assert samples(file.read_text())["commits_total", "q1"] == 1
+    finally:
+        has_left.set()
+        thread.join(LIMIT_S)
+        listener.close()
 
 
 # WHAT THE USER SETS

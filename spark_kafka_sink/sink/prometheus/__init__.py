@@ -18,12 +18,13 @@ Needs the extra `prometheus`.
 from __future__ import annotations
 
 import errno
-import http.client
 import logging
 import os
+import socket
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ASK_LIMIT_S = 1.0  # for each step of a request to another process at the port
+ASK_LIMIT_S = 1.0  # for the answer of another process at the port
+LONGEST_ANSWER = 65_536  # bytes of it that are looked at
 
 
 # THE PORT
@@ -93,7 +95,7 @@ _serving: dict[tuple[int, str, int], object] = {}  # process, host and port -> t
 
 
 def _serve(target: Target) -> None:
-    """Open the port, unless this or another process of the sink has it open. Blocks for a few times ASK_LIMIT_S."""
+    """Open the port, unless this or another process of the sink has it open. Blocks for about ASK_LIMIT_S."""
     key = (os.getpid(), target.host, target.port)
     if key in _serving:
         return
@@ -110,15 +112,22 @@ def _serve(target: Target) -> None:
 
 
 def _is_ours(target: Target) -> bool:
+    """Whether metrics of the sink are served at the port. Blocks for about ASK_LIMIT_S, however slowly the answer comes."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(target.host, target.host)
-    connection = http.client.HTTPConnection(host, target.port, timeout=ASK_LIMIT_S)
+    until = time.monotonic() + ASK_LIMIT_S
+    answer = b""
     try:
-        connection.request("GET", "/metrics")
-        return PREFIX.encode() in connection.getresponse().read(65_536)
-    except (OSError, http.client.HTTPException):
+        with socket.create_connection((host, target.port), ASK_LIMIT_S) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            while PREFIX.encode() not in answer and len(answer) < LONGEST_ANSWER and (left := until - time.monotonic()) > 0:
+                connection.settimeout(left)
+                piece = connection.recv(LONGEST_ANSWER)
+                if not piece:
+                    break
+                answer += piece
+    except OSError:
         return False
-    finally:
-        connection.close()
+    return PREFIX.encode() in answer
 
 
 # WHAT SPARK CALLS
