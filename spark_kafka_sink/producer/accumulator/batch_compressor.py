@@ -25,7 +25,7 @@ class BatchCompressor:
         self._ratios = CompressionRatioEstimator()
 
     def raw_limit(self, topic: str) -> int:
-        """Bytes of uncompressed records that make a batch full, so that it has batch.size when compressed (as Java counts)."""
+        """Bytes of uncompressed records that make a batch full. By estimation, it then has at most batch.size when compressed."""
         limit = self._max_record_bytes
         if self.compression.enabled:
             estimated = int(limit / (self._ratio(topic) * ESTIMATION_MARGIN))
@@ -33,14 +33,14 @@ class BatchCompressor:
         return max(1, min(limit, self._pool.total_memory))
 
     def compressed_sizes(self, topic: str, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """What rows of these sizes will take when compressed, by estimation."""
+        """The estimated bytes that rows of these sizes take when they are compressed."""
         if not self.compression.enabled:
             return sizes
         estimated: npt.NDArray[np.int64] = np.ceil(sizes * self._ratio(topic)).astype(np.int64)
         return estimated
 
     def estimated_size(self, batch: ProducerBatch) -> int:
-        """Bytes that a batch takes on the wire. Exact once it is finished; until then what is not compressed yet is estimated."""
+        """Bytes that a batch takes on the wire: exact without compression and once `finish` has run, otherwise estimated."""
         if batch.body or not self.compression.enabled:
             return batch.size_in_bytes
         ratio = min(1.0, self._ratio(batch.topic_partition.topic) * ESTIMATION_MARGIN)
@@ -55,10 +55,10 @@ class BatchCompressor:
             self._pool.deallocate(surplus)
 
     def raw_limit_after(self, big: ProducerBatch) -> int:
-        """The size of the batches into which one is split that the broker rejects as too large.
+        """The raw_limit of the batches into which `big` is split, which a broker rejected as too large. Corrects the estimate.
 
         It is batch.size, or half the size of `big` if that is less. So each split makes batches smaller, whatever limit the
-        broker has (a client that replaces a batch by an equal one goes on until delivery.timeout.ms, KAFKA-8350).
+        broker has. A client that replaces a batch by an equal one repeats this until delivery.timeout.ms (KAFKA-8350).
         """
         if self.compression.enabled:
             pessimistic = max(1.0, big.compression_ratio)
@@ -97,5 +97,5 @@ class CompressionRatioEstimator:
         return current
 
     def set_estimation(self, topic: str, codec: str, ratio: float) -> None:
-        """Set the estimate. After a broker rejected a batch as too large: max(1.0, the ratio of that batch)."""
+        """Replace the estimate, after a broker has rejected a batch as too large."""
         self._ratios[topic, codec] = ratio

@@ -1,6 +1,6 @@
 """The encoded records of one batch: the pieces in which callers write them, and their compression.
 
-Functions of their arguments; ProducerBatch holds the pieces and their memory.
+The functions here keep no state. ProducerBatch holds the pieces and their memory.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Hands out blocks of one size: a batch grows block by block, so 3,000 partitions with few rows each do not exhaust the pool. Large
 pieces of records stay in memory of their own, for which the pool charges a number of blocks. Callers get memory in the order in
-which they asked, so a large request cannot starve behind small ones. The pool knows nothing of batches or partitions.
-Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks. An interrupt may break it
-only while a call hands rows over, which ends the producer (producer/hand_overs.py).
+which they asked, so a large request cannot starve behind small ones. Only prepaid records may go first (`ahead`, `overdraw`).
+Invariant until `end`, whenever the lock is free: blocks free + not made + handed out + charged == total blocks. Only an interrupt
+while a call hands rows over may break it, and that interrupt ends the producer (producer/hand_overs.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from spark_kafka_sink.metrics import Stat
 MAX_BLOCK_SIZE = 8 * 1024  # 3,000 partitions with a few rows each take 24 MB
 MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more than its bytes
 
-# A caller that waits is first woken when a quarter of the pool is free. So it lays out and encodes thousands of rows, not single
-# batches as they come back, while the Sender sends the other three quarters. After PATIENCE_MS it is woken as soon as it can get
-# what it needs: batches for a broker that is down may hold most of the pool.
+# At first, a caller that waits is woken only when a quarter of the pool is free. It then lays out and encodes thousands of rows
+# together, while the Sender sends the other three quarters. After PATIENCE_MS the caller is woken as soon as it can get what it
+# needs, because batches for a broker that is down may hold most of the pool.
 WORTH_WAKING_SHARE = 4
 PATIENCE_MS = 100
 
@@ -40,7 +40,7 @@ class PoolMemory:
         return len(self.blocks) + self.charged
 
     def add(self, more: PoolMemory) -> None:
-        """Move all that `more` has to this."""
+        """Move all memory from `more` to this object."""
         self.blocks += more.blocks
         self.charged += more.charged
         more.blocks, more.charged = [], 0
@@ -54,9 +54,9 @@ class PoolMemory:
         return taken
 
     def reduced_to_charge(self, charge: int) -> tuple[PoolMemory, PoolMemory]:
-        """A charge of this size, or of all that this has if that is less, and the rest. Does not change this.
+        """Return a charge of this size, at most all that is held, and the rest. Does not change this object.
 
-        What is charged already is used first, then blocks, whose bytes are no longer needed.
+        The existing charge is used first. Then blocks are exchanged for a charge: the bytes in them are no longer needed.
         """
         reduced = PoolMemory([], min(charge, len(self)))
         exchanged_blocks = max(0, reduced.charged - self.charged)
@@ -70,7 +70,7 @@ class _Turn:
 
     block_count: int
     charge: int
-    memory: PoolMemory  # where it goes
+    memory: PoolMemory  # gets what the caller asked for
     taking: Callable[[], None]
     worth_waking: int  # wake the caller when this many blocks are free
     waiter: Waiter = field(default_factory=Waiter)
@@ -82,7 +82,10 @@ class _Turn:
 
 
 class BufferPool:
-    """Hands out at most `total_memory` bytes (buffer.memory) at a time, in blocks of 8 KiB, or `batch_size` if that is less."""
+    """Hands out at most `total_memory` bytes (buffer.memory) at a time, except by `overdraw`. Any thread.
+
+    A block has 8 KiB, or `batch_size` if that is less, but at least 1 KiB. Arguments named `charge` are numbers of blocks.
+    """
 
     def __init__(self, total_memory: int, batch_size: int, clock: Clock) -> None:
         self.block_size = max(1, min(MAX_BLOCK_SIZE, max(batch_size, MIN_BLOCK_SIZE), total_memory))
@@ -90,8 +93,8 @@ class BufferPool:
         self._clock = clock
         self._lock = threading.Lock()  # guards all fields below
         self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
-        # Blocks are made when they are needed, so that a small write takes little memory. Charges are taken from here. An
-        # overdraft makes it negative, until as much has been given back.
+        # Blocks that do not exist yet: each is made when it is needed, so that a small write takes little memory. Charges are
+        # subtracted here. An overdraft makes the number negative, until as much has been given back.
         self._unmade = self.total_blocks
         self._turns: deque[_Turn] = deque()  # oldest first; only the first whose caller still waits may take memory
         self._closed = False
@@ -106,9 +109,9 @@ class BufferPool:
     def try_allocate(
         self, block_count: int, *, charge: int = 0, into: PoolMemory | None = None, ahead: bool = False
     ) -> PoolMemory | None:
-        """As allocate, but never blocks: returns None if there is too little now, or if other callers are waiting.
+        """As allocate, but never blocks: returns None if there is too little memory now, or if other callers are waiting.
 
-        `ahead` ignores waiting callers: for a caller that has a charge already, and gives it back right afterwards.
+        Raises only that the pool is closed. `ahead` ignores waiting callers: the caller gives an equal charge back soon after.
         """
         memory = PoolMemory() if into is None else into
         with self._lock:
@@ -128,13 +131,13 @@ class BufferPool:
     ) -> PoolMemory:
         """Hand out blocks, and charge for memory of the caller's own as large as `charge` blocks.
 
-        Waits at most `max_block_ms` for memory that is given back. With `into` the memory is added to what the caller has there.
-        `taking` is called before memory is taken; an interrupt before that changes nothing.
+        Blocks at most `max_block_ms` until memory is given back. With `into`, the memory is added to what the caller has there.
+        `taking` is called with the lock held, before memory is taken; an interrupt before that changes nothing.
 
         Raises:
             RecordTooLargeError: the request is larger than the whole pool.
             KafkaTimeoutError: there was not enough memory in time; nothing is handed out.
-            ProducerClosedError: the pool was closed before or while waiting.
+            ProducerClosedError, or the error that `close` was given: the pool was closed before the call or during the wait.
         """
         memory = PoolMemory() if into is None else into
         wanted = block_count + charge
@@ -188,7 +191,7 @@ class BufferPool:
         return (ahead or self._first_turn_locked() is None) and self._available_locked() >= block_count
 
     def _first_turn_locked(self) -> _Turn | None:
-        """Whose turn it is. Callers that have gone lose theirs."""
+        """The turn of the caller who has waited longest. Drops the turns of callers that have gone."""
         while self._turns and not self._turns[0].call.locked():
             self._turns.popleft()
         return self._turns[0] if self._turns else None
@@ -196,8 +199,8 @@ class BufferPool:
     def overdraw(self, charge: int, into: PoolMemory) -> None:
         """Charge at once, even beyond the total: for records that were charged for when they were gathered.
 
-        Encoded they take no more memory than that, but the charge of each batch is rounded up to whole blocks: the overdraft is
-        this rounding, and what interceptors have added. No memory is handed out until as much has been given back.
+        Encoded records take no more memory than was charged, but the charge of each batch is rounded up to whole blocks, and
+        interceptors may add bytes. The overdraft pays for both. While the balance is negative, no memory is handed out.
         """
         with self._lock:
             dropped = min(len(self._free), max(0, charge - self._unmade))
@@ -215,7 +218,7 @@ class BufferPool:
             self._wake_next_locked()
 
     def reduce_charge(self, memory: PoolMemory, charge: int) -> None:
-        """Give back a part of a charge."""
+        """Give back `charge` blocks of the charge in `memory`."""
         with self._lock:
             if not self._is_over:
                 self._unmade += charge
@@ -232,7 +235,7 @@ class BufferPool:
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Fail all waiting and later allocations, with `ended_by` or else ProducerClosedError. Memory can still be given back.
 
-        Called again without an error, it keeps the one it has.
+        A later call without an error keeps the earlier error.
         """
         with self._lock:
             self._closed = True
@@ -242,13 +245,13 @@ class BufferPool:
                 turn.waiter.wake()
 
     def end(self) -> None:
-        """After `close`, when no request refers to memory: all of it is free. What calls may still hold is Python's to free."""
+        """Count all memory as free. Called after `close`, when no request refers to memory. Python frees what calls hold."""
         with self._lock:
             self._is_over = True
             self._free, self._unmade = [], self.total_blocks
 
     def queued(self) -> int:
-        """How many callers wait for memory. Read without the lock: the number may change at any time anyway."""
+        """How many callers wait for memory. Takes no lock: the number may change at any time anyway."""
         return sum(turn.call.locked() for turn in tuple(self._turns))
 
     @property

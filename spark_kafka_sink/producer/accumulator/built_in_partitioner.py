@@ -1,7 +1,8 @@
 """Kafka's own choice of partitions, for rows that name none and for which a user's partitioner chose none.
 
-A key's hash comes first, over all partitions, also those without a leader, so that a key always has the same partition. Other
-rows go to the sticky partitioner (KIP-794), which uses their sizes. The Sender tells it how long the queues are.
+A key's hash chooses among all partitions, also those without a leader, so that a key keeps its partition. Rows without a key go
+to the sticky partitioner (KIP-794), which uses their sizes and the lengths of queues that the Sender reports. So do all rows with
+partitioner.ignore.keys. With partitioner.class, RoundRobinPartitioner gets all rows instead.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class StickyPartitioner:
     """Spreads rows without a key: sends them to one partition until that is a full batch, then switches to a random partition.
 
     It switches where a batch ends. If the partition's open batch is partly filled already, the partition gets rows until the
-    batch after it is full too, so at most twice the batch size; this avoids what KIP-794 calls fractional batches.
+    next batch is full too: at most twice the batch size. This avoids what KIP-794 calls fractional batches.
     Once queue lengths are known, partitions with shorter queues are chosen more often.
     """
 
@@ -98,7 +99,7 @@ class StickyPartitioner:
 
 
 class RoundRobinPartitioner:
-    """Assigns rows to the partitions in turn, whatever their keys. Kafka's class of this name. Any thread may call."""
+    """Assigns rows to the available partitions in turn, whatever their keys. Kafka's class of this name. Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the counter
@@ -118,7 +119,7 @@ class TopicPartitioners:
         self._queues = queues.of_topic(topic)
         self.sticky = StickyPartitioner(batch_size, self._open_bytes, random)
         self.round_robin = RoundRobinPartitioner()
-        self.load_state: LoadState | None = None  # Sender only: of the queue lengths that `sticky` has
+        self.load_state: LoadState | None = None  # Sender only: what the queue lengths in `sticky` were computed from
 
     def _open_bytes(self, partition: int) -> int:
         queue = self._queues.get(partition)
@@ -130,8 +131,8 @@ class TopicPartitioners:
 class NodeWait:
     """How long batches have been waiting for a node: for partitioner.availability.timeout.ms (KIP-794)."""
 
-    ready_ms: int  # when there were batches for it last
-    accepted_ms: int  # when it last accepted some
+    ready_ms: int  # when there were last batches for the node
+    accepted_ms: int  # when the node last accepted batches
 
 
 class BuiltInPartitioner:
@@ -144,12 +145,12 @@ class BuiltInPartitioner:
         self._topics: dict[str, TopicPartitioners] = {}
         self._node_waits: dict[int, NodeWait] = {}  # Sender only, and only with partitioner.availability.timeout.ms
         self._assigned: deque[str] = deque()  # topics for which callers have just chosen partitions; the Sender takes them out
-        self._active: set[str] = set()  # Sender only: of those, the ones that have batches in their queues
+        self._active: set[str] = set()  # Sender only: topics that were taken out and still have batches in their queues
 
     # CALLERS
 
     def choose(self, rows: TopicRows, cluster: Cluster) -> npt.NDArray[np.int32]:
-        """The partition of each row. With `partitioner.class` keys do not count."""
+        """The partition of each row. With partitioner.class or partitioner.ignore.keys, keys do not count."""
         partitions = rows.explicit.copy()
         undecided = partitions == NO_PARTITION
         columns = rows.columns
@@ -165,14 +166,14 @@ class BuiltInPartitioner:
         return partitions
 
     def _spread(self, topic: str, row_bytes: npt.NDArray[np.int64], cluster: Cluster) -> npt.NDArray[np.int32]:
-        """Partitions for rows of these sizes: sticky ones, or in turn."""
+        """Partitions for rows of these sizes, from the sticky partitioner or RoundRobinPartitioner."""
         partitioners = self.of_topic(topic)
         available = self._available(topic, cluster)
         if self._config.partitioner_adaptive_partitioning_enable and len(available) > 1:
             self._assigned.append(topic)
         if self._config.partitioner_class == ROUND_ROBIN:
             return partitioners.round_robin.assign(len(row_bytes), available)
-        # Its quota is batch.size, which counts compressed bytes.
+        # The sticky partitioner switches after batch.size, which counts compressed bytes.
         return partitioners.sticky.assign(self._compressor.compressed_sizes(topic, row_bytes), available)
 
     def of_topic(self, topic: str) -> TopicPartitioners:
@@ -185,7 +186,7 @@ class BuiltInPartitioner:
     def _available(self, topic: str, cluster: Cluster) -> list[int]:
         """The partitions to choose from: those with a leader; if none has one, all of them.
 
-        With partitioner.rack.aware only those whose leader is in our rack, if there are any.
+        With partitioner.rack.aware, only partitions whose leader is in client.rack, if there are any.
         """
         infos = cluster.available_partitions(topic) or cluster.partitions_for(topic)
         if self._config.partitioner_rack_aware:
@@ -207,7 +208,7 @@ class BuiltInPartitioner:
             return
         slow_nodes = frozenset(node for node in self._node_waits if self._is_slow(node))
         state = (cluster, slow_nodes, newest_flush_id, self._queues.moves)
-        for topic in list(self._active):  # and not all topics in each round: there may be thousands
+        for topic in list(self._active):  # not all topics in each round, because there may be thousands
             partitioners = self._topics[topic]
             if partitioners.sticky.in_use and partitioners.load_state != state:
                 partitioners.load_state = state
@@ -232,7 +233,7 @@ class BuiltInPartitioner:
         sticky.update_load(lengths, partitions, all_counted=len(counted) == len(queues))
 
     def node_looked_at(self, node: int, now_ms: int, takes_batches: bool) -> None:
-        """The Sender has batches for this node, and has found that it accepts them now, or does not."""
+        """Note that the Sender has batches for this node now, and whether the node accepts them."""
         if self._config.partitioner_availability_timeout_ms > 0:
             wait = self._node_waits.setdefault(node, NodeWait(now_ms, now_ms))
             wait.ready_ms = now_ms

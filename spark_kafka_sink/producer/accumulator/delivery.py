@@ -1,7 +1,7 @@
 """The outcome of the rows that a caller has sent.
 
 There is one Delivery per send_columns or send_table call, however many batches its rows are in, and no object per row. A batch
-reports the outcome of BatchRows, its rows of one call. The Sender thread completes a Delivery, callers wait for it.
+reports the outcome of BatchRows, its rows of one call. The Sender completes a Delivery, or a caller whose rows got into no batch.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class OffsetRange(NamedTuple):
 
 
 class RowsCallback(Protocol):
-    """What batches report outcomes to: a Delivery, or a bundle of single records.
+    """What batches report outcomes to: a Delivery, a bundle of single records, or an object that passes outcomes on to one.
 
-    `acknowledge` and `fail` are called for rows in a batch, `fail_unbatched` for rows that got into none.
+    `acknowledge` and `fail` are called for rows in a batch, `fail_unbatched` for rows that got into no batch.
     """
 
     def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None: ...
@@ -56,8 +56,8 @@ class RowsCallback(Protocol):
 class BatchRows:
     """Rows of one call that are next to each other in one batch.
 
-    `positions` are those in the caller's chunk and `sizes` the encoded sizes, both in the order of the batch: what a split or a
-    record-level error needs to find a row again, at 8 bytes per row.
+    `positions` are the rows' places in the caller's chunk and `sizes` the encoded sizes, both in the order of the batch. A split
+    or an error of a single record needs them to find a row again. They take 8 bytes per row.
     """
 
     callback: RowsCallback
@@ -72,28 +72,28 @@ class BatchRows:
         return len(self.positions)
 
     def first_offset(self, base_offset: int) -> int:
-        """That of the first row, if the batch has this one."""
+        """The offset of the first row, if the batch has this base offset."""
         return UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + self.first_delta
 
     def errors_of_rows(self, record_errors: Mapping[int, KafkaError]) -> dict[int, KafkaError]:
-        """Of errors by offset delta, those of these rows, by the row's index in `positions`."""
+        """The errors of these rows, by index in `positions`. `record_errors` maps the batch's offset deltas to errors."""
         by_index = {delta - self.first_delta: error for delta, error in sorted(record_errors.items())}
         return {index: error for index, error in by_index.items() if 0 <= index < self.row_count}
 
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """Rows of one batch that failed together. Rows are named by their positions in the caller's chunk or table."""
+    """Rows of one batch, or of no batch, that failed together. `rows` are positions in the caller's chunk or table."""
 
     rows: npt.NDArray[np.int32] | npt.NDArray[np.int64]
     error: KafkaError
-    topic_partition: TopicPartition | None  # None: they were in no batch
+    topic_partition: TopicPartition | None  # None: the rows were in no batch
     blamed: Mapping[int, KafkaError]  # the rows among them that the broker rejects as invalid (KIP-467), and why
     rows_are_named: bool  # the broker said which rows of the batch are invalid: the others may be sent again
 
 
 class Delivery:
-    """What `send_columns` and `send_table` return: counts rows until each is settled, that is acknowledged or failed.
+    """What `send_columns` and `send_table` return: counts rows until each is settled, which means acknowledged or failed.
 
     All attributes may be read at any time from any thread; `result` waits.
     """
@@ -107,13 +107,13 @@ class Delivery:
         self.offsets: dict[TopicPartition, OffsetRange] = {}
         self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
-        self._whole = whole  # what errors call the rows of the call
+        self._whole = whole  # what error messages call all rows of the call
         self._generation = forks.generation()
         self._lock = threading.Lock()  # guards rows, acknowledged, failed, error, failures, offsets and settled_ns
         self._waiters = Waiters(self._lock)  # woken when the last row is settled
 
     def expect(self, row_count: int) -> RowsCallback:
-        """Further rows are about to be queued. Returns their callback, which knows how many rows came before them."""
+        """Expect further rows, which are about to be queued. Returns their callback, which knows how many rows came before."""
         first_row = self.rows
         with self._lock:
             self.rows = first_row + row_count
@@ -127,8 +127,8 @@ class Delivery:
         """Wait until every row is settled, and return self.
 
         Blocks at most `timeout_ms` milliseconds, if given; a RecordFuture counts in seconds. Rows in batches are settled within
-        `delivery.timeout.ms`.
-        Raises the error of the rows that failed first, or KafkaTimeoutError after `timeout_ms`.
+        `delivery.timeout.ms`. Raises the error of the rows that failed first, or KafkaTimeoutError after `timeout_ms`. In a
+        forked child it never blocks, and raises KafkaError if rows are not settled.
         """
         if not forks.is_forked(self._generation):
             self._await_settled(timeout_ms)
@@ -165,7 +165,7 @@ class Delivery:
     ) -> None:
         """Fail these rows. `record_errors` maps offset deltas to the errors of invalid rows (KIP-467).
 
-        `positions`: in the call, where they are others than `batch_rows` says.
+        `positions`: the rows' positions in the call, if they differ from `batch_rows.positions`.
         """
         if positions is None:
             positions = batch_rows.positions
@@ -196,7 +196,7 @@ class Delivery:
 
 
 class _LaterRows:
-    """The callback of rows that were queued when others of their Delivery were already. Batches count them from 0."""
+    """The callback of rows that follow earlier rows of their Delivery. Batches count these rows from 0, the Delivery does not."""
 
     def __init__(self, delivery: Delivery, first_row: int) -> None:
         self._delivery = delivery

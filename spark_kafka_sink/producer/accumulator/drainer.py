@@ -31,22 +31,22 @@ class ReadyCheckResult:
 
 
 class DrainSequencer:
-    """What draining asks of a Sequencer. Without idempotence, as here, no batch waits and none is numbered."""
+    """What draining needs of a Sequencer. This base is for no idempotence: no batch waits, and none is numbered."""
 
     @property
     def has_producer_id(self) -> bool:
-        """Whether batches have all that they need to be drained."""
+        """Whether the producer has an id, or needs none. If not, no batch can be drained."""
         return True
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:  # noqa: ARG002
         """Whether the batch at the head of a queue must wait: for other batches of its partition, or for the transaction.
 
-        Where the transaction does not have the partition yet, this has it added.
+        If the transaction does not have the partition yet, this call also asks for the partition to be added.
         """
         return False
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
-        """Assign a batch its sequence at its first drain, and track it. A batch that has one keeps it."""
+        """Assign a batch its sequence at its first drain, and track the batch. A batch that has a sequence keeps it."""
 
 
 @dataclass(eq=False, repr=False)
@@ -58,7 +58,7 @@ class Drainer:
 
     def __post_init__(self) -> None:
         self._drained_last: dict[int, int] = {}  # node -> index of the queue whose batch was taken last
-        self._by_leader: dict[int | None, list[PartitionQueue]] = {}  # those that had batches in the last round, or got some
+        self._by_leader: dict[int | None, list[PartitionQueue]] = {}  # queues with batches in the last round or since
         self._leaders_are_of: Cluster | None = None
 
     # READY
@@ -66,7 +66,7 @@ class Drainer:
     def ready(self, cluster: Cluster, now_ms: int, all_at_once: bool) -> ReadyCheckResult:
         """Which nodes have a batch to send: one that is full, has lingered, or is wanted at once.
 
-        Batches that back off, whose partition is muted, or that wait for the response to another batch do not count.
+        A batch does not count while a caller writes into it, while it backs off or is muted, or if `must_stop_draining` says so.
         """
         result = ReadyCheckResult()
         for leader, queues in self._queues_by_leader(cluster).items():
@@ -98,7 +98,7 @@ class Drainer:
         return self._by_leader
 
     def _least_remaining_ms(self, queues: Sequence[PartitionQueue], cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
-        """How long until the first of these has a batch to send. 0 or less: one has now."""
+        """How long until the first of these queues has a batch to send. 0 or less: one of them has a batch now."""
         least_ms = NEVER_MS
         for queue in queues:
             remaining_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
@@ -124,7 +124,7 @@ class Drainer:
             if not full and not batch.in_retry:
                 queue.lingers_until_ms = now_ms + self.linger_ms - batch.waited_ms(now_ms)
         if self._waits_for_a_response(batch):
-            return NEVER_MS  # the response wakes the Sender
+            return NEVER_MS  # a response wakes the Sender
         batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         backoff_ms = batch.remaining_backoff_ms(now_ms)
         if backoff_ms > 0 or full or at_once:
@@ -132,9 +132,9 @@ class Drainer:
         return self.linger_ms - batch.waited_ms(now_ms)
 
     def _waits_for_a_response(self, batch: ProducerBatch) -> bool:
-        """Whether the batch must wait for the response to another one of its partition.
+        """Whether the batch must wait for the response to another batch of its partition, or for the transaction.
 
-        Without a producer id all batches wait, but their nodes count as ready, so that the Sender connects to them.
+        Without a producer id all batches wait. This is false then, so their nodes count as ready and the Sender connects to them.
         """
         return self.sequencer.has_producer_id and self.sequencer.must_stop_draining(batch)
 
@@ -143,10 +143,9 @@ class Drainer:
     def drain(
         self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int, occupied: Mapping[int, Sequence[int]]
     ) -> dict[int, list[ProducerBatch]]:
-        """Take one batch of each partition that a ready node leads, up to `max_size` bytes per node (one batch always fits).
+        """Take one batch of each partition that these nodes lead, up to `max_size` bytes per node (one batch always fits).
 
-        `occupied` is what `ready` found in this round for the same cluster.
-        If this raises, all batches are in their queues.
+        `occupied` is what `ready` found in this round for the same cluster. If this raises, the batches are put back first.
         """
         drained: dict[int, list[ProducerBatch]] = {}
         try:
@@ -185,7 +184,7 @@ class Drainer:
             batch.drained_ms = now_ms
 
     def _in_turn(self, node: int, occupied: Sequence[int]) -> Iterator[int]:
-        """The queues of a node, starting after the one drained last: no queue starves if a request is too small for all."""
+        """The queues of a node, starting after the one that was drained last: none starves if a request is too small for all."""
         start = bisect_right(occupied, self._drained_last.get(node, -1))
         return chain(occupied[start:], occupied[:start])
 

@@ -15,10 +15,11 @@ class IncompleteBatches:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards the changes of all below but _flushes; the counters may be read without it
+        # Guards changes of all fields below except _flushes. newest_flush_id and the number of batches are read without it.
+        self._lock = threading.Lock()
         self._batches: set[ProducerBatch] = set()
         self._waiters = Waiters(self._lock)  # woken when a batch is removed
-        self._flushes = Inside()  # without the lock: one step adds a call, and the Sender drops only those that are over
+        self._flushes = Inside()  # needs no lock: a call is added in one step, and the Sender drops only calls that are over
         self.newest_flush_id = 0
 
     def __len__(self) -> int:
@@ -45,9 +46,10 @@ class IncompleteBatches:
             self._waiters.wake_all_locked()
 
     def flush(self, timeout_ms: int, wake_sender: Callable[[], None], is_enough: Callable[[], bool]) -> bool:
-        """Wake the Sender and wait until all batches that exist now are done, or until it is enough.
+        """Wake the Sender and wait until all batches that exist now are done, or until `is_enough` returns true.
 
-        `is_enough` is asked first, and then after each batch. Blocks at most `timeout_ms`; returns false when that time ran out.
+        `is_enough` is called with the lock held: first, after each batch that is done, and at least once a second.
+        Blocks at most `timeout_ms`; returns false when that time ran out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         call = threading.Lock()

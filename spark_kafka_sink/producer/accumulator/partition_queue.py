@@ -28,14 +28,14 @@ class PartitionQueue:
     def __init__(self, topic_partition: TopicPartition, index: int, filled: deque[PartitionQueue]) -> None:
         self.topic_partition = topic_partition
         self.index = index  # in PartitionQueues
-        self._filled = filled  # where the Sender hears of the queue
-        self.muted = False  # Sender only: with one request in flight per connection, while a batch of the partition is in flight
+        self._filled = filled  # tells the Sender that the queue has batches
+        self.muted = False  # Sender only: while a batch is in flight, if max.in.flight.requests.per.connection is 1
         # Guards _is_watched, batches and lingers_until_ms, and the fields of its batches that ProducerBatch lists.
         self.lock = threading.Lock()
         self._is_watched = False  # the Sender looks for batches here, or will: see PartitionQueues.filled
         self.batches: deque[ProducerBatch] = deque()
-        # Until then the Sender need not look at the batches, unless nothing lingers. It is set while the queue holds one batch
-        # alone, which is neither full nor retried. Whoever changes that sets LONG_AGO_MS.
+        # The Sender need not look at the batches before this time, unless nothing may linger. It is set only while the queue
+        # holds a single batch, which is neither full nor retried. Each method that changes this resets it to LONG_AGO_MS.
         self.lingers_until_ms = LONG_AGO_MS
 
     # CALLERS
@@ -58,13 +58,13 @@ class PartitionQueue:
         self.lingers_until_ms = LONG_AGO_MS
 
     def _watch_locked(self) -> None:
-        """Before a batch is added: have the Sender look here."""
+        """Make the Sender look at this queue. To be called before a batch is added."""
         if not self._is_watched:
             self._is_watched = True
             self._filled.append(self)
 
     def close_locked(self, batch: ProducerBatch) -> None:
-        """A batch takes no more rows."""
+        """Make a batch take no more rows."""
         batch.closed = True
         self.lingers_until_ms = LONG_AGO_MS
 
@@ -81,7 +81,7 @@ class PartitionQueue:
             return batch in self.batches
 
     def has_batches(self) -> bool:
-        """Takes the lock, and so sees every append that was checked before the accumulator was closed."""
+        """Whether there are batches. Takes the lock, so it sees every append that was checked before the accumulator closed."""
         with self.lock:
             return bool(self.batches)
 
@@ -103,10 +103,10 @@ class PartitionQueue:
         self.close_locked(self.batches.popleft())
 
     def take_expired(self, delivery_timeout_ms: int, now_ms: int, oldest: OldestBatch) -> list[ProducerBatch]:
-        """Remove the batches that are older than delivery.timeout.ms, or poisoned. Tell `oldest` of those that stay.
+        """Remove and return the batches that are older than delivery.timeout.ms, or poisoned. Tell `oldest` of those that stay.
 
-        They may be behind younger ones: retries without sequences turn the order around. A batch that a caller still writes into
-        stays; that caller wakes the Sender when it has finished.
+        An old batch may be behind younger ones, because retries without sequences change the order. A batch that a caller still
+        writes into stays; that caller wakes the Sender when it has finished.
         """
         expired: list[ProducerBatch] = []
         left: deque[ProducerBatch] = deque()
@@ -127,9 +127,9 @@ class PartitionQueue:
         return expired
 
     def take_batches(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
-        """Remove all batches, or those that were never drained, because they fail with `error`.
+        """Remove and return all batches, or only those that were never drained. The code that calls this must fail them.
 
-        A batch that a caller still writes into stays, poisoned with `error`: `take_expired` removes it later, when its memory can
+        A batch that somebody still writes into stays, poisoned with `error`: `take_expired` removes it later, when its memory can
         be freed.
         """
         taken: list[ProducerBatch] = []
@@ -155,9 +155,9 @@ class PartitionQueue:
 
 
 class OldestBatch:
-    """What the Sender must know of all queues to see that nothing in them expires now, without looking into each of them.
+    """Tells the Sender whether a queued batch may have expired or be poisoned, so that it need not look into each queue.
 
-    The values are bounds: batches that leave their queues change nothing, until the Sender looks through all queues once more.
+    The values are bounds: they stay when batches leave their queues, until the Sender looks through all queues again.
     """
 
     def __init__(self) -> None:
@@ -166,18 +166,18 @@ class OldestBatch:
         self.some_are_poisoned = False  # perhaps
 
     def queued(self, created_ms: int) -> None:
-        """A batch is in a queue now. Any thread."""
+        """Note that a batch is in a queue. Any thread."""
         if created_ms < self.created_ms:
             with self._lock:
                 self.created_ms = min(self.created_ms, created_ms)
 
     def poisoned(self) -> None:
-        """A batch in a queue is poisoned now. Any thread."""
+        """Note that a batch in a queue is poisoned. Any thread."""
         with self._lock:
             self.some_are_poisoned = True
 
     def reset_bounds(self) -> None:
-        """Forget what was queued: the Sender looks through all queues now, and calls the two methods above with what stays."""
+        """Forget the bounds: the Sender looks through all queues now, and calls the two methods above for batches that stay."""
         with self._lock:
             self.created_ms, self.some_are_poisoned = NEVER_MS, False
 
@@ -188,7 +188,7 @@ class PartitionQueues:
     def __init__(self) -> None:
         self.moves = 0  # Sender only: counts batches that were removed from a queue or put back into one
         self.oldest = OldestBatch()
-        # Queues that got their first batch, for the Sender to take out: it looks at those with batches only, of thousands.
+        # Queues that got their first batch; the Sender takes them out. So `Drainer.ready` looks at no empty queues.
         self.filled: deque[PartitionQueue] = deque()
         self._lock = threading.Lock()  # held to add to _by_topic and _in_order, which are read without it
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
@@ -232,7 +232,7 @@ class PartitionQueues:
     def take_batches(
         self, error: KafkaError, concerns: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
     ) -> list[ProducerBatch]:
-        """Withdraw from all queues that it concerns. Sender only."""
+        """Call `take_batches` of each queue for which `concerns` returns true. Sender only."""
         queues = [queue for queue in self if concerns(queue)]
         taken = [batch for queue in queues for batch in queue.take_batches(error, undrained_only=undrained_only)]
         self.moves += len(taken)

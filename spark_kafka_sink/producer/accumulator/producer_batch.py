@@ -1,10 +1,10 @@
 """Records of one topic-partition that are sent, and succeed or fail, together.
 
-Life: callers reserve room and fill it (under the queue's lock and their reservations) → closed → compressed → drained by
-the Sender, which writes producer id, epoch and sequence into the header → in flight, perhaps several times → done, once.
-Few rows are copied into BufferPool blocks, which many calls share; many rows of a call stay in the memory they were encoded in,
-which is charged to the pool. A batch neither allocates memory nor gives it back. SliceLayout and RecordGatherer allocate.
-SliceWriter and BatchCompressor give back what compression saves, RecordAccumulator.deallocate the memory of a batch that is done.
+Life: callers reserve room and fill it (under the queue's lock and their reservations) → closed when it is full or drained →
+compressed by the caller who filled it or by the Sender, which writes producer id, epoch and sequence into the header → in flight,
+perhaps several times → done, once. Few rows are copied into BufferPool blocks, which many calls share. Many rows of a call stay
+in the memory they were encoded in, which is charged to the pool. A batch neither allocates memory nor gives it back: SliceLayout
+and RecordGatherer allocate, SliceWriter, BatchCompressor and RecordAccumulator.deallocate give back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def increment_sequence(sequence: int, increment: int) -> int:
 
 
 class FinalState(enum.Enum):
-    ABORTED = "aborted"  # the client gave up: the batch expired, or the producer was closed; the broker may still have it
+    ABORTED = "aborted"  # it failed for a reason other than a broker's answer, for instance it expired; it may be in the log
     FAILED = "failed"
     SUCCEEDED = "succeeded"
     SPLIT = "split"  # other batches have its rows
@@ -57,7 +57,7 @@ class FinalState(enum.Enum):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ProducerBatch:
-    """Created by RecordAccumulator when a row finds no open batch, or by `split`."""
+    """A record batch, from its first row to its outcome. RecordAccumulator makes new ones, `split` makes smaller ones."""
 
     topic_partition: TopicPartition  # where the records go
     created_ms: int  # monotonic time; delivery.timeout.ms counts from here, also for the smaller batches of a split
@@ -72,16 +72,16 @@ class ProducerBatch:
     record_count: int = field(default=0, init=False)  # reserved rows; all of them are written once `reservations` is 0
     record_bytes: int = field(default=0, init=False)  # of the reserved rows, uncompressed
     max_timestamp: int = field(init=False)
-    # Callers that still write into it: it is not drained, does not expire and keeps its memory.
+    # Pieces that callers still write: while there are any, the batch is not drained, does not expire and keeps its memory.
     reservations: int = field(default=0, init=False)
     closed: bool = field(default=False, init=False)  # takes no more rows
-    # The Sender skipped it because of a reservation: wake the Sender at the last release.
+    # The end of the last reservation must wake the Sender: it skipped the batch, or the batch is full or new.
     sender_waits: bool = field(default=False, init=False)
     # Why the batch must not be sent, for instance because a caller could not encode.
     poison: KafkaError | None = field(default=None, init=False)
 
     # MEMORY. Guarded in the same way.
-    memory: PoolMemory = field(default_factory=PoolMemory, init=False)  # blocks, and a charge for segments; none after a split
+    memory: PoolMemory = field(default_factory=PoolMemory, init=False)  # blocks, and a charge for segments
     surplus: PoolMemory | None = field(default=None, init=False)  # what compression has saved, until it is given back
     block_bytes: int = field(default=0, init=False)  # reserved in the blocks
     segments: list[Segment] = field(default_factory=list, init=False)  # of the records section, in order
@@ -102,7 +102,7 @@ class ProducerBatch:
     last_attempt_ms: int = field(init=False)
     drained_ms: int = field(default=0, init=False)
     in_flight: bool = field(default=False, init=False)  # a request refers to its memory
-    # An attempt with the present sequence ended, and the broker did not say that it wrote nothing.
+    # An attempt with the present sequence failed, and the broker may have written the batch all the same.
     in_doubt: bool = field(default=False, init=False)
     last_error: str | None = field(default=None, init=False)  # of the last attempt, for the error of a batch that expires
     leader_epoch: int | None = field(default=None, init=False)
@@ -179,8 +179,8 @@ class ProducerBatch:
     def finish(self, compression: Compression) -> PoolMemory | None:
         """Make the records section, compressed if that makes it smaller; returns `surplus`, the memory that this saves, if any.
 
-        Incompressible records are sent uncompressed, and the attributes say so. Every consumer accepts that, and saves the
-        decompression.
+        Incompressible records are sent uncompressed, unless some were compressed while they were written. The attributes name
+        the codec of each batch, so every consumer accepts that. A second call does nothing.
         """
         if self.body:
             return None
@@ -202,10 +202,10 @@ class ProducerBatch:
         self.body, self.segments, self.memory, self.surplus = packed, [], memory, surplus
 
     def split(self, raw_limit: int) -> list[ProducerBatch]:
-        """Split a batch that the broker found too large: into batches of `raw_limit` bytes of records, or of a single record.
+        """Split a batch that the broker found too large, into batches of at most `raw_limit` bytes of records or of one record.
 
-        The smaller batches keep its creation time (for delivery.timeout.ms) and flush id, and continue its sequence numbers, but
-        have no attempts yet. They report the outcome of the rows instead of the large one.
+        The smaller batches keep the creation time (for delivery.timeout.ms), the flush id and the sequence numbers, but have no
+        attempts yet, and no memory of the pool. They report the outcome of the rows instead of the large batch.
         """
         sizes = np.concatenate([batch_rows.sizes for batch_rows in self.rows_by_call])
         packed = b"".join(self.body)
@@ -285,12 +285,12 @@ class ProducerBatch:
 
     @property
     def was_drained(self) -> bool:
-        """Whether the Sender has taken it before: it has a sequence, is in flight or is being retried."""
+        """Whether the Sender has drained it before: it has a sequence, is in flight or is being retried."""
         return self.has_sequence or self.in_flight or self.in_retry
 
     @property
     def may_be_written(self) -> bool:
-        """Whether the broker may have written it with its present sequence, or may still write it."""
+        """Whether the broker may have written the batch with its present sequence, or may still do so."""
         return self.in_flight or self.in_doubt
 
     def wire_buffers(self) -> list[bytes | memoryview]:
@@ -309,7 +309,7 @@ class ProducerBatch:
         return [self.header, *self.body]
 
     def waited_ms(self, now_ms: int) -> int:
-        """How long ago it was created or its last attempt ended."""
+        """How long ago the batch was created or its last attempt ended."""
         return max(0, now_ms - self.last_attempt_ms)
 
     def remaining_backoff_ms(self, now_ms: int) -> int:
@@ -365,7 +365,7 @@ class ProducerBatch:
             self._report(lambda batch_rows: batch_rows.callback.fail(batch_rows, error, record_errors or {}))
 
     def _report(self, report: Callable[[BatchRows], None]) -> None:
-        """Call `report` for each call with rows. Logs an Exception and goes on; raises anything else (SystemExit) in the end."""
+        """Call `report` for the rows of each call. Logs an Exception and goes on; raises others (SystemExit) in the end."""
         ended_by: BaseException | None = None
         for batch_rows in self.rows_by_call:
             try:

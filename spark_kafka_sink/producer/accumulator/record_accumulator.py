@@ -71,11 +71,11 @@ class RecordAccumulator:
         self._writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.poisoned, wake_sender)
         self.drainer = Drainer(config.linger_ms, self.queues, sequencer, self._compressor)
         self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, random)
-        # The next four are read by all threads without a lock. The Sender writes the first two.
-        self.transaction_waits_for_rows = False  # its commit or preparation, or offsets that go behind the rows
-        self._refusal: KafkaError | None = None
+        # All threads read the next four fields without a lock. The Sender writes the first two.
+        self.transaction_waits_for_rows = False  # a commit, a preparation, or offsets that must follow the rows
+        self._refusal: KafkaError | None = None  # what appends raise while a transaction is being aborted
         # Callers who close the producer write the other two, and so does the Sender when it ends, perhaps at the same time. That
-        # does no harm: `closed` never becomes false again, no error is replaced by None, and each says why the producer ended.
+        # does no harm: `closed` never becomes false again, no error is replaced by None, and any error says what happened.
         self.closed = False
         self._ended_by: KafkaError | None = None
         self._starving = Inside()  # callers that wait for memory
@@ -101,14 +101,15 @@ class RecordAccumulator:
             cluster: metadata that contains the topic, for rows that name no partition.
             callback: gets the outcome of every row, also of those that get into no batch because this raises.
             hand_over: the call, which has begun to hand rows over; it pauses while it waits for memory before its first row.
-            created_ms: since when the rows wait; now, if not given.
-            prepaid: a charge for these rows that the caller has; with it they never wait. What is left of it stays the caller's.
+            created_ms: the time (Clock.now_ms) since which the rows wait; now, if not given.
+            prepaid: a charge for these rows that the caller has; with it they never wait. The caller keeps what is left of it.
 
         Raises:
             KafkaTimeoutError: no memory within max.block.ms. Rows that are in a batch stay there and are sent.
-            ProducerClosedError: the producer was closed meanwhile.
-            KafkaError: rows are refused; see `refuse_rows`.
-            RuntimeError: HALF_DONE of hand_overs.py. The producer ends.
+            ProducerClosedError, or the error that ended the producer: it was closed meanwhile.
+            KafkaError: rows are refused (`refuse_rows`), or one is larger than buffer.memory (RecordTooLargeError).
+            Others of ORDINARY_ERRORS (hand_overs.py): rows cannot be encoded, and fail.
+            RuntimeError: memory ended halfway (HALF_DONE of hand_overs.py). The producer ends.
         """
         layout: SliceLayout | None = None
         reservations: list[Reservation] = []
@@ -150,7 +151,7 @@ class RecordAccumulator:
         callback.fail_unbatched(positions, reason)
 
     def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, taking: Callable[[], None]) -> None:
-        """Have all queued batches sent, and wait for the memory that comes back. As BufferPool.allocate, and raises the same."""
+        """Have all queued batches sent, and wait at most max.block.ms for the memory that comes back. As BufferPool.allocate."""
         call = threading.Lock()
         with call:
             self._starving.add(call)  # before the Sender wakes, so that it sees the change
@@ -158,7 +159,7 @@ class RecordAccumulator:
             self.pool.allocate(block_count, self._config.max_block_ms, charge=charge, into=into, taking=taking)
 
     def flush(self, timeout_ms: int, is_enough: Callable[[], bool] = lambda: False) -> bool:
-        """As IncompleteBatches.flush. Nothing lingers meanwhile."""
+        """Like IncompleteBatches.flush, which this calls. Nothing lingers meanwhile."""
         return self.incomplete.flush(timeout_ms, self.wake_sender, is_enough)
 
     def check_not_closed(self) -> None:
@@ -213,11 +214,11 @@ class RecordAccumulator:
     def reenqueue(self, batch: ProducerBatch, now_ms: int, at_most_ms: int | None = None) -> None:
         """Queue a batch again for a retry, in sequence order if it has a sequence.
 
-        It backs off as retry.backoff.ms and retry.backoff.max.ms say, or for `at_most_ms`, if that is given and less.
+        It backs off as retry.backoff.ms and retry.backoff.max.ms say; with `at_most_ms`, for min(at_most_ms, retry.backoff.ms).
         """
         batch.reenqueued(now_ms)
         if at_most_ms is None:
-            batch.backoff_ms = self._backoff.backoff_ms(batch.attempts - 1)  # once: the shortest of many draws would end the wait
+            batch.backoff_ms = self._backoff.backoff_ms(batch.attempts - 1)  # drawn once: the shortest of many would end the wait
         else:
             batch.backoff_ms = min(at_most_ms, self._config.retry_backoff_ms)
         self.queues.put_back(batch)
@@ -253,19 +254,19 @@ class RecordAccumulator:
         return NEVER_MS if oldest_ms == NEVER_MS else max(0, oldest_ms + self._config.delivery_timeout_ms - now_ms)
 
     def take_waiting_for(self, leader: int | None, cluster: Cluster, error: KafkaError) -> list[ProducerBatch]:
-        """Take the batches for this leader out of their queues, to be failed. None: those whose leader is not known."""
+        """Take the batches for this leader out of their queues, to be failed. None: batches whose leader is not known."""
         return self.queues.take_batches(
             error, lambda queue: bool(queue.batches) and cluster.leader_for(queue.topic_partition) == leader
         )
 
     def take_incomplete(self, error: KafkaError) -> list[ProducerBatch]:
-        """Take all batches out of their queues. Returns every batch that is not done, oldest first: also those in flight, and
-        those that callers still write into, which stay."""
+        """Take all batches out of their queues, except batches that callers still write into. Returns every batch that is not
+        done, oldest first: this includes those exceptions and the batches in flight."""
         self.queues.take_batches(error)
         return list(self.incomplete)
 
     def take_undrained(self, error: KafkaError) -> list[ProducerBatch]:
-        """Take the batches of a transaction that is aborted out of the queues, as far as they were never drained.
+        """Take the batches that were never drained out of the queues, because their transaction is aborted.
 
         Batches in flight or in retry stay: the broker may have them, and the transaction cannot end before that is known.
         """
@@ -295,8 +296,8 @@ class RecordAccumulator:
     def refuse_rows(self, error: KafkaError | None) -> None:
         """From now on appends raise a copy of `error`, also those in progress, until this is called with None.
 
-        For a transaction that is being aborted. An append takes each queue's lock for its check: after this, `take_undrained`
-        sees all rows that have passed.
+        For a transaction that is being aborted. An append checks this under the queue's lock. So `take_undrained`, called after
+        this, sees all rows that have passed the check.
         """
         self._refusal = error
 
@@ -304,7 +305,7 @@ class RecordAccumulator:
         """Refuse further rows, wake callers that wait for memory, and make all batches ready at once.
 
         `ended_by` is the error that callers get. Without it they get ProducerClosedError: the user closed the producer.
-        An error stays: close() may come from a caller who has not heard yet that the Sender failed.
+        A later call without an error keeps the earlier error: that caller may not know yet that the Sender failed.
         """
         if ended_by is not None:
             self._ended_by = ended_by
@@ -312,9 +313,9 @@ class RecordAccumulator:
         self.pool.close(ended_by)
 
     def end(self) -> None:
-        """After `close`, when every row is settled and no request refers to a batch: give up all memory.
+        """Give up all batches and memory. Called after `close`, when every row is settled and no request refers to a batch.
 
-        Also what calls hold that were interrupted, or have not noticed the end.
+        This includes the memory of calls that were interrupted, or have not noticed the end.
         """
         for queue in self.queues:
             queue.clear()

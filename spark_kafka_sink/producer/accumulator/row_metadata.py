@@ -19,9 +19,9 @@ from spark_kafka_sink.records.varint import Int64Column
 def metadata_of_rows(
     batch_rows: BatchRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns, start: int = 0
 ) -> Iterator[RecordMetadata]:
-    """Metadata of these rows from `start` on, made by columns: little is left to do per row. May yield more than that.
+    """Metadata of these rows from `start` on, made by columns: little is left to do per row.
 
-    `columns`: those to which `batch_rows.positions` refer.
+    The iterator may not end after the last row: take only as many as there are rows. `batch_rows.positions` refer to `columns`.
     """
     positions, first = batch_rows.positions[start:], batch_rows.first_offset(base_offset)
     offsets = repeat(UNKNOWN_OFFSET) if first == UNKNOWN_OFFSET else count(first + start)
@@ -39,5 +39,5 @@ def _rows_of(column: Int64Column | int, positions: npt.NDArray[np.int32]) -> Ite
     return values
 
 
-# Like RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
+# Like RecordMetadata(*fields), in a third of the time: every record with a callback needs its RecordMetadata.
 _new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))

@@ -26,7 +26,7 @@ SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copie
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room for the rows lo..hi of the sorted slice in a batch."""
+    """Room in a batch for the rows lo..hi-1 of the sorted slice."""
 
     queue: PartitionQueue
     batch: ProducerBatch
@@ -35,7 +35,7 @@ class Reservation:
     where: int  # the index of the segment, or the first byte in the blocks
     lo: int
     hi: int
-    charge: int  # that was added to the batch's memory for these rows
+    charge: int  # in blocks, added to the batch's memory for these rows
     is_open: bool = field(default=True, init=False)  # counted in batch.reservations; the queue's lock guards both
 
     @property
@@ -130,7 +130,7 @@ class SliceLayout:
         return self._row >= self.sorted_slice.row_count
 
     def positions_without_place(self) -> npt.NDArray[np.int32]:
-        """In the caller's chunk, of the rows that have no room yet."""
+        """The positions, in the caller's chunk, of the rows that have no room yet."""
         return self.sorted_slice.positions[self._row :]
 
     @property
@@ -183,7 +183,7 @@ class SliceLayout:
         }
 
     def _next_place(self, queue: PartitionQueue, end: int) -> _Place:
-        """A place for as many rows as the open batch has room for, or else a new batch."""
+        """A place for as many rows as fit into the open batch, or else into a new batch."""
         tail = _Tail.of(queue)
         if tail.batch is not None:
             fitting = self.sorted_slice.fit(self._row, end, tail.record_count, tail.batch.base_timestamp, self._room_in(tail))
@@ -206,7 +206,7 @@ class SliceLayout:
     # MEMORY
 
     def _fill_stock(self, wanted: MemoryWanted) -> bool:
-        """Increase the stock to what is wanted. If the pool has too little now: leaves it as it is and returns false."""
+        """Increase the stock to what is wanted. Returns false, and changes nothing, if the pool has too little now."""
         more_blocks, more_charge = wanted.blocks - len(self._stock.blocks), wanted.charge - self._stock.charged
         if more_blocks <= 0 and more_charge <= 0:
             return True
@@ -219,7 +219,7 @@ class SliceLayout:
     def _use_prepaid(self, place: _Place) -> bool:
         """If the rows are prepaid: make their place a segment, however small, and pay for it with the prepaid charge.
 
-        The segments of a slice take no more bytes than were charged for; but each batch's charge is rounded up to whole blocks.
+        The segments of a slice take no more bytes than were charged for. `overdraw` pays for rounding up to whole blocks.
         """
         if self.prepaid is None:
             return False

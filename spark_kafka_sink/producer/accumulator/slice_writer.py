@@ -1,8 +1,8 @@
 """Encodes the rows of a slice into the room that slice_layout.py has reserved for them, on the thread that reserved it.
 
 Small pieces are encoded together and copied into pool blocks. A large piece stays in the memory it was encoded into, and is
-compressed while it is in the CPU's cache if the codec allows that. A batch that is full then is compressed here too.
-Laws: every reservation ends, whatever ordinary error (hand_overs.py) comes. A batch with a reservation is not drained or expired.
+compressed while it is in the CPU's cache if the codec allows that. A batch that is full afterwards is compressed here too.
+Laws: an ordinary error (hand_overs.py) leaves no reservation open. A batch with a reservation is not drained and does not expire.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_kafka_sink.records.compression import compress_blocks
 from spark_kafka_sink.records.interleave import InterleavedRows, data_buffer
 from spark_kafka_sink.records.record_batch import octets
 
-ENCODED_TOGETHER_BYTES = 512 * 1024  # before they are copied into blocks, or compressed: what a core's cache holds
+ENCODED_TOGETHER_BYTES = 512 * 1024  # of rows, before they are copied or compressed: a core's cache holds as much
 
 
 @dataclass(eq=False, repr=False)
@@ -31,7 +31,7 @@ class SliceWriter:
     wake_sender: Callable[[], None]  # called when there is something to send
 
     def write(self, sorted_slice: SortedSlice, reservations: list[Reservation]) -> None:
-        """Encode the reserved rows and end their reservations. After an error some are open: see `poison_batches`."""
+        """Encode the reserved rows and end their reservations. After an error, call `poison_batches` to end the open ones."""
         first = reservations[0].lo
         wake = False
         try:
@@ -93,7 +93,7 @@ class SliceWriter:
     # THE END OF A RESERVATION
 
     def _compress_if_full(self, reservation: Reservation) -> None:
-        """Compress a full batch. It is still reserved, so the Sender does not drain it."""
+        """Compress a closed batch that nobody else writes into. It is still reserved, so the Sender does not drain it."""
         batch = reservation.batch
         with reservation.queue.lock:
             is_last_writer = batch.closed and batch.reservations == 1 and batch.poison is None
@@ -123,7 +123,7 @@ class SliceWriter:
 
 
 def _encoded_together(reservations: list[Reservation]) -> Iterator[list[Reservation]]:
-    """Groups of neighbors whose rows go into blocks, limited in bytes; each segment alone, as it keeps its memory."""
+    """Group neighbors whose rows go into blocks, up to a limit in bytes. A segment is a group alone: it is not copied."""
     group: list[Reservation] = []
     size = 0
     for reservation in reservations:

@@ -1,7 +1,7 @@
 """The rows of a slice in partition order, and how many of them fit into a batch: sizes only, nothing is encoded yet.
 
-The size of a record depends on the lengths of its key and value, and on its deltas, and these on its place in a batch. So the
-`fit…` methods take the place of the first row. They write deltas and sizes of the rows into the columns of the slice.
+The size of a record depends on its key, value and headers, and on its two deltas, which depend on its place in a batch. So the
+`fit…` methods are told the place of the first row. They write deltas and sizes of the rows into the columns of the slice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class FittingRows(NamedTuple):
 class SortedSlice:
     """A slice of one topic's rows in partition order. A run is the rows of one partition.
 
-    Arrays are int64[row_count] in sorted order unless said otherwise. Rows are numbered in that order too.
+    Arrays of rows are int64[row_count] in sorted order unless said otherwise. Rows are numbered in that order. A range lo..hi
+    does not include row hi.
     """
 
     def __init__(self, columns: RecordColumns, partitions: npt.NDArray[np.int32], positions: npt.NDArray[np.int32]) -> None:
@@ -93,11 +94,11 @@ class SortedSlice:
 
     @cached_property
     def _least_ends(self) -> npt.NDArray[np.int64]:
-        """Sums of the least sizes; limits the rows that `fit` measures."""
+        """Cumulative sums of the least sizes, which limit the rows that `fit` measures."""
         return np.cumsum(self._base_sizes + LEAST_OVERHEAD)
 
     def fit(self, lo: int, end: int, first_delta: int, base_timestamp: int, room: int) -> FittingRows | None:
-        """As many of the rows lo..end as fit into a batch that has `first_delta` rows already; None if not even one does."""
+        """The first of the rows lo..end, as many as fit into a batch that has `first_delta` rows already; None if none fits."""
         before = int(self._least_ends[lo - 1]) if lo else 0
         window = min(end, max(lo + 1, int(np.searchsorted(self._least_ends, before + room, side="right"))))
         self.offset_deltas[lo:window] = np.arange(first_delta, first_delta + window - lo)
@@ -109,7 +110,7 @@ class SortedSlice:
         return fitting._replace(fill_batch=fitting.end < end or fitting.size_bytes >= room)
 
     def fit_new_batch(self, lo: int, end: int, room: int) -> FittingRows:
-        """As many of the rows lo..end as fit into a new batch. It takes at least one row, of whatever size."""
+        """The first of the rows lo..end, as many as fit into a new batch. A new batch takes at least one row, of any size."""
         if self._has_one_timestamp:
             fitting = self._fit_new_batch_of_one_timestamp(lo, end, room)
         else:
@@ -121,7 +122,7 @@ class SortedSlice:
         return FittingRows(lo + 1, int(self.sizes[lo]), self.timestamp_at(lo), True)
 
     def _cut(self, lo: int, end: int, room: int) -> FittingRows | None:
-        """As many of the measured rows lo..end as have room."""
+        """The first of the measured rows lo..end, as many as have room; None if none has."""
         ends = np.cumsum(self.sizes[lo:end], dtype=np.int64)
         count = int(np.searchsorted(ends, room, side="right"))
         if count == 0:
@@ -130,14 +131,14 @@ class SortedSlice:
 
     @cached_property
     def _new_batch_ends(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Sums of sizes in a new batch, beginning with a 0: with offset deltas of one byte, and of two. For one timestamp."""
+        """Cumulative sums of sizes, from 0: with offset deltas of one byte, and of two. All timestamp deltas are 0."""
         sums = np.zeros((2, self.row_count + 1), np.int64)
         for row, delta in zip(sums, (0, ONE_BYTE_DELTAS), strict=True):
             np.cumsum(record_sizes(self._base_sizes, delta, 0), out=row[1:])
         return sums[0], sums[1]
 
     def _fit_new_batch_of_one_timestamp(self, lo: int, end: int, room: int) -> FittingRows | None:
-        """As fit, for a new batch whose rows share a timestamp: two look-ups in sums that are made once for the whole slice.
+        """Like `fit`, for a new batch whose rows share a timestamp: two look-ups in sums that are made once for the whole slice.
 
         A slice is cut into small batches by the hundred; this takes a fifth of the time of measuring each of them.
         """

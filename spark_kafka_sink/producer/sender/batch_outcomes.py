@@ -1,7 +1,7 @@
 """What becomes of a batch: it succeeds, fails, is retried or split, after an answer, an expiry or an abort.
 
-next_step of retry.py decides what follows an answer; BatchOutcomes takes the step for the batch's callbacks, the accumulator, the
-Sequencer and the metrics. Sender thread only.
+next_step of retry.py decides what follows an answer. BatchOutcomes carries this out: it calls the batch's callbacks, the
+accumulator, the Sequencer and the metrics. Sender thread only.
 Laws: a batch's memory is given back only when no request refers to it any more, whether the batch is done or not (KAFKA-19012).
 A batch that was taken out of its queue is settled or queued again, whatever is raised meanwhile.
 """
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 class InFlightBatches:
-    """The batches that a Produce request refers to, by partition, oldest first.
+    """The batches that a Produce request refers to, by partition, in the order in which they were sent.
 
     A batch that has expired in flight stays until its answer comes or the connection is lost: the request still reads its memory.
     """
 
     def __init__(self) -> None:
         self._batches: dict[TopicPartition, list[ProducerBatch]] = {}
-        # The oldest batch that has not expired was made then, or later: when it leaves, this stays until `tighten_bound`.
+        # No batch here that is not done was created earlier. When the oldest one leaves, this stays until `tighten_bound`.
         self.oldest_created_ms = NEVER_MS
 
     def __bool__(self) -> bool:
@@ -59,7 +59,7 @@ class InFlightBatches:
             del self._batches[batch.topic_partition]
 
     def clear(self) -> list[ProducerBatch]:
-        """The client is closed: no request refers to any batch. Returns those that were here."""
+        """Remove and return all batches, because the client is closed and no request refers to them."""
         cleared = [batch for batches in self._batches.values() for batch in batches]
         for batch in cleared:
             batch.in_flight = False
@@ -67,11 +67,11 @@ class InFlightBatches:
         return cleared
 
     def tighten_bound(self) -> None:
-        """Make the bound exact."""
+        """Set `oldest_created_ms` to the exact value."""
         self.oldest_created_ms = min((batch.created_ms for batch in self.not_done()), default=NEVER_MS)
 
     def not_done(self) -> Iterator[ProducerBatch]:
-        """Those whose rows have no outcome yet: a batch may fail before its answer comes."""
+        """The batches whose rows have no outcome yet: a batch may fail before its answer comes."""
         return (batch for batches in self._batches.values() for batch in batches if not batch.is_done)
 
 
@@ -89,13 +89,13 @@ class BatchOutcomes:
     # IN FLIGHT
 
     def drained(self, batches: Iterable[ProducerBatch]) -> None:
-        """These batches go into a request now."""
+        """Note that these batches go into a request now."""
         for batch in batches:
             self.in_flight.add(batch)
             self._mute(batch, True)
 
     def take_back(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
-        """No request was made of these batches: queue them again."""
+        """Queue these batches again, because no request was made of them."""
         for batch in batches:
             if batch.in_flight:
                 self.in_flight.remove(batch)
@@ -113,7 +113,7 @@ class BatchOutcomes:
         error = Errors.for_code(answer.error_code)
         if error:
             batch.last_error = str(error) + (f": {printable(answer.error_message)}" if answer.error_message else "")
-            batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
+            batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing about earlier attempts
         try:
             # Without an error the answer alone decides: most batches need no BatchFacts.
             step = next_step(error, self._facts(batch, answer, now_ms)) if error else NextStep.COMPLETE
@@ -143,7 +143,7 @@ class BatchOutcomes:
         return BatchFacts(batch.record_count, may_retry, batch.is_done, sequence, answer.log_start_offset)
 
     def _settle_late_answer(self, batch: ProducerBatch, step: NextStep) -> None:
-        """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
+        """Handle the answer for a batch that failed in flight: only its sequences and its memory are left to settle."""
         if step is NextStep.COMPLETE:
             self._sequencer.batch_completed(batch)
         self._accumulator.deallocate(batch)
@@ -173,7 +173,7 @@ class BatchOutcomes:
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self._metrics.splits.record(1)
-        # An earlier attempt was as large, so the broker did not write it either: its records are certainly not in the log.
+        # Earlier attempts were as large, so the records are not in the log, unless the broker's limit was lowered meanwhile.
         smaller = self._accumulator.split(batch)
         try:
             self._sequencer.replace_in_flight(batch, smaller)
@@ -189,7 +189,7 @@ class BatchOutcomes:
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         self._sequencer.batch_completed(batch)
-        # A duplicate that the broker no longer remembers is a success with an unknown offset; so is one that no log can have.
+        # The offset is unknown for a duplicate that the broker no longer remembers, and if the answer's offset cannot be right.
         is_known = not answer.error_code and 0 <= answer.base_offset <= LONG_MAX - batch.record_count
         base_offset = answer.base_offset if is_known else UNKNOWN_OFFSET
         try:
@@ -222,6 +222,7 @@ class BatchOutcomes:
         *,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
+        """Fail a batch's rows, and free its memory unless that is in use. Raises what a callback raises that is no Exception."""
         if not batch.is_done:  # counted before the callbacks get the outcome
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
         try:
@@ -235,7 +236,7 @@ class BatchOutcomes:
                 self._accumulator.deallocate(batch)
 
     def abort(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """Fail a batch without an answer that says so. Never raises, so that the batches after it fail too."""
+        """Fail a batch for a reason other than a broker's answer. Never raises, so that the batches after it fail too."""
         with self._failures.contained(batch):
             self.fail(batch, error, final_state=FinalState.ABORTED)
 
@@ -256,7 +257,7 @@ _OF_RECORDS = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Errors.IN
 def _record_errors(
     failure: KafkaError, error: ErrorCode, answer: PartitionProduceResponse, record_count: int
 ) -> dict[int, KafkaError]:
-    """Errors of the rows that the broker names, by offset delta (KIP-467). The batch's own error fits only a single one."""
+    """Errors of the rows that the broker names, by offset delta (KIP-467). A single such row gets the batch's condition."""
     if record_count == 1 and error in _OF_RECORDS and not answer.record_errors:
         return {0: failure}
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"

@@ -1,6 +1,6 @@
 """delivery.timeout.ms: finds the batches that have exceeded it, in queues and in flight, and fails them with an explanation.
 
-Sender thread only.
+Poisoned batches fail here too, with their own error. Sender thread only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Expiry:
         self._outcomes = outcomes
 
     def expire(self, now_ms: int) -> bool:
-        """Fail the batches whose time is over; returns whether there were any."""
+        """Fail the batches that have expired or are poisoned; returns whether there were any."""
         expired = self._accumulator.take_expired(now_ms) + self._expired_in_flight(now_ms)
         for batch in expired:
             logger.debug("- %s: delivery.timeout.ms has run out", batch)
@@ -41,7 +41,7 @@ class Expiry:
         return [batch for batch in in_flight.not_done() if batch.has_reached_delivery_timeout(self._limit_ms, now_ms)]
 
     def next_delay_ms(self, now_ms: int) -> int:
-        """How long it takes until the next batch expires, or less."""
+        """How many ms it takes until the next batch expires, or less."""
         in_flight_ms = self._outcomes.in_flight.oldest_created_ms + self._limit_ms - now_ms
         return min(self._accumulator.next_expiry_delay_ms(now_ms), in_flight_ms)
 
@@ -56,7 +56,7 @@ class Expiry:
         )
 
     def _trouble(self, batch: ProducerBatch) -> str:
-        """Why the last attempt failed, and why there is no connection for the next one."""
+        """Why the last attempt failed, why there is no connection, and what the Sender raised; else what the batch waits for."""
         failed_round = self._failures.last_round
         own = None if failed_round is None else f"the producer's sender thread fails: {failed_round!r}"
         troubles = [each for each in (batch.last_error, self._metadata.last_connection_error(), own) if each]

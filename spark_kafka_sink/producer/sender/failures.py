@@ -1,8 +1,8 @@
 """What happens when code raises on the Sender thread.
 
 An Exception in one step is logged, and the next step follows (`contained`). After an Exception in a round the Sender backs off
-and runs the next one, until no round has worked for delivery.timeout.ms. Other exceptions (SystemExit of a callback that calls
-sys.exit(), KeyboardInterrupt) end the thread. Sender thread only, except `fatal` and `error`, which callers read.
+and runs the next round, until no round has worked for delivery.timeout.ms. Other exceptions (SystemExit of a callback that calls
+sys.exit(), KeyboardInterrupt) end the thread. Sender thread only, except `fatal` and `error`, which callers read too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SenderFailures:
         self._failing_since_ms, self._failed_rounds, self.last_round = None, 0, None
 
     def round_failed(self, error: Exception, now_ms: int) -> int:
-        """Returns the back-off before the next round, unless `fatal` is set: then the Sender has tried for long enough."""
+        """Returns the back-off in ms before the next round. After delivery.timeout.ms of failed rounds, sets `fatal` instead."""
         if self._failing_since_ms is None:
             self._failing_since_ms = now_ms
         if now_ms - self._failing_since_ms >= self._config.delivery_timeout_ms:
@@ -60,7 +60,7 @@ class SenderFailures:
 
     @property
     def fatal(self) -> BaseException | None:
-        """What ended the thread before close(), or will after this round: an exception, or a caller that was interrupted."""
+        """What ended the thread before close(), or will end it after this round: an exception, or an interrupted call's error."""
         return self._ended_by or self._hand_overs.failure()
 
     def error(self) -> KafkaError | None:
@@ -74,7 +74,7 @@ class SenderFailures:
 
 
 class _Contained(AbstractContextManager[None]):
-    """A class and not a generator, which takes several times as long: each batch is such a step."""
+    """What `contained` returns. It is a class, because a generator takes several times as long, and each batch is such a step."""
 
     __slots__ = ("_failures", "_step")
 

@@ -1,4 +1,4 @@
-"""Produce requests: makes one of the batches for a node, and reads its answer batch by batch.
+"""Produce requests: makes a request from the batches for a node, and reads its answer batch by batch.
 
 BatchOutcomes applies the answers. Sender thread only.
 """
@@ -47,7 +47,7 @@ class ProduceRequests:
     # REQUESTS
 
     def send(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> None:
-        """Send drained batches to their leader. If that raises and no request was made, they are queued again."""
+        """Send drained batches to their leader. If this raises, they are queued again, unless the client has the request."""
         in_flight = self._client.in_flight_request_count(node)
         try:
             self._outcomes.drained(batches)
@@ -87,7 +87,7 @@ class ProduceRequests:
         )
 
     def _max_version(self, topics: tuple[TopicProduceData, ...]) -> int | None:
-        """None: the newest that the node knows."""
+        """The newest version to use; None: the newest that the node knows."""
         ids_known = all(topic.topic_id != ZERO_UUID for topic in topics)
         caps = [None if ids_known else LAST_VERSION_BY_NAME, self._sequencer.produce_version_cap]
         return min((cap for cap in caps if cap is not None), default=None)

@@ -1,4 +1,4 @@
-"""What to do with a batch after an answer: a pure function, with a rule or a fixed step for each error that has one.
+"""What to do with a batch after an answer: a pure function. Some errors have a rule or a fixed step.
 
 Other errors follow their `retriable` flag in protocol/error_codes.py. BatchOutcomes takes the step; nothing here has an
 effect. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
@@ -24,11 +24,11 @@ class NextStep(enum.Enum):
 
 
 class BatchFacts(NamedTuple):
-    """The facts that decide."""
+    """What `next_step` must know of a batch, besides the error."""
 
     record_count: int
     may_retry: bool  # attempts are left, delivery.timeout.ms has not run out, and the batch has not failed meanwhile
-    has_failed: bool = False  # already, as it expired in flight
+    has_failed: bool = False  # before the answer came, for instance because it expired in flight
     sequence: SequenceFacts = SequenceFacts()
     log_start_offset: int = -1
 
@@ -53,15 +53,15 @@ def _unknown_producer(facts: BatchFacts) -> NextStep:
     if not facts.sequence.idempotent:
         return NextStep.FAIL
     if facts.log_start_offset == -1 or facts.sequence.was_reset or not facts.sequence.is_first:
-        return NextStep.RETRY  # the broker does not know why; or it was renumbered already; or the first batch decides
+        return NextStep.RETRY  # the broker does not say why; or this batch was renumbered already; or it must follow another
     return NextStep.RETRY_IN_NEW_EPOCH
 
 
 def _out_of_order(facts: BatchFacts) -> NextStep:
     """A gap before this batch: an earlier batch in flight is being retried too, or the gap is real.
 
-    For the first batch in flight the gap is real. The broker has neither this batch nor any behind it, so all of them can be
-    sent again in a new epoch.
+    The gap is real before the first batch in flight, if a failed batch may be missing, or if this one follows the last
+    acknowledged one and was not renumbered. Then the broker has no batch from this one on: all can be sent in a new epoch.
     """
     if not facts.sequence.idempotent:
         return NextStep.FAIL

@@ -48,7 +48,7 @@ class Sender:
         self._produce = ProduceRequests(parts, self._outcomes)
         self._running = True  # written by initiate_close, read by run
         self._must_end = Signal()  # given by force_close
-        self.ended = Signal()  # the thread has done all that it had to do; given by whoever runs it
+        self.ended = Signal()  # given by KafkaProducer when `run` has returned and plugins are closed
 
     # THE THREAD
 
@@ -56,9 +56,8 @@ class Sender:
         """The thread's body. Ends after close() when everything queued is settled, or at once when forced.
 
         An Exception in a round, MemoryError too, is logged, and the next round follows after a back-off like that of retries.
-        Rows still expire meanwhile. After delivery.timeout.ms without a round that works the Sender ends. SystemExit and
-        KeyboardInterrupt end it after the round. All rows that are left then fail with an error that names the cause, and so
-        do later calls.
+        Rows still expire meanwhile. After delivery.timeout.ms without a round that works, the Sender ends. SystemExit and
+        KeyboardInterrupt end it after the round. Rows that are left, and later calls, fail with an error that names the cause.
         """
         logger.debug("= sender started")
         try:
@@ -78,12 +77,12 @@ class Sender:
         return not self._must_end.is_given and self.failures.fatal is None
 
     def _settle_rows(self) -> None:
-        """Requests without rows are not waited for: a broker that never answers them would hold up close()."""
+        """Run rounds until every row is settled. Does not wait for other requests: if they got no answer, close() would hang."""
         while self._may_go_on() and (self._accumulator.has_undrained() or not self.is_settled()):
             self._run_round()
 
     def _abort_open_transaction(self) -> None:
-        """Abort when every row is settled. A prepared transaction of which its caller knows stays open, for others to end."""
+        """Run rounds until the open transaction is aborted. A prepared one stays open for others, if its caller knows of it."""
         while self._may_go_on() and self._fatal_error() is None and self._sequencer.abort_for_close():
             self._run_round()
 
@@ -108,7 +107,7 @@ class Sender:
     def _end(self) -> None:
         self._accumulator.close(self.failures.error())
         with self.failures.contained("closing the connections"):
-            self._client.close()  # first: from here on no request refers to a batch
+            self._client.close()  # before batches fail: from here on no request refers to a batch
         ended_by = self.failures.error()  # closing may have raised what ends the thread
         error = ended_by or ProducerClosedError(
             "The producer was closed forcefully before this row was acknowledged; it may have been written"
@@ -130,13 +129,13 @@ class Sender:
     # ANY THREAD
 
     def initiate_close(self) -> None:
-        """Refuse new rows, settle the queued ones, then end."""
+        """Make the Sender refuse new rows, settle the queued ones, then end. Does not wait for that."""
         self._accumulator.close(self.failures.error())  # rows that are refused from here on say why, if the producer has failed
         self._running = False
         self._client.wakeup()
 
     def force_close(self) -> None:
-        """End at once. Rows that are not acknowledged fail."""
+        """Make the Sender end at once. Rows that are not acknowledged fail. Does not wait for that."""
         self._must_end.give()
         self.initiate_close()
 
@@ -176,7 +175,7 @@ class Sender:
     def _fail_everything(self, error: KafkaError, now_ms: int) -> None:
         if self._accumulator.incomplete:
             self._outcomes.abort_all(error)
-        self._expiry.expire(now_ms)  # collects what a caller was still writing into
+        self._expiry.expire(now_ms)  # fails the batches that a caller was still writing into
         self._fail_gathered(error)
         self._sequencer.fail_all_calls(error)
 
@@ -188,7 +187,7 @@ class Sender:
                 bundle.fail_all(error)
 
     def _prepare_producer(self) -> bool:
-        """Before draining: resolve sequences, bump the epoch, fail what is lost. Returns whether rows have failed."""
+        """Before draining: resolve sequences, bump the epoch, fail rows of an aborted transaction. Returns whether any failed."""
         self._sequencer.prepare_drain()
         self._accumulator.transaction_waits_for_rows = self._sequencer.transaction_waits_for_rows
         error = self._sequencer.error_of_lost_rows()
@@ -198,7 +197,7 @@ class Sender:
         return False
 
     def _admit_rows_again(self) -> None:
-        """End the refusal of rows, when the next transaction has begun."""
+        """Accept rows again, once the next transaction has begun."""
         if self._sequencer.has_open_transaction:
             self._accumulator.refuse_rows(None)
 
@@ -215,7 +214,7 @@ class Sender:
         return bool(lost)
 
     def _send_producer_data(self, now_ms: int) -> int:
-        """Drain and send what is ready, expire what is late; returns for how long the Sender may sleep."""
+        """Drain and send what is ready, expire what is late; returns for how many ms the Sender may sleep."""
         cluster = self._metadata.cluster()
         gathering_ms = self._gatherer.encode_lingered(now_ms, self._accumulator.wants_all_at_once())
         result = self._accumulator.ready(cluster, now_ms)
@@ -235,8 +234,8 @@ class Sender:
         if any(drained.values()):
             return 0  # there may be more for the same nodes
         if nodes:
-            # Ready, yet nothing was drained: a caller has begun to write into the batch, and wakes the poll when it is done.
-            # Still look again after a while, because ready() stops measuring delays at a node that it has found ready.
+            # Ready, yet nothing was drained: a caller may have begun to write into the batch, and wakes the poll at its end.
+            # Still look again after a while, because ready() measures no more delays of a node that it has found ready.
             timeout_ms = min(timeout_ms, self._look_again_ms)
         return max(0, timeout_ms)
 
@@ -247,7 +246,7 @@ class Sender:
             self._metadata.request_update("no leader known for a partition of " + ", ".join(sorted(result.unknown_leader_topics)))
 
     def _connected_nodes(self, result: ReadyCheckResult, now_ms: int) -> tuple[list[int], int]:
-        """Those of the ready nodes that take a request now, and in how many ms to look at the others again."""
+        """The ready nodes that take a request now, and in how many ms to look at the others again."""
         nodes, delay_ms = [], MAX_SLEEP_MS
         for node in result.ready_nodes:
             takes_batches = self._client.ready(node, now_ms)
@@ -261,9 +260,8 @@ class Sender:
     def _fail_if_refused(self, result: ReadyCheckResult, cluster: Cluster) -> None:
         """Fail batches whose leader rejects the login, or has a certificate that is not trusted, without waiting longer.
 
-        Batches without a leader fail too when every broker is like that. Batches that are in flight, or wait for another
-        broker, go on: they may be written, and a retried Spark task would write them twice.
-        Rows that are sent later make a new attempt to log in.
+        Batches without a leader fail too when every broker does so. Batches that are in flight, or wait for another broker,
+        go on: they may be written, and a retried Spark task would write them twice. Rows sent later cause a new login.
         """
         refused: dict[int | None, AuthenticationError | None] = {
             node: self._client.login_refusal(node) for node in result.ready_nodes

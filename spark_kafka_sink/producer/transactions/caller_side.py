@@ -1,8 +1,8 @@
 """The callers' side of transactions: admits rows, posts calls and waits for them.
 
-TransactionalMethods has the public methods, and says what each call promises. The Sender carries them out (TransactionManager).
-Rows are accepted only within a transaction (`write`). Its end first refuses new callers, then waits until those who are handing
-rows over have finished: no row of one transaction is sent in the next. An abort does not wait; the next transaction does.
+TransactionalMethods has the public methods, and says what each promises; TransactionManager carries out the calls. Rows are
+accepted only within a transaction (`write`). A commit or preparation first refuses new rows, then waits until callers have handed
+their rows over. After an abort, the next begin waits for them instead. So no row of one transaction is sent in the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, repr=False)
 class CallerSide:
-    """Any thread. Each method blocks at most `max_block_ms`, but `write`, which waits for the rows that it hands over."""
+    """Posts calls and waits for their outcomes. Any thread. Each method but `write` blocks at most `max_block_ms`."""
 
     manager: TransactionManager  # the state, which the Sender moves
     encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
@@ -42,10 +42,13 @@ class CallerSide:
         self._is_open = False
         self._beginning = Inside()  # the call that waits in begin()
         self._writers = Inside()
-        self._pending: TransactionalCall | None = None  # the last one; unless `is_reported`, nobody has received its outcome
+        self._pending: TransactionalCall | None = None  # the last call except send_offsets; still open unless `is_reported`
 
     def write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Call `hand_over_rows`. Raises IllegalStateError outside of a transaction, or a failed one's error."""
+        """Call `hand_over_rows`, and block as long as that takes.
+
+        Raises IllegalStateError outside of a transaction, or the error of a transaction that failed.
+        """
         inside = threading.Lock()
         try:
             with inside:
@@ -78,7 +81,7 @@ class CallerSide:
                 if self._beginning:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
                 self._beginning.add(inside)
-            # If threads wrote while the last transaction was aborted, records that they have gathered fail here, not in this one.
+            # Records that threads gathered while the last transaction was aborted fail here, so the new one does not get them.
             self._hand_over(CalledMethod.BEGIN, deadline_ms)
             call = self._call(TransactionalCall(CalledMethod.BEGIN, self.clock), deadline_ms)
             self._is_open = True
@@ -125,7 +128,7 @@ class CallerSide:
         return self._call(TransactionalCall(method, self.clock), deadline_ms)
 
     def _refuse_rows(self, method: CalledMethod) -> bool:
-        """The transaction ends. Returns false if the same call did that before, and timed out."""
+        """Refuse rows from now on. Returns false if the same call did that before, and timed out."""
         with self._lock:
             is_new = self._unfinished_locked(method) is None
             if is_new:
@@ -133,7 +136,7 @@ class CallerSide:
             return is_new
 
     def _hand_over(self, method: CalledMethod, deadline_ms: int) -> None:
-        """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
+        """Wait until every thread in `write` has queued its rows, then queue the gathered records."""
         if not self._waiters.wait_until(lambda: not self._writers, self.clock, deadline_ms):
             raise self._timed_out(method, "another thread is still handing rows over")
         if not self.encode_all(deadline_ms):
@@ -143,9 +146,9 @@ class CallerSide:
         return self.clock.now_ms() + self.max_block_ms
 
     def _call(self, new: TransactionalCall, deadline_ms: int) -> TransactionalCall:
-        """Post `new`, or wait for the same call that timed out before. Returns the one that has succeeded.
+        """Post `new`, or the same call that timed out before, and wait until it has succeeded. Returns that call.
 
-        The caller's last step is to set `is_reported`: until then, an interrupt may strike and the same call finds it again.
+        The caller then sets `is_reported` as its last step. If it is interrupted before that, a repeated call finds this one.
         """
         started_ns = self.clock.now_ns()
         waits = threading.Lock()
@@ -164,12 +167,12 @@ class CallerSide:
         return call
 
     def _posted(self, new: TransactionalCall, waits: threading.Lock | None = None) -> TransactionalCall:
-        """`waits` is held by the caller as long as it waits."""
+        """Post `new`, or the same call that timed out before; returns the posted one. The caller holds `waits` while it waits."""
         with self._lock:
             call = self._unfinished_locked(new.method, new.possible_as)
             if call is None:
                 call = new
-                if new.method is not CalledMethod.SEND_OFFSETS:  # they are sent anew, with what they say then
+                if new.method is not CalledMethod.SEND_OFFSETS:  # a repeated one may have other offsets, so it is a new call
                     self._pending = call
             if call.transactional_id != new.transactional_id:
                 raise IllegalStateError(
@@ -182,7 +185,7 @@ class CallerSide:
             return call
 
     def _unfinished_locked(self, method: CalledMethod, possible_as: CalledMethod | None = None) -> TransactionalCall | None:
-        """The same call that timed out before, if there was one. Raises why this call is not possible now."""
+        """The same call that timed out before, if there was one. Raises the reason if this call is not possible now."""
         pending = self._pending
         if pending is not None and pending.is_reported:
             pending = None
@@ -192,7 +195,7 @@ class CallerSide:
                     f"{method.value}() is not possible now: {pending.method.value}() timed out before and is still in progress;"
                     f" call {pending.method.value}() again to wait for its end"
                 )
-            pending = None  # a commit that failed after its caller had gone
+            pending = None  # a call that failed after its caller had gone, so that the transaction can be aborted
         error = self.manager.why_not(possible_as or method) if pending is None else None
         if error is not None:
             raise error

@@ -1,8 +1,8 @@
-"""What `send_offsets_to_transaction` takes, as this package has it or as the consumers of others return it.
+"""The arguments of `send_offsets_to_transaction`: types of this package, and what consumers of other libraries return.
 
-Taken are, besides OffsetAndMetadata and ConsumerGroupMetadata: confluent-kafka's list of TopicPartitions (`position`) and the
-bytes of its `consumer_group_metadata()`, kafka-python's dict and `group_metadata()`, and an int as an offset. They are known by
-their attributes, so that no consumer need be installed.
+Besides OffsetAndMetadata and ConsumerGroupMetadata it takes confluent-kafka's list of TopicPartitions (`position`) and the bytes
+of its `consumer_group_metadata()`, kafka-python's dict and `group_metadata()`, and an int as an offset. Objects are recognized by
+their attributes, so that no consumer library has to be installed.
 Law: values that no request can carry are rejected here. On the Sender's thread, an error could not be raised to the caller.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-# librdkafka's: magic, generation, group id, member id, whether there is no instance id, instance id. Texts end with a zero byte.
+# librdkafka's bytes: magic, generation, group id, member id, whether no instance id follows, instance id. A 0 byte ends a text.
 _MAGIC = b"CGMDv2:"
 _GENERATION = struct.Struct("=i")
 _MEMBER = attrgetter("group_id", "generation_id", "member_id", "group_instance_id")
@@ -46,7 +46,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A member of a consumer group (KIP-447). Without a member, generation and member id stay as they are here.
+    """A member of a consumer group (KIP-447). Without a member, generation and member id keep their defaults.
 
     With generation and member id, the broker rejects offsets of a consumer that has lost its partitions meanwhile.
     """
@@ -61,7 +61,7 @@ NO_GROUP = ConsumerGroupMetadata("")
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets by partition. Raises TypeError or ValueError."""
+    """Return the offsets by partition, except where confluent-kafka has no position. Raises TypeError or ValueError."""
     checked = {}
     for given, position in _pairs(offsets):
         topic, partition = _place(given)
@@ -80,7 +80,7 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def _pairs(offsets: object) -> Iterator[tuple[Any, Any]]:
-    """What says where, and what says which offset: an object of confluent-kafka says both."""
+    """Pairs of an object that names a partition and one that has its offset. An object of confluent-kafka is both."""
     if isinstance(offsets, Mapping):
         yield from offsets.items()
     elif isinstance(offsets, Iterable) and not isinstance(offsets, str | bytes):
@@ -103,7 +103,7 @@ def _position(found: Any) -> tuple[Any, Any, Any]:
 
 
 def checked_group(group: object) -> ConsumerGroupMetadata:
-    """Raises TypeError or ValueError."""
+    """Return the group. Raises TypeError or ValueError."""
     if isinstance(group, bytes | bytearray | memoryview):
         group = _read(bytes(group))
     try:

@@ -4,8 +4,8 @@
     IdempotentSequencer   decides and keeps state; PartitionSequences counts
     TransactionManager    adds transactions (transaction_manager.py)
 
-Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence. One that
-may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
+Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence. A batch
+that may have been written is sent again with the same two numbers, and a broker that has written it acknowledges it.
 
     UNINITIALIZED ──request──▶ INITIALIZING ──id received──▶ READY
           ▲                        │                           │
@@ -77,10 +77,10 @@ class SequenceFacts(NamedTuple):
 
 
 class PartitionSequences:
-    """The sequence numbers of one partition: which were assigned, are in flight, were acknowledged (Kafka's TxnPartitionMap).
+    """The sequence numbers of one partition: assigned, in flight, and acknowledged (an entry of Kafka's TxnPartitionMap).
 
     Law: a batch gets its sequence at its first drain and keeps it through every retry, because an earlier attempt may have been
-    written. Only a new epoch starts a partition again at 0.
+    written. Only a new epoch renumbers batches, from 0.
     """
 
     def __init__(self) -> None:
@@ -133,12 +133,12 @@ class Sequencer(DrainSequencer):
     # ANY THREAD
 
     def call_error(self) -> KafkaError | None:
-        """Why no row can be written any more, as a new exception each time; None when nothing is wrong."""
+        """Why no row can be written now, as a new exception each time; None when nothing is wrong."""
         error = self.fatal_error
         return None if error is None else fresh_copy(error)
 
     def row_failed(self, error: KafkaError) -> None:
-        """A row failed before it got into a batch."""
+        """Note that a row failed before it got into a batch."""
 
     @property
     def is_at_rest(self) -> bool:
@@ -165,16 +165,16 @@ class Sequencer(DrainSequencer):
         return NEVER_MS
 
     def take_denial(self) -> KafkaError | None:
-        """What every row fails with that waits for a producer id, because it was denied. Once for each denial."""
+        """The error of all rows that wait for a producer id, if brokers denied it. Returned once for each denial."""
         return None
 
     def error_of_lost_rows(self) -> KafkaError | None:
-        """What rows fail with that were never sent, where a transaction is being aborted."""
+        """The error of rows that were never sent, while their transaction must be aborted or is being aborted; else None."""
         return None
 
     @property
     def transaction_waits_for_rows(self) -> bool:
-        """Whether nothing lingers: somebody waits for the end of a transaction."""
+        """Whether a commit, a preparation or offsets wait for rows, so that nothing may linger."""
         return False
 
     @property
@@ -197,7 +197,7 @@ class Sequencer(DrainSequencer):
         return None
 
     def batch_completed(self, batch: ProducerBatch) -> None:
-        """It is in the log."""
+        """Note that a batch is in the log."""
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
         """Stop tracking a batch that will not be sent again. If it was not written, its sequences are a gap."""
@@ -206,17 +206,17 @@ class Sequencer(DrainSequencer):
         """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
 
     def replace_in_flight(self, large: ProducerBatch, smaller: list[ProducerBatch]) -> None:
-        """After a split: the smaller batches have the sequences of the large one."""
+        """Track the smaller batches of a split instead of the large one. They have its sequences."""
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
-        """How long a batch waits for its next attempt, where that is less than retry.backoff.ms."""
+        """At most how many ms a batch waits for its next attempt; None: as retry.backoff.ms says."""
         return None
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        """Renumber a partition's batches, once no request has one of them. Those that were answered are not in the log."""
+        """Have a partition's batches renumbered, once no request contains one. None of the batches may be in the log then."""
 
     def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:  # noqa: ARG002
-        """What decides about a retry of this batch, beside the facts that every batch has (retry.py)."""
+        """The facts about a batch's sequence that retry.py needs."""
         return SequenceFacts()
 
 
@@ -238,7 +238,7 @@ class IdempotentSequencer(Sequencer):
         self.sequences: dict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)
         self.requests = TxnRequestQueue(self, config, client, clock, random)
         self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
-        self._was_denied = False  # after that only rows need an id: a permission may have been granted by then
+        self._was_denied = False  # then the id is asked for again only when there are rows: it may be granted by then
         self.unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
         self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
 
@@ -285,18 +285,18 @@ class IdempotentSequencer(Sequencer):
         return denial
 
     def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None:  # noqa: ARG002
-        """Why a request is not sent any more."""
+        """Why a request must not be sent any more; None: it is sent."""
         return None
 
     def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
-        """A broker rejects it."""
+        """Handle a request that a broker has rejected for good."""
         denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
         self.request_broken(request, idempotent_write_denied(problem.where) if denied else problem.exception())
 
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
-        """It cannot be sent, or its answer cannot be read. After a defect of ours it is made again, as a round that failed is."""
+        """Handle a request that cannot be sent, or whose answer cannot be read. After an internal error it is sent again."""
         if error.condition == "KAFKA_INTERNAL_ERROR":
-            if self.state is TxnState.INITIALIZING:  # else the id is there, and what failed is made up for before a drain
+            if self.state is TxnState.INITIALIZING:  # else the id was received, and the next prepare_drain does the rest
                 self.requests.retry(request)
             return
         self._denial, self._was_denied = error, True
@@ -310,7 +310,7 @@ class IdempotentSequencer(Sequencer):
     def _maybe_bump_epoch(self) -> None:
         """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
 
-        A partition that needs it is renumbered as soon as no request contains a batch of it. The other partitions keep the
+        A partition in `_to_rewrite` is renumbered as soon as no request contains a batch of it. The other partitions keep the
         old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
         """
         ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
@@ -404,7 +404,7 @@ class IdempotentSequencer(Sequencer):
     def _maybe_resolve(self) -> None:
         """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
 
-        A batch behind the gap that may have been written is sent again with its own sequence first. The broker acknowledges
+        If a batch behind the gap may have been written, it is first sent again with its old sequence. The broker acknowledges
         it, or rejects it as out of order and then has no batch behind it either.
         """
         for topic_partition in self.unresolved - self._to_rewrite:

@@ -1,12 +1,12 @@
 """What an error of a coordinator means for the transaction, and the errors that callers get for it.
 
 `TXN_ERROR_RULES` has a row for each API and error with a rule of its own. Errors without a row follow protocol/error_codes.py: a
-retriable one is retried with back-off, any other is fatal, or abortable where it is a partition's. A RequestSequencer acts on it;
-nothing here has an effect. Source: the handlers of Kafka's TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890
-and KIP-1050 (TRANSACTION_ABORTABLE).
+retriable one is retried with back-off, any other is fatal, or abortable in an answer to AddPartitionsToTxn. TxnRequestQueue
+retries, and a RequestSequencer acts on the other effects; nothing here has an effect. Source: the handlers of Kafka's
+TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890 and KIP-1050 (TRANSACTION_ABORTABLE).
 
 Softer than Java 4, as librdkafka is: INVALID_PRODUCER_ID_MAPPING ends the transaction, not the producer. The abort asks for a new
-epoch, and a producer that was replaced is fenced then. Offsets that are rejected for their topic or size end the transaction too.
+epoch, and a producer that was replaced is fenced then. Offsets rejected for their topic or size also end only the transaction.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OF_AN_OPEN_TRANSACTION = _OF_EVERY_COORDINATOR | dict.fromkeys(
 
 TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, ErrorEffect]] = {
     ApiKey.FIND_COORDINATOR: {
-        Errors.COORDINATOR_NOT_AVAILABLE: ErrorEffect.RETRY,  # it is this request that finds it
+        Errors.COORDINATOR_NOT_AVAILABLE: ErrorEffect.RETRY,  # this request itself looks for it
         Errors.NOT_COORDINATOR: ErrorEffect.RETRY,
         Errors.GROUP_AUTHORIZATION_FAILED: ErrorEffect.ABORTABLE,
         Errors.TRANSACTION_ABORTABLE: ErrorEffect.ABORTABLE,
@@ -87,7 +87,7 @@ def effect_of(api: ApiKey, error: ErrorCode) -> ErrorEffect:
     return TXN_ERROR_RULES[api].get(error) or (ErrorEffect.RETRY if error.retriable else others)
 
 
-# THE ERRORS THAT CALLERS GET, made of the error that came
+# THE ERRORS THAT CALLERS GET, made from the error of a request or a row
 
 
 def abortable(error: KafkaError) -> AbortableTransactionError:
@@ -101,7 +101,7 @@ def fatal(error: KafkaError) -> FatalProducerError:
 
 
 def maybe_committed(error: KafkaError) -> KafkaError:
-    """Make the error of a transaction whose end is refused after a commit that was not answered, or after it was prepared."""
+    """Make the error for an EndTxn that is rejected after a commit got no answer, or after the transaction was prepared."""
     text = (
         f"{_sentence(error)} An earlier attempt of the commit, or another process, may have committed the transaction: whether it"
         " is committed is not known."
@@ -119,7 +119,7 @@ def fenced(where: str, transactional_id: str, identity: ProducerIdentity, timeou
 
 
 def aborted(cause: KafkaError | None) -> TransactionAbortedError:
-    """What rows fail with that were not sent."""
+    """The error of rows that were not sent before their transaction was aborted."""
     text = "The transaction was aborted before this row was sent"
     if cause is None:
         return TransactionAbortedError(text)

@@ -6,14 +6,14 @@
     COMMITTING ─▶ ABORTABLE_ERROR
     INITIALIZING, RAISING_EPOCH: denied ─▶ UNINITIALIZED      READY, PREPARED: another transactional id ─▶ UNINITIALIZED
 
-Callers post calls (PostedCalls) and wait; the Sender takes them (`begin_round`) and alone moves the state. Whether the brokers
-speak transactions of version 2 (KIP-890) is looked at between transactions:
+Callers post calls (PostedCalls) and wait; the Sender takes them (`begin_round`) and alone moves the state. Between transactions
+it looks whether the brokers speak transactions of version 2 (KIP-890):
 
     version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end raises the epoch
-    version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; the epoch is raised by InitProducerId, after an error only
+    version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; InitProducerId raises the epoch, usually after errors only
 
-Laws: a batch of one transaction is never sent in the next; a row that fails, or whose outcome is not known, makes the transaction
-abortable. The end of a transaction is reported when its coordinator has decided it; only the next transaction waits for an epoch.
+Laws: a batch of one transaction is never sent in the next. A row that fails or has no known outcome makes the transaction
+abortable, or is fatal. A transaction's end is reported when its coordinator has decided it; only the next one waits for an epoch.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ _WHERE = {
 
 
 class TransactionVersion:
-    """It is looked at between transactions: one that has begun in a version ends in it. Any thread reads `is_v2`."""
+    """The brokers' version of transactions. Read between transactions, so that each keeps its version. `is_v2`: any thread."""
 
     def __init__(self, client: KafkaClient) -> None:
         self.is_v2 = False
@@ -123,7 +123,7 @@ class TransactionVersion:
         self._epoch = -1  # of the features that were looked at
 
     def look(self) -> bool:
-        """Returns whether brokers speak version 2 now and did not before."""
+        """Read the version again. Returns whether brokers speak version 2 now and did not before."""
         was_v2 = self.is_v2
         epoch, levels = self._client.finalized_features()
         if epoch > self._epoch:
@@ -132,13 +132,13 @@ class TransactionVersion:
         return self.is_v2 and not was_v2
 
     def can_raise_epoch(self, coordinator: Node | None) -> bool:
-        """Whether this node takes InitProducerId with an identity (KIP-360). One that is not connected is taken to."""
+        """Whether this node takes InitProducerId with an identity (KIP-360). True if the node is not connected."""
         versions = None if coordinator is None else self._client.api_versions(coordinator.id)
         return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_WITH_IDENTITY
 
 
 class TransactionManager(IdempotentSequencer):
-    """Takes the arguments of IdempotentSequencer."""
+    """The sequencer of a transactional producer, which also carries out its callers' calls. Arguments as IdempotentSequencer."""
 
     transactional_id: str
     next_states = NEXT_TXN_STATES
@@ -153,8 +153,8 @@ class TransactionManager(IdempotentSequencer):
         self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
         self._begin_error: KafkaError | None = None  # the epoch for the next transaction was denied: init_transactions() is due
         self._open = OpenTransaction(self.transactional_id, self.identity)
-        self._prepare_call: TransactionalCall | None = None  # the last one
-        self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
+        self._prepare_call: TransactionalCall | None = None  # the last call of prepare_transaction
+        self._known_by: set[TopicPartition] = set()  # partitions in which a batch of this producer id was acknowledged
         self._carry_out: dict[CalledMethod, Callable[[TransactionalCall], None]] = {
             CalledMethod.USE_ID: self._use_id,
             CalledMethod.INIT: self._initialize,
@@ -199,7 +199,7 @@ class TransactionManager(IdempotentSequencer):
 
     @property
     def prepared(self) -> PreparedTransaction:
-        """Who has to end the transaction, in state PREPARED."""
+        """What another process needs to end the transaction; valid in state PREPARED."""
         return PreparedTransaction(self.transactional_id, *self.identity, 2 if self._version.is_v2 else 1)
 
     # CALLS ARE CARRIED OUT: Sender thread
@@ -229,7 +229,7 @@ class TransactionManager(IdempotentSequencer):
         call.settle()
 
     def _take_id(self, transactional_id: str) -> None:
-        """Nothing is under way: what was written under the id before is somebody else's to end."""
+        """Go on under another id. Nothing is under way: another process ends what was prepared under the old id."""
         if self.state is not TxnState.UNINITIALIZED:
             self.transition_to(TxnState.UNINITIALIZED)
         self.transactional_id = transactional_id
@@ -273,7 +273,7 @@ class TransactionManager(IdempotentSequencer):
         self.requests.enqueue(request)
 
     def _offsets_added(self, call: TransactionalCall) -> None:
-        """AddOffsetsToTxn was behind the rows, if it was to be so. The end, which may be queued, comes after this."""
+        """Queue TxnOffsetCommit. If need be, AddOffsetsToTxn has followed the rows. EndTxn, if it is queued, comes after this."""
         priority, newest = RequestPriority.ADD_PARTITIONS_OR_OFFSETS, LAST_OFFSET_COMMIT_BEFORE_V2
         self.requests.enqueue(TxnOffsetCommitHandler(transaction=self._open, call=call, priority=priority, max_version=newest))
 
@@ -296,7 +296,7 @@ class TransactionManager(IdempotentSequencer):
 
     def abort_for_close(self) -> bool:
         if self.has_open_transaction or self.state is TxnState.PREPARED:
-            self.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
+            self.begin_round()  # a commit may be posted that the Sender has not taken yet
         if self._is_left_to_abort():
             logger.info("! closing within a transaction, which is aborted")
             self.calls.fail_preparing(_closed_before())
@@ -304,7 +304,7 @@ class TransactionManager(IdempotentSequencer):
         return self.has_open_transaction
 
     def _is_left_to_abort(self) -> bool:
-        """Whether nobody else ends the transaction: what nobody has heard to be prepared, nobody can commit."""
+        """Whether close() must abort the transaction. Withdraws the success of a prepare_transaction of which no caller heard."""
         if self.state is TxnState.PREPARED:
             return self._prepare_call is not None and self._prepare_call.withdraw(_closed_before())
         if self.calls.preparing is not None and self.calls.preparing.callers:
@@ -324,7 +324,7 @@ class TransactionManager(IdempotentSequencer):
     # ANSWERS OF COORDINATORS: Sender thread
 
     def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None:
-        """Why a request is not sent any more: the transaction has failed meanwhile."""
+        """Why a request must not be sent any more, after the transaction failed or its abort began; None: it is sent."""
         if self.fatal_error is not None:
             return self.call_error()
         if isinstance(request, EndTxnHandler) and request.commits and self.state is TxnState.ABORTING:  # by close()
@@ -352,7 +352,7 @@ class TransactionManager(IdempotentSequencer):
         self._must_raise_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
 
     def transaction_ended(self, identity: ProducerIdentity | None) -> None:
-        """`identity` is the one to go on with, where the broker raised the epoch (version 2)."""
+        """Get ready for the next transaction. `identity`: the one to go on with, if the broker raised the epoch (version 2)."""
         if identity is not None:
             self._adopt(identity)
         self._open = OpenTransaction(self.transactional_id, self.identity)
@@ -364,7 +364,7 @@ class TransactionManager(IdempotentSequencer):
             self.transition_to(TxnState.READY)
 
     def _raise_epoch(self, call: TransactionalCall | None) -> None:
-        """begin_transaction() waits for the epoch; and `call`, if there is one. Everything else goes first."""
+        """Ask for the next epoch, behind all other requests. begin_transaction() waits for it, and `call` if there is one."""
         self.transition_to(TxnState.RAISING_EPOCH)
         self._ask_for_identity(call, self.identity, RequestPriority.EPOCH_BUMP)
 
@@ -403,28 +403,28 @@ class TransactionManager(IdempotentSequencer):
             self.become_fatal(error)
 
     def _had_nothing_to_end(self, request: EndTxnHandler, problem: AnswerProblem) -> bool:
-        """Whether an abort has ended because its transaction had not begun, which this producer could not know."""
+        """Whether an abort was rejected because its transaction had not begun, which this producer could not know."""
         return not request.commits and not self._open.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
     def _end_what_may_begin(self, request: EndTxnHandler) -> None:
-        """The request whose loss left it open whether the transaction had begun may still come: the next epoch refuses it."""
+        """Go on after such an abort. A lost request may still arrive and begin the transaction, unless the epoch is raised."""
         self._must_raise_epoch |= not self._version.is_v2 and self._can_raise_epoch()
         self.transaction_ended(None)
         request.settle()
 
     def _may_have_met_control_records(self, request: TxnRequestHandler, problem: AnswerProblem) -> bool:
-        """Whether an abort is repeated that took its producer for fenced.
+        """Whether to repeat an abort whose answer says that the producer is fenced.
 
         A version-2 coordinator also answers PRODUCER_FENCED while it still writes the control records of the previous
-        transaction, as long as this transaction has sent it nothing. InitProducerId would show it, but must not be asked: it
-        would end the transaction of a real successor.
+        transaction, as long as this transaction has sent it nothing. InitProducerId would show whether the producer is
+        fenced, but must not be sent: it would end the transaction of a real successor.
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
         met = is_abort and problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._open.is_written
         return met and request.attempts + 1 < MOST_ABORTS_AMID_CONTROL_RECORDS
 
     def _go_on_aborting(self, request: TxnRequestHandler, effect: ErrorEffect, error: KafkaError) -> None:
-        """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
+        """Handle an error during an abort. It changes nothing, unless EndTxn or the search for its coordinator has failed."""
         if isinstance(request, EndTxnHandler) and effect is ErrorEffect.ABORTABLE_BY_BUMP:
             # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
             call, request.call = request.call, None
@@ -463,7 +463,7 @@ class TransactionManager(IdempotentSequencer):
     def _become_abortable_by_bump(self, error: KafkaError) -> None:
         """As become_abortable, where sequence numbers are in doubt: they are safe again with the next epoch.
 
-        In version 2 the end of the transaction raises it.
+        In version 2 the end of the transaction raises the epoch. If brokers cannot raise it, the error is fatal.
         """
         if self._version.is_v2 or self._can_raise_epoch():
             self._must_raise_epoch |= not self._version.is_v2
@@ -477,7 +477,7 @@ class TransactionManager(IdempotentSequencer):
 
     @property
     def has_open_transaction(self) -> bool:
-        """A prepared one is somebody else's to end."""
+        """As Sequencer's. False for a prepared transaction, which another process may end."""
         return self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR)
 
     @property
@@ -513,10 +513,10 @@ class TransactionManager(IdempotentSequencer):
         return super().sequence_facts(batch)._replace(transactional=True)
 
     def _is_known(self, topic_partition: TopicPartition) -> bool:
-        """Several batches may be in flight from the beginning of an epoch then.
+        """Whether a batch of this producer id was acknowledged there: then an epoch may begin with several batches in flight.
 
-        With transactions of version 2, brokers from 4.1 on also refuse a producer that they do not know unless it begins at 0
-        (KAFKA-18202). Those of 4.0 do not, so the rule of one first batch stays: once per partition and producer id.
+        With transactions of version 2, brokers from 4.1 on also reject an unknown producer's first batch unless it begins at 0
+        (KAFKA-18202). Brokers of 4.0 do not, so one first batch must be acknowledged for each partition and producer id.
         """
         return topic_partition in self._known_by
 
@@ -526,8 +526,9 @@ class TransactionManager(IdempotentSequencer):
         self._known_by.add(batch.topic_partition)
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:
-        """The first batches of a transaction may meet the control records of the one before, as AddPartitionsToTxn may in
-        version 1. Batches behind them are out of order until then.
+        """Short for the first batches of a transaction: brokers may still write the control records of the one before.
+
+        Batches behind a rejected one are out of order meanwhile. In version 1, the request that begins it meets them.
         """
         if not self._version.is_v2 or self._open.is_written:
             return None
@@ -568,7 +569,7 @@ def _closed_before() -> TransactionAbortedError:
 
 
 def _effect_in(state: TxnState, request: TxnRequestHandler, problem: AnswerProblem) -> ErrorEffect:
-    """What a refusal means here; mostly what transaction_errors.py says of the error."""
+    """What an error means in this state: mostly what transaction_errors.py says."""
     effect = problem.effect
     if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (
         ErrorEffect.ABORTABLE,
@@ -576,12 +577,12 @@ def _effect_in(state: TxnState, request: TxnRequestHandler, problem: AnswerProbl
     ):
         return ErrorEffect.FATAL  # there is no transaction to abort
     if isinstance(request, EndTxnHandler) and request.transaction.may_be_committed and effect is ErrorEffect.ABORTABLE_BY_BUMP:
-        return ErrorEffect.FATAL  # the coordinator does not know any more
+        return ErrorEffect.FATAL  # the coordinator no longer knows whether it was committed
     return effect
 
 
 def sequencer_of(config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> Sequencer:
-    """The one that the configuration needs."""
+    """Make the sequencer that the configuration needs."""
     if config.transactional_id is not None:
         return TransactionManager(config, client, clock, random)
     return IdempotentSequencer(config, client, clock, random) if config.enable_idempotence else Sequencer()

@@ -1,8 +1,8 @@
 """What a caller of a transactional method asks of the Sender, and how it waits for the outcome.
 
 The caller posts a TransactionalCall and waits; the Sender carries it out and settles it. Only the Sender changes the producer's
-state. Law: every posted call is settled exactly once, also when the Sender ends. A success of which nobody has heard may be
-withdrawn.
+state. Law: every posted call is settled, also when the Sender ends, and the first outcome counts. Only a success that no caller
+has heard of may still become an error (`withdraw`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
 class CalledMethod(enum.Enum):
-    """The method that was called."""
+    """The public method of TransactionalMethods that was called."""
 
     USE_ID = "use_transactional_id"
     INIT = "init_transactions"
@@ -48,24 +48,24 @@ class TransactionalCall:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards is_done and error
         self._waiters = Waiters(self._lock)  # woken when the call is settled
-        self.callers = Inside()  # who wait for it; the others have the outcome, or may call again
+        self.callers = Inside()  # callers that wait for the outcome now
 
     @property
     def possible_as(self) -> CalledMethod:
-        """The method that is possible in the same states."""
+        """The method whose allowed states apply: use_transactional_id, if this call brings another id."""
         return CalledMethod.USE_ID if self.transactional_id else self.method
 
     def settle(self, error: KafkaError | None = None) -> None:
-        """Success, or this error. The first outcome counts."""
+        """End the call with success, or with this error. The first outcome counts."""
         with self._lock:
             if not self.is_done:
                 self.is_done, self.error = True, error
                 self._waiters.wake_all_locked()
 
     def withdraw(self, error: KafkaError) -> bool:
-        """Make a success an error, unless a caller has received it or still waits: false then.
+        """Turn a success into an error. Returns false if a caller has received the success or still waits: it stays a success.
 
-        A caller that sees an error looks at `outcome`. It looks once more after it has set `is_reported`.
+        A caller that sees `error` set looks at `outcome`. It looks once more after it has set `is_reported`.
         """
         if self.is_reported or self.callers:
             return False
@@ -76,7 +76,7 @@ class TransactionalCall:
             return self.error is not None
 
     def outcome(self) -> KafkaError | None:
-        """`error`, when no `withdraw` is amid its work."""
+        """The final `error`: takes the lock, so that it does not see a `withdraw` halfway."""
         with self._lock:
             return self.error
 
@@ -86,11 +86,11 @@ class TransactionalCall:
 
 
 class PostedCalls:
-    """The calls that the Sender has been handed, until they are carried out or wait for a coordinator."""
+    """The calls that callers have posted, until the Sender carries them out or queues a request for them."""
 
     def __init__(self) -> None:
         self._posted: deque[TransactionalCall | KafkaError] = deque()  # and rows' errors: callers append, the Sender takes
-        self._ended_by: KafkaError | None = None  # the Sender takes no more of them
+        self._ended_by: KafkaError | None = None  # if set, the Sender takes no more calls
         # Sender thread:
         self.preparing: TransactionalCall | None = None  # waits until everything is settled
         self.begun: list[TransactionalCall] = []  # settled later in this round, when rows are accepted
@@ -98,7 +98,7 @@ class PostedCalls:
     # CALLERS
 
     def post(self, call: TransactionalCall) -> None:
-        """Hand a call over; wake the Sender afterwards. Never blocks. A second time does nothing, if the Sender has taken it."""
+        """Hand a call to the Sender, which the caller then wakes. Never blocks. If the Sender has taken it, nothing happens."""
         self._posted.append(call)
         if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
             call.settle(self._ended_by)
@@ -124,7 +124,7 @@ class PostedCalls:
             call.settle(error)
 
     def fail_all(self, error: KafkaError) -> None:
-        """The Sender has ended, or can send nothing more. Later calls fail at once."""
+        """Fail all calls, because the Sender has ended or can send nothing more. Later calls fail at once."""
         self._ended_by = error
         self.fail_preparing(error)
         while self.begun:

@@ -36,15 +36,15 @@ T = TypeVar("T")
 
 
 class TransactionalMethods:
-    """Each method may be called by any thread and blocks at most max.block.ms; `transaction` says how often it does.
+    """The methods for transactions. Any thread. Each blocks at most max.block.ms; `transaction` may do so several times.
 
-    Each raises, besides what it says:
+    Each method raises, besides what its docstring says:
         IllegalStateError: the call does not fit the producer's state, or is made in a callback; nothing has changed.
         TransactionTimeoutError: max.block.ms has passed. The call continues, and the same call made again waits for its end.
         ProducerClosedError: the producer is closed. KafkaError (KAFKA_INTERNAL_ERROR): its Sender has ended.
         AbortableTransactionError: the transaction has failed. Call abort_transaction(), then go on with the next one.
-        FatalProducerError: this producer cannot be used any more; close it. ProducerFencedError, one of these: another
-            producer with the same transactional.id has taken over.
+        FatalProducerError: this producer cannot be used any more; close it. Its subclass ProducerFencedError: another producer
+            with the same transactional.id has taken over.
     """
 
     _caller_side: CallerSide | None = None  # with transactional.id only
@@ -61,18 +61,18 @@ class TransactionalMethods:
         from outside only (see prepare_transaction). Sends no request.
 
         Raises:
-            TypeError, ValueError: no id that a request can carry.
+            TypeError, ValueError: the id is no text, is empty, or is too long for a request.
         """
         self._checked_caller_side().use_id(transactional_id)
 
     def init_transactions(self, transactional_id: str | None = None) -> None:
         """Take over the transactional.id: fence earlier producers with it, and wait until their open transactions are aborted.
 
-        Must be called once for each transactional.id, before any other method. After an AuthorizationError it can be called
-        again, when the permission has been granted.
+        Must be called once for each transactional.id, before any method but use_transactional_id(). After an AuthorizationError
+        it can be called again, when the permission has been granted.
 
         Args:
-            transactional_id: go on under this one, as after use_transactional_id(), which is spared.
+            transactional_id: first do what use_transactional_id() does with this id, and raise what it raises.
         """
         self._checked_caller_side().init(transactional_id)
 
@@ -80,7 +80,7 @@ class TransactionalMethods:
         """Begin a transaction: from now on rows can be sent. Sends no request.
 
         After a transaction that had to be aborted, or an upgrade of the brokers, it may wait for a new epoch. Raises
-        AuthorizationError if that is denied; then call init_transactions() again, when the permission has been granted.
+        AuthorizationError if brokers deny the epoch. Then call init_transactions(), when the permission has been granted.
         """
         self._checked_caller_side().begin()
 
@@ -98,21 +98,21 @@ class TransactionalMethods:
                 confluent-kafka's consumer returns, and kafka-python's types.
             group_metadata: the group; with a member, brokers reject the offsets if it has lost its partitions. Also what
                 `consumer_group_metadata()` of confluent-kafka's consumer returns, or `group_metadata()` of kafka-python's.
-            wait: false returns at once. The offsets are sent behind the rows that were handed over before, the next time that
-                something else is waited for. If that fails, the transaction cannot be committed or prepared.
+            wait: false returns at once. The offsets are sent behind the rows that were handed over before, at the latest when
+                the next call waits. If that fails, the transaction cannot be committed or prepared.
 
         Raises:
             TypeError, ValueError: a topic, number or text that no request can carry, or no group; nothing has changed.
             AbortableTransactionError: the group has moved on, or this user may not commit offsets of it.
-            TransactionTimeoutError: they may still be sent. Send them again, or abort.
+            TransactionTimeoutError: the offsets may still be sent. Send them again, or abort.
         """
         self._checked_caller_side().send_offsets(offsets, group_metadata, wait=wait)
 
     def commit_transaction(self) -> None:
         """Send what is queued without lingering, wait until every row is acknowledged, and commit.
 
-        A row that failed makes the commit an AbortableTransactionError, also one that failed before it was queued.
-        After a FatalProducerError the transaction may be committed all the same, if an answer of the coordinator was lost.
+        Raises AbortableTransactionError if a row has failed, also before it was queued. After a FatalProducerError the
+        transaction may be committed all the same, if an answer of the coordinator was lost.
         """
         self._checked_caller_side().commit()
 
@@ -155,7 +155,7 @@ class TransactionalMethods:
             raise
 
     def _abort_after_error(self, error: BaseException) -> None:
-        """Abort after an error, which the caller raises. Other errors of the abort itself are only logged."""
+        """Abort after `error`, which the caller raises. A FatalProducerError replaces a KafkaError; others are only logged."""
         try:
             self._checked_caller_side().abort()
         except IllegalStateError:

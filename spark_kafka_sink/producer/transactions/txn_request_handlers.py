@@ -2,8 +2,8 @@
 
 A handler makes its `message` and reads the `errors` of an answer, which transaction_errors.py judges. `succeed` passes on what an
 answer without errors says. Classes are named as in Kafka's TransactionManager. txn_request_queue.py queues, sends and retries.
-A new request is a class here, with its RequestPriority, and rows of TXN_ERROR_RULES. TransactionManager queues it, and decides
-when it is of no use any more (`why_not_sent`).
+To add a request, write a class here with its RequestPriority, and rows in TXN_ERROR_RULES. TransactionManager queues requests,
+and decides when one is of no use any more (`why_not_sent`).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class RequestPriority(enum.IntEnum):
 
     FIND_COORDINATOR = 0  # the others wait for what it finds
     INIT_PRODUCER_ID = 1
-    ADD_PARTITIONS_OR_OFFSETS = 2  # rows wait for the partitions; the offsets are those of a group that was added
+    ADD_PARTITIONS_OR_OFFSETS = 2  # rows wait for the partitions; the group of the offsets was added before
     CALL = 3  # offsets and the end of the transaction, in the order of the calls
     EPOCH_BUMP = 4  # InitProducerId between transactions, behind the end of the last one
 
 
 class AnswerProblem(NamedTuple):
-    """The error of an answer that decides."""
+    """One error in an answer, and its effect."""
 
     effect: ErrorEffect
     error: ErrorCode
@@ -83,9 +83,9 @@ class OpenTransaction:
         self.identity = identity  # of its producer, from its begin to its end
         self.has_begun = False  # its coordinator knows of it, or may learn of it from a leader
         self.may_have_begun = False  # a request that begins it was sent, and whether it was carried out is not known
-        self.may_be_committed = False  # the same of a request that commits it; or it is another process's to end
+        self.may_be_committed = False  # the answer to a commit was lost; or it is prepared, and another process may commit it
         self.is_written = False  # a batch of it was acknowledged
-        self._partitions: set[TopicPartition] = set()  # that it has
+        self._partitions: set[TopicPartition] = set()  # that were added
         self.wanted: set[TopicPartition] = set()  # to be added, and in no request
         self._being_added: set[TopicPartition] = set()  # in a request
 
@@ -98,7 +98,7 @@ class OpenTransaction:
         return topic_partition in self._partitions
 
     def want(self, topic_partition: TopicPartition) -> None:
-        """A batch waits until this partition is added."""
+        """Ask for this partition to be added: a batch waits for it."""
         if topic_partition not in self._being_added:
             self.wanted.add(topic_partition)
 
@@ -115,7 +115,7 @@ class OpenTransaction:
         self.has_begun = True
 
     def not_added(self, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator rejects them: batches of those that were added before may go on."""
+        """Note that the coordinator rejects these partitions. Batches of partitions that were added before may go on."""
         self._being_added.difference_update(partitions)
 
 
@@ -125,7 +125,7 @@ class TxnRequestHandler(ABC):
 
     API: ClassVar[ApiKey]
     NAME: ClassVar[str]  # in errors and logs: that of Kafka's API
-    completes_call: ClassVar[bool] = True  # whether nothing follows this request
+    completes_call: ClassVar[bool] = True  # whether an answer without errors settles `call`
 
     priority: RequestPriority
     call: TransactionalCall | None = None  # who waits for this request; gets its outcome
@@ -148,13 +148,13 @@ class TxnRequestHandler(ABC):
 
     @abstractmethod
     def errors(self, answer: Any) -> Iterator[AnswerProblem]:
-        """Each error of an answer, judged, in the order in which it decides."""
+        """Yield each error of an answer with its effect. The first one decides."""
 
     def succeed(self, answer: Any) -> None:  # noqa: B027 - the call may be all that waits for it
-        """An answer without errors has come."""
+        """Handle an answer without errors."""
 
     def outcome_unknown(self) -> None:  # noqa: B027 - of some it does not matter
-        """An attempt may have been carried out; nobody will hear of it."""
+        """Note that an attempt may have been carried out, although no answer says so."""
 
     def settle(self, error: KafkaError | None = None) -> None:
         """Report the outcome to the call that waits."""
@@ -168,14 +168,14 @@ class TxnRequestHandler(ABC):
         return asked.key if asked is not None and asked.key_type is KeyType.GROUP else None
 
     def backoff_ms(self, error: ErrorCode) -> int | None:
-        """The wait before the next attempt, where it is less than retry.backoff.ms."""
+        """At most how many ms to wait before the next attempt; None: as retry.backoff.ms says."""
         return FIRST_BACKOFF_MS if self.begins_transaction and error == Errors.CONCURRENT_TRANSACTIONS else None
 
     def __repr__(self) -> str:
         return f"{self.NAME}(to {self.coordinator or 'any broker'})"
 
     def _problem(self, code: int, where: str, broker_message: str | None = None, **names: str) -> Iterator[AnswerProblem]:
-        """`names`: what a permission may be missing on, see to_grant."""
+        """`names`: the resources on which a permission may be missing, see to_grant."""
         error = Errors.for_code(code)
         if error:
             yield AnswerProblem(effect_of(self.API, error), error, where, broker_message, to_grant(error, **names))
@@ -221,9 +221,9 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
 @dataclass(eq=False, repr=False)
 class InitProducerIdHandler(TxnRequestHandler):
-    """Asks for producer id and epoch: the transactional id's coordinator, or any broker where there is no transactional id.
+    """Asks for producer id and epoch: the transactional id's coordinator, or any broker if there is no transactional id.
 
-    With an identity it has the epoch raised (KIP-360).
+    If `identity` is given, the coordinator raises its epoch (KIP-360).
     """
 
     API = ApiKey.INIT_PRODUCER_ID
@@ -249,7 +249,7 @@ class InitProducerIdHandler(TxnRequestHandler):
         )
 
     def errors(self, answer: Any) -> Iterator[AnswerProblem]:
-        where, invalid = f"InitProducerId on node {self.node_id}", Errors.CORRUPT_MESSAGE  # asked for again
+        where, invalid = f"InitProducerId on node {self.node_id}", Errors.CORRUPT_MESSAGE  # retriable
         if self.transactional_id is not None:
             where, invalid = f"InitProducerId for transactional id {self.transactional_id!r}", Errors.UNKNOWN_SERVER_ERROR
         is_too_long = answer.error_code == Errors.INVALID_TRANSACTION_TIMEOUT.number
@@ -265,7 +265,7 @@ class InitProducerIdHandler(TxnRequestHandler):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _OfTransaction(TxnRequestHandler):
-    """A request about a transaction, to the transactional id's own coordinator."""
+    """A request about a transaction: to the coordinator of its transactional id, except TxnOffsetCommit."""
 
     transaction: OpenTransaction  # learns what its coordinator knows
 
@@ -292,7 +292,7 @@ class _OfTransaction(TxnRequestHandler):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AddPartitionsToTxnHandler(_OfTransaction):
-    """Goes before the first batch of each partition, where transaction.version is below 2."""
+    """Adds partitions before their first batches are sent, where transaction.version is below 2."""
 
     API = ApiKey.ADD_PARTITIONS_TO_TXN
     NAME = "AddPartitionsToTxn"
@@ -323,7 +323,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AddOffsetsToTxnHandler(_OfTransaction):
-    """Goes before TxnOffsetCommit, which completes the call, where transaction.version is below 2."""
+    """Adds a consumer group, where transaction.version is below 2. TxnOffsetCommit follows and completes the call."""
 
     API = ApiKey.ADD_OFFSETS_TO_TXN
     NAME = "AddOffsetsToTxn"
@@ -348,7 +348,7 @@ class AddOffsetsToTxnHandler(_OfTransaction):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TxnOffsetCommitHandler(_OfTransaction):
-    """The offsets of a consumer group, to the group's coordinator; partitions that are done are left out of a retry."""
+    """Sends the offsets of a consumer group to the group's coordinator. A retry leaves out partitions that are done."""
 
     API = ApiKey.TXN_OFFSET_COMMIT
     NAME = "TxnOffsetCommit"
@@ -405,7 +405,7 @@ class TxnOffsetCommitHandler(_OfTransaction):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class EndTxnHandler(_OfTransaction):
-    """After the last batch and every other request of the transaction."""
+    """Commits or aborts the transaction, after its last batch and every other request of it."""
 
     API = ApiKey.END_TXN
     NAME = "EndTxn"

@@ -1,7 +1,7 @@
 """Sends requests to coordinators, one at a time: to the right one, in the order of their priorities, with retries.
 
-Finds coordinators, and finds them again when they are lost or say that they are none. Sender thread only. It never waits: `step`
-says when it wants to be called again, and answers wake the Sender by themselves.
+Finds coordinators, and finds them again when the connection is lost or a broker is no longer the coordinator. Sender thread only.
+It never waits: `step` says when it wants to be called again, and answers wake the Sender by themselves.
 Laws: one request is in flight at most, as each may depend on the one before. Requests of one priority go in the order in which
 they were queued, whatever has to be sent again. The end of a transaction is not sent before every batch is settled.
 """
@@ -34,11 +34,11 @@ from spark_kafka_sink.protocol.error_codes import Errors
 
 logger = logging.getLogger(__name__)
 
-MIN_WAIT_MS = 50  # until a broker can be asked, however small retry.backoff.ms is
+MIN_WAIT_MS = 50  # between looks for a broker that can be asked, however small retry.backoff.ms is
 
 
 class RequestSequencer(Protocol):
-    """What the requests need of an IdempotentSequencer, whose they are."""
+    """What TxnRequestQueue needs of the IdempotentSequencer that owns it."""
 
     def why_not_sent(self, request: TxnRequestHandler) -> KafkaError | None: ...
 
@@ -81,7 +81,7 @@ class TxnRequestQueue:
 
     def waiting_for(self) -> str:
         """The request that is under way, in words; empty when there is none. Any thread."""
-        queued = self._queue[:1]  # at once: the Sender may take the request meanwhile
+        queued = self._queue[:1]  # a copy in one step: the Sender may take the request meanwhile
         request = self._in_flight or (queued[0][2] if queued else None)
         if request is None:
             return ""
@@ -89,7 +89,7 @@ class TxnRequestQueue:
         return f"{request.NAME} to {request.coordinator or 'any broker'} is not answered yet{trouble}"
 
     def drop_all(self, error: KafkaError) -> None:
-        """Nothing is asked any more, and no answer is read: whoever waits hears why."""
+        """Drop all requests, also the one in flight, whose answer is ignored. The calls that wait for them get `error`."""
         requests = [request for _, _, request in self._queue]
         if self._in_flight is not None:
             requests.append(self._in_flight)
@@ -123,15 +123,15 @@ class TxnRequestQueue:
         return wait_ms
 
     def _goes_behind(self, node: int, is_all_sent: Callable[[], bool]) -> bool:
-        """Whether all batches are on their way to this node: a broker handles what comes on one connection one by one.
+        """Whether all batches are on their way to this node: a broker handles the requests of one connection one by one.
 
-        Two brokers at once would begin a transaction twice; one of them is told to try again after a back-off.
+        Two brokers that begin the same transaction at once disturb each other: one request has to be retried after a back-off.
         """
         in_flight = self._client.in_flight_request_count
         return in_flight() == in_flight(node) and is_all_sent()
 
     def _settle_unsent(self, request: TxnRequestHandler, all_settled: bool) -> bool:
-        """Settle the first request of the queue, if it is of no use any more, or ends a transaction that brokers do not know."""
+        """Settle the first request unsent, if it is of no use any more, or ends a transaction that brokers do not know."""
         reason = self._sequencer.why_not_sent(request)
         if reason is None:
             if not isinstance(request, EndTxnHandler) or not all_settled or request.transaction.must_be_ended:
@@ -197,7 +197,7 @@ class TxnRequestQueue:
                 self._broken(request, error)
 
     def _broken(self, request: TxnRequestHandler, error: Exception) -> None:
-        """A defect of ours. What the coordinator knows is not known here: and the caller gets an error."""
+        """Handle an error of this code. What the coordinator knows is not known then. The sequencer decides what follows."""
         logger.exception("! %r: failed", request)
         self._in_flight = None
         self._trouble = repr(error)
@@ -216,7 +216,7 @@ class TxnRequestQueue:
         if problem.effect is ErrorEffect.FIND_COORDINATOR:
             self._forget_coordinator_of(request)
         if problem.effect is ErrorEffect.FIND_COORDINATOR or problem.error == Errors.UNKNOWN_SERVER_ERROR:
-            request.outcome_unknown()  # a coordinator that moves may have recorded it before it answered so
+            request.outcome_unknown()  # a coordinator that moves may have recorded the request before
         if problem.effect in (ErrorEffect.RETRY, ErrorEffect.FIND_COORDINATOR):
             self._trouble = f"{problem.where}: {problem.error}"
             if problem.error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not request.attempts:
@@ -230,7 +230,7 @@ class TxnRequestQueue:
             self.coordinators.lost(request.coordinator)
 
     def retry(self, request: TxnRequestHandler, at_most_ms: int | None = None) -> None:
-        """Send it again after a back-off, which grows with the attempts, or after `at_most_ms`."""
+        """Queue the request again, after a back-off that grows with the attempts, or after at most `at_most_ms`."""
         if isinstance(request, InitProducerIdHandler) and request.transactional_id is None:
             logger.info("! no producer id yet, trying again: %s", self._trouble)
         delay_ms = self._backoff.backoff_ms(request.attempts) if at_most_ms is None else min(at_most_ms, self._retry_backoff_ms)
