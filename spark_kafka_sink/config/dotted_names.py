@@ -2,7 +2,7 @@
 
 Serializers, partitioners, interceptors, token callbacks and onCommit are all loaded here, so that every failure is reported
 in the same way: option, name, cause, remedy.
-Law: a name is loaded where it is used, which in Spark is mostly in the tasks; elsewhere only its form may be checked.
+Law: a name is loaded only in the process that uses it, in Spark mostly that of a task; elsewhere only its form may be checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REMEDY = (
 
 
 def load(option: str, name: str, *, built_in: Iterable[str] = ()) -> object:
-    """Import the module of `name` and return the attribute.
+    """Import the module of `name`, which runs its code, and return the attribute.
 
     Args:
         option: the option that holds the name, for the error text.
@@ -58,7 +58,7 @@ def load(option: str, name: str, *, built_in: Iterable[str] = ()) -> object:
 
 
 def load_callable(option: str, name: str, *, built_in: Iterable[str] = ()) -> Callable[..., Any]:
-    """As `load`. Also raises ConfigError if the attribute is not callable."""
+    """As `load`, but also raises ConfigError if the attribute is not callable."""
     found = load(option, name, built_in=built_in)
     if not callable(found):
         raise _config_error(option, name, built_in, f"it is of type {type(found).__name__}, which cannot be called")

@@ -1,7 +1,7 @@
 """How keys and values become bytes: the formats, and which schema of a registry each of them has.
 
-SinkOptions inherits these rows. What they require of each other, and of the registry's options, is checked in `format_conflicts`.
-`part_options` gives what concerns one part, as schemas/ takes it.
+SinkOptions inherits these options. `format_conflicts` checks what they require of each other and of the registry's options.
+`part_options` returns the options of one part, key or value, in the form that schemas/ takes.
 """
 
 # ruff: noqa: RUF009  (option() is dataclasses.field() with an Option attached)
@@ -80,7 +80,7 @@ def _shown(text: str) -> str:
 
 
 def _message(text: str) -> tuple[int, ...]:
-    """The path to a message: its position in the file, then of each message nested in it."""
+    """The path to a message: the position in the file, then the position in each message that it is nested in."""
     positions = re.split(r"\s*,\s*", text)
     if len(positions) > _MAX_MESSAGE_DEPTH or not all(re.fullmatch(r"[0-9]{1,6}", each) for each in positions):
         raise InvalidValueError(
@@ -105,7 +105,7 @@ def read_subject(name: str) -> str:
     return name
 
 
-# What options of the key and of the value do, which is the same.
+# Documentation that the options of the key and of the value share.
 _FORMAT_DOC = (
     "binary: the {part} is bytes or a string, written as it is. avro: a struct, or any other type that Avro has, is encoded with"
     " a schema of the registry. framed: bytes or strings that are encoded already get the frame of a registered schema; they are"
@@ -124,7 +124,7 @@ _MESSAGE_DOC = (
 )
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # SinkOptions has these methods, which cost time to make
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # SinkOptions has its own; making them costs time
 class FormatOptions:
     """Checked options. An attribute is named as the key."""
 
@@ -172,9 +172,9 @@ class PartOptions(NamedTuple):
         format: AVRO or FRAMED.
         schema: None: it is derived from the column.
         subject: None: a strategy names it.
-        record_name: of a derived schema, as record_namespace; None: Spark's.
+        record_name: of the record in a derived schema, as is record_namespace; None: Spark's name.
         message: the path to a Protobuf message; None: the first.
-        truncates_timestamps: to milliseconds, where the schema has them.
+        truncates_timestamps: whether times that are finer than the schema's unit are cut off; else their rows are refused.
         is_of_producer: whether these are options of KafkaProducer, not of the sink.
     """
 
@@ -196,7 +196,7 @@ class PartOptions(NamedTuple):
 
 
 def part_options(options: FormatOptions, registry: RegistryConfig | None, part: str) -> PartOptions | None:
-    """None if the part is written as it is."""
+    """The options of `part`, "key" or "value"; None if it is written as it is."""
     if getattr(options, f"{part}_format") == BINARY:
         return None
     schema = getattr(options, f"{part}_schema")
@@ -209,11 +209,11 @@ def part_options(options: FormatOptions, registry: RegistryConfig | None, part: 
 
 
 class SchemaUse(NamedTuple):
-    """Which schema rows were written with, for reports and decisions.
+    """A schema that rows were written with, for a CommitSummary and for errors.
 
     Args:
         part: "key" or "value".
-        subject: empty if the schema is named by its id alone, and no subject.
+        subject: empty if options name the schema by its id, and no subject.
         id: in the registry.
         version: of the subject; None if the registry did not tell it.
     """
@@ -230,18 +230,18 @@ class SchemaUse(NamedTuple):
 
 
 def all_uses(uses: Iterable[SchemaUse]) -> tuple[SchemaUse, ...]:
-    """Each once, by part and subject."""
+    """Each use once, in order of part, subject, id and version."""
     return tuple(sorted(set(uses), key=lambda use: (use.part, use.subject, use.id, use.version or 0)))
 
 
 # CONFLICTS
 
-_URL_KEY, _TOPIC_NAME = "schema.registry.url", "TopicNameStrategy"  # registry_config.py is loaded where an option is its own
+_URL_KEY, _TOPIC_NAME = "schema.registry.url", "TopicNameStrategy"  # registry_config.py is imported only if its options are used
 _OF_A_FORMAT = ("Schema", "Subject", "RecordName", "RecordNamespace", "Message")
 
 
 def format_conflicts(values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig | None) -> Iterator[str]:
-    """What options of formats and of the registry contradict.
+    """How the options of formats and of the registry contradict each other, in sentences.
 
     Args:
         values: the checked options, by attribute.
@@ -285,7 +285,7 @@ def _part_conflicts(
 def _framed_conflicts(
     part: str, given: Mapping[str, str], schema: SchemaReference | None, uses_latest: bool, needs_name: bool
 ) -> Iterator[str]:
-    """`needs_name`: the subject has the record's name."""
+    """`needs_name`: whether the strategy needs the record's name for the subject."""
     named = [given[name] for name in ("RecordName", "RecordNamespace") if name in given]
     if named:
         yield f"{' and '.join(named)} cannot be used with {part}Format={FRAMED}, which derives no schema"

@@ -1,6 +1,6 @@
 """The syntax of sasl.jaas.config, read as Java reads it, so that the options of a Java client work unchanged.
 
-sasl.py checks what the entry must contain; network/sasl reads it where it connects. Nothing here opens a file or a connection.
+sasl.py checks what the entry must contain; network/sasl reads the entry to log in. Nothing here opens a file or a connection.
 Law: a JAAS text holds a password. No error text quotes any part of it, and `parse_jaas` returns a problem instead of raising an
 error, because a traceback with locals would show the text.
 """
@@ -43,15 +43,17 @@ class JaasEntry:
 
 
 class JaasProblem(NamedTuple):
+    """Why a sasl.jaas.config cannot be read."""
+
     text: str
 
 
 NO_JAAS_ENTRY = JaasEntry("", {})  # stands for a sasl.jaas.config that is not set
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")
-# As java.io.StreamTokenizer with the settings of Kafka's JaasConfig. `/` outside of quotes begins a comment. A quoted text ends
-# at the end of its line. A token that begins with a digit is a number, which Kafka accepts nowhere. A word consists of letters
-# (all non-ASCII characters count as letters), $ and _, and after the first character also of digits, dots and dashes.
+# Reads as java.io.StreamTokenizer does with the settings of Kafka's JaasConfig. `/` outside of quotes begins a comment. A quoted
+# text ends at the end of its line. A token that begins with a digit is a number, which Kafka accepts nowhere. A word consists of
+# letters (all non-ASCII characters count as letters), $ and _, and after the first character also of digits, dots and dashes.
 _TOKEN = re.compile(
     r"""[\x00-\x20]+ | /\*.*?(?:\*/|\Z) | /[^\r\n]*
     | (?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\\\r\n])*)(?P<end>(?P=quote)?)
@@ -129,7 +131,7 @@ def files_named_in(text: str) -> dict[str, str]:
 
 
 def with_option(text: str, name: str, value: str) -> str:
-    """The sasl.jaas.config with one option set; unchanged if it cannot be parsed. Never raises."""
+    """The sasl.jaas.config with one option set, and with the flag `required`; unchanged if it cannot be parsed. Never raises."""
     entry = parse_jaas(text)
     if isinstance(entry, JaasProblem):
         return text

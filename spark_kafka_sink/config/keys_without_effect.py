@@ -1,4 +1,4 @@
-"""Keys that the producer accepts without effect, and keys that it does not know. Each is a warning, none is an error.
+"""Keys that the producer accepts without effect, and keys that it does not know. Each is a warning in the log, not an error.
 
 If the configuration names a plug-in, unknown keys are passed to it, as in Java.
 """
@@ -66,7 +66,7 @@ _OF_CONSUMERS = frozenset(
         *("partition.assignment.strategy", "session.timeout.ms", "value.deserializer"),
     )
 )
-_PROVIDER_PREFIX = "config.providers."  # followed by the class or a parameter of one
+_PROVIDER_PREFIX = "config.providers."  # followed by a provider's name, and its class or one of its parameters
 
 
 def keys_for_plugins(

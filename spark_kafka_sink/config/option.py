@@ -1,9 +1,10 @@
-"""What an option is: its key, its type, its default, the allowed values and some sentences of documentation.
+"""What an option is: its key, its type, its default, the allowed values and its documentation.
 
 An option is a field of a dataclass: `linger_ms: int = option("linger.ms", LONG, default=5, at_least=0, doc="…")`. `options_of`
-returns the Options of such a class; reading values, their error texts and the printed tables (option_tables.py) all use these.
+returns the Options of such a class. Reading values, error texts and the printed tables (option_tables.py) all use the Options.
 This file knows no option by name. The options are in the other files of config/, and in legacy/config.py.
-Laws: all problems of a configuration are reported together; a secret never shows in a repr, a log line or an error.
+Laws: the problems of a configuration are collected and reported together. No repr, log line or error shows a value that is a
+password or looks like a secret.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class InvalidValueError(ValueError):
     """Why a value is invalid, without the option's name."""
 
 
-# TYPES: those of Kafka's ConfigDef
+# TYPES of Kafka's ConfigDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ class Option:
     at_most: float | None = None
     or_exactly: float | None = None  # one value below at_least that is allowed too, like -1 for a codec's default
     choices: tuple[str, ...] = ()
-    ignore_case: bool = False  # of choices; the value is the choice as it stands there
+    ignore_case: bool = False  # of choices; the value becomes the choice as it is declared
     non_empty: bool = False
     is_file: bool = False  # the path of a file on the machine where the producer runs
     convert: Callable[[Any], object] | None = None  # from the checked value to the attribute's; may raise InvalidValueError
@@ -212,7 +213,7 @@ def options_of(cls: type[Any]) -> dict[str, Option]:
 
 
 def read_all(declared: Mapping[str, Option], given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
-    """The values, by attribute name, of the options that were given and are valid. The others are added to `problems`."""
+    """The values, by attribute name, of the options that are given and valid. Each invalid one is added to `problems`."""
     values = {}
     for attribute, each in declared.items():
         if given.get(each.key) is None:
@@ -240,7 +241,7 @@ def as_text(value: object) -> str:
 
 
 def is_secret(value: object) -> bool:
-    """Whether a value was concealed, or should have been."""
+    """Whether a value is a Secret, or looks like one."""
     return isinstance(value, Secret) or (isinstance(value, str | list | tuple) and looks_like_a_secret(as_text(value)))
 
 
@@ -254,7 +255,7 @@ def holds_reference(value: object) -> bool:
 
 
 def _refers(text: str) -> bool:
-    """As Kafka's ConfigTransformer finds ${provider:path:key}, in linear time."""
+    """Whether Kafka's ConfigTransformer would find a ${provider:path:key} in the text. Takes linear time."""
     return any(":" in each.partition("${")[2] for each in text.split("}")[:-1])
 
 
@@ -266,13 +267,14 @@ def reference_problem(key: str) -> str:
 
 
 def conceal(mapping: Mapping[str, object], declared: Mapping[str, Option], prefix: str = "") -> dict[str, object]:
-    """A copy with every password wrapped as a Secret. Strings under unknown keys are wrapped too, as a misspelt key may hold one,
-    and so are strings that look like a secret, under whatever key.
+    """A copy with every password wrapped as a Secret, and every string under an unknown key, as it may be misspelt.
+
+    Under any key, a string or a list that looks like a secret is wrapped too.
 
     Args:
         mapping: keys and values as a user wrote them.
         declared: the known options by key.
-        prefix: of the keys that are looked up in `declared`, without it.
+        prefix: what `mapping` has before the keys of `declared`. A key without the prefix does not count as unknown.
     """
     plain = {prefix + key for key, each in declared.items() if not each.kind.hides}
     return {key: _concealed(value, is_plain=not key.startswith(prefix) or key in plain) for key, value in mapping.items()}

@@ -1,7 +1,7 @@
 """The producer's options under Kafka's own keys: ProducerConfig.
 
-Security's options are inherited from security_config.py. What options require of each other is in producer_rules.py, keys that
-have no effect in keys_without_effect.py.
+The options of TLS and SASL are inherited from security_config.py. producer_rules.py has what options require of each other, and
+keys_without_effect.py the keys that have no effect.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<hos
 
 
 def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    """(host, port) of each entry, without duplicates. Empty entries are skipped, as in Java."""
+    """(host, port) of each entry, without duplicates. Empty entries are skipped, as in Java. Raises InvalidValueError."""
     seen: dict[tuple[str, int], str] = {}
     for server in filter(None, servers):
         match = _ADDRESS.fullmatch(server)
@@ -194,8 +194,8 @@ class ProducerConfig(SecurityConfig):
     def from_mapping(cls, mapping: Mapping[str, object]) -> ProducerConfig:
         """Read a configuration by Kafka's keys. Values may be str, int, bool or list; None means not set.
 
-        Strings are read as Java reads them: trimmed, booleans in any case, lists separated by commas. A key that is unknown or
-        has no effect is a warning in the log. Never blocks: host names are not looked up.
+        Strings are read as Java reads them: trimmed, booleans in any case, lists separated by commas. A key without effect is a
+        warning in the log, and so is an unknown key that no plug-in gets. Never blocks: host names are not looked up.
 
         Raises:
             ConfigError: with all problems of the configuration.
@@ -232,20 +232,20 @@ class ProducerConfig(SecurityConfig):
         values |= read
         values["given"] = frozenset(given) & PRODUCER_KEYS.keys()
         values["plugin_options"] = keys_for_plugins(given, values, PRODUCER_KEYS, prefix)
-        if "config.providers" in given:  # without it, Java does not look for references either
+        if "config.providers" in given:  # without this key, Java does not look for references either
             problems.extend(reference_problem(key) for key, value in values["plugin_options"].items() if holds_reference(value))
         warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], PRODUCER_KEYS, prefix)
         if defaults:
             _lower_defaults(values, declared, invalid)
         for keys, apply in PRODUCER_RULES:
             if invalid.isdisjoint(keys):
-                problems.extend(apply(values) or ())  # a default has no problems
+                problems.extend(apply(values) or ())  # a @default returns None
         return cls(**values)
 
     def to_mapping(self) -> dict[str, object]:
-        """A mapping from which from_mapping makes an equal configuration, without warnings, in another process.
+        """A mapping from which from_mapping makes an equal configuration in another process.
 
-        Secrets stay wrapped. A client.id that was not given is left out, so that each producer gets its own.
+        Secrets stay wrapped. Left out are keys without effect, and a client.id that was not given: each producer gets its own.
         """
         mapping: dict[str, object] = {}
         for attribute in fields(self):
@@ -260,11 +260,11 @@ class ProducerConfig(SecurityConfig):
 
     @property
     def request_bytes(self) -> int:
-        """Up to how many bytes of batches a request takes; a larger batch has a request to itself.
+        """The most bytes of batches in one request; a larger batch has a request to itself.
 
-        Kafka's default of max.request.size, 1 MiB, is made for batches of 16 KiB, and limits single records too. Where it is not
-        set, a request has room for several large batches: each request costs client and broker as much as many records. All that
-        may be in flight at a time leaves a part of buffer.memory for new records.
+        Kafka's default of max.request.size, 1 MiB, suits batches of 16 KiB, and also limits single records. If it is not set, a
+        request has room for several large batches, as each request costs client and broker as much as many records. Above
+        1 MiB, it takes an eighth of buffer.memory at most, so that five requests in flight to one broker leave memory for others.
         """
         if "max.request.size" in self.given:
             return self.max_request_size
@@ -272,7 +272,7 @@ class ProducerConfig(SecurityConfig):
         return max(self.max_request_size, several_batches)
 
     def for_plugins(self) -> dict[str, object]:
-        """The configuration that a plug-in's `configure` gets: the keys that are set, the client.id and the keys for plug-ins.
+        """The configuration that a plug-in's `configure` gets: the keys of `to_mapping`, the client.id and the keys for plug-ins.
 
         Kafka's secrets are wrapped (`reveal()`). Values of keys for plug-ins are as the user wrote them.
         """
@@ -284,7 +284,7 @@ PRODUCER_KEYS: dict[str, Option] = {each.key: each for each in options_of(Produc
 
 
 def _lower_defaults(values: Values, declared: Mapping[str, Option], invalid: set[str]) -> None:
-    """Lower defaults that are not Kafka's own, though not below Kafka's, if they contradict what the user set."""
+    """Lower the sink's defaults that contradict what the user set; none becomes lower than Kafka's default."""
     if not invalid.isdisjoint(("delivery.timeout.ms", "request.timeout.ms", "max.request.size")):
         return
     for attribute, limit in (

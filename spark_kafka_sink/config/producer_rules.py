@@ -2,8 +2,8 @@
 KafkaProducer.configureDeliveryTimeout.
 
 Each function gets the values of all options by attribute name (and under "given" the set of keys that the user wrote). A `@rule`
-yields what is wrong and changes nothing; a `@default` changes values. ProducerConfig.read applies both in order of declaration.
-It skips those whose keys include one with an invalid value, since that value is reported already.
+yields what is wrong and changes no value; a `@default` changes values. ProducerConfig.read applies both in order of declaration.
+It skips a function if one of the function's keys has an invalid value, since that value is reported already.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RuleT = TypeVar("RuleT", bound=Rule)
 
 
 def rule(*keys: str) -> Callable[[RuleT], RuleT]:
-    """Add the function below to PRODUCER_RULES. `keys`: it is skipped if one of them has an invalid value."""
+    """Add the function below to PRODUCER_RULES. The function is skipped if one of `keys` has an invalid value."""
 
     def add(function: RuleT) -> RuleT:
         PRODUCER_RULES.append((keys, function))

@@ -2,7 +2,7 @@
 
 The same names stand in the options of a write and in the configuration of KafkaProducer, so `pick` finds them among others.
 What the options require of each other is checked here too; nothing here opens a file or a connection. schemas/ uses the result.
-Laws: no error text shows a login, also not one inside of a URL; a misspelt name of the registry's families is a problem.
+Laws: no error text shows a login, not even one in a URL. An unknown name that begins like the registry's names is a problem.
 """
 
 # ruff: noqa: RUF009  (option() is dataclasses.field() with an Option attached)
@@ -37,7 +37,7 @@ from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
 from spark_kafka_sink.config.security_config import STORE_TYPES
 from spark_kafka_sink.errors import printable
 
-# What options may name, for a process that runs writes of others.
+# An environment variable: the addresses that options may name, in a process that runs writes of other users.
 ALLOWED_REGISTRY_URLS = "PYKAFKA_SINK_SCHEMA_REGISTRY_ALLOWED_URLS"
 
 URL_KEY = "schema.registry.url"
@@ -61,7 +61,7 @@ class RegistryAddress(NamedTuple):
 
 
 def _parse_urls(value: object) -> tuple[str, ...]:
-    """Divided at commas before another scheme only: a password in a URL may have a comma."""
+    """Split the list only at commas before a scheme: a password in a URL may have a comma."""
     text = value.reveal() if isinstance(value, Secret) else value
     if not isinstance(text, str):
         raise InvalidValueError("Expected a comma separated list.")
@@ -76,7 +76,7 @@ def _addresses(texts: tuple[str, ...]) -> tuple[RegistryAddress, ...]:
 
 
 def _address(text: str, place: str) -> RegistryAddress:
-    """The login is taken out before anything is shown. `place`: in the list, for errors."""
+    """One address; the login is taken out before anything is shown. `place`: the position in the list, for errors."""
     shown = place + printable(without_login(text))
     parts = _split(text)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
@@ -141,8 +141,8 @@ _SCHEME = re.compile(r"[\w+.-]*")
 def without_login(text: str) -> str:
     """What may be shown of a text that was meant to be a URL: no login, which may hold any character, and no query.
 
-    Nothing is shown if there is no host where it should be, as the text may be user:password. Without :// it must be a host, or
-    host:port, and no more.
+    [hidden] if there is no host where a host should be, as the text may be user:password. A text without :// is shown only if it
+    is a host, or host:port.
     """
     scheme, slashes, rest = text.partition("://") if "://" in text else ("", "", text)
     shown = re.split("[?#]", rest.rpartition("@")[2])[0] if slashes else rest
@@ -266,8 +266,8 @@ class RegistryConfig:
     def pick(mapping: Mapping[str, object]) -> dict[str, object]:
         """Pick what concerns a registry from a larger configuration, under the names of this class, with every secret wrapped.
 
-        Names that Confluent also writes with `schema.registry.` before them lose it, unless that hides another value under the
-        short one; names that are unknown but belong to the registry's families are taken too. `check` reports both.
+        Names that Confluent also writes with `schema.registry.` before them lose it, unless the short name has another value.
+        Unknown names that begin like the registry's names are taken too. `read` reports a problem for both.
         """
         named: dict[str, object] = {}
         given = {key: value for key, value in mapping.items() if value is not None and is_registry_key(key)}
@@ -280,7 +280,7 @@ class RegistryConfig:
 
     @classmethod
     def read(cls, mapping: Mapping[str, object], problems: list[str]) -> RegistryConfig:
-        """Read what `pick` returned. Adds what is wrong to `problems`; then the result must not be used. Never blocks."""
+        """Read what `pick` returned. Adds what is wrong to `problems`; if any, do not use the result. Never blocks."""
         given = {key: value for key, value in mapping.items() if value is not None}
         problems.extend(_unknown(given))
         values: dict[str, Any] = read_all(options_of(cls), given, problems)
@@ -316,7 +316,7 @@ _PREFIX = "schema.registry."
 
 _KEYSTORE = "write schema.registry.ssl.keystore.location, a PEM file with certificate and key"
 
-# Names of Confluent's that are known here, and why they cannot be taken.
+# Confluent's names that are not supported, and what to do instead.
 _NOT_SUPPORTED: dict[str, str] = {
     "use.schema.id": "write valueSchema=id:<id> or keySchema=id:<id>; for KafkaProducer value.schema",
     "use.latest.with.metadata": "write valueSchema=<version> or keySchema=<version>; for KafkaProducer value.schema",
@@ -355,7 +355,7 @@ def _own_name(key: str) -> str:
 
 
 def _bare(value: object) -> str:
-    """As it is read, without the blanks around it."""
+    """The value as text, without the blanks around it."""
     return (value.reveal() if isinstance(value, Secret) else as_text(value)).strip()
 
 

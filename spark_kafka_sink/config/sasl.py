@@ -1,7 +1,7 @@
 """What the SASL options mean together, and their rules.
 
-producer_rules.py calls `problems` on the driver; network/sasl uses the same functions where it connects. Nothing here knows
-options other than SASL's, and nothing opens a file or a connection.
+producer_rules.py calls `problems` wherever a ProducerConfig is read; network/sasl uses the other functions to log in. Apart from
+security.protocol, nothing here reads options other than SASL's; nothing opens a file or a connection.
 Law: no error text quotes any part of sasl.jaas.config, which holds a password.
 """
 
@@ -53,8 +53,8 @@ _RETRIEVERS = {  # the same for sasl.oauthbearer.jwt.retriever.class
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 UNSECURED_PREFIX = "unsecuredLogin"
 
-# What options may name, as Java's system properties org.apache.kafka.sasl.oauthbearer.allowed.urls and .files say it since
-# CVE-2025-27817. A login sends what is in the file to a server that the options name as well.
+# Environment variables with the URLs and files that options may name, like Java's org.apache.kafka.sasl.oauthbearer.allowed.urls
+# and .files since CVE-2025-27817: a login sends what is in the file to a server that the options name as well.
 ALLOWED_URLS = "PYKAFKA_SINK_OAUTHBEARER_ALLOWED_URLS"
 ALLOWED_FILES = "PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")  # this machine, to which a secret may go without TLS
@@ -62,7 +62,7 @@ _ASSERTION_FILES = ("assertion_file", "assertion_private_key_file", "assertion_t
 
 
 def token_source(values: Mapping[str, Any]) -> str:
-    """Which of the sources above provides the tokens of OAUTHBEARER. The choice is Kafka's."""
+    """Which of the sources above provides the tokens of OAUTHBEARER, chosen as Kafka does; AWS for AWS_MSK_IAM."""
     handler = values["sasl_login_callback_handler_class"]
     if values["sasl_mechanism"] == AWS_MSK_IAM:
         return AWS
@@ -175,7 +175,7 @@ def _has_client_credentials(values: Mapping[str, Any], entry: JaasEntry) -> bool
 
 
 def _endpoint(values: Mapping[str, Any], source: str) -> Iterator[str]:
-    """http is allowed only on this machine, since the request contains the client's secret and the response a token."""
+    """What is wrong with the token endpoint. http is for this machine only: the client's secret and a token are sent."""
     key = "sasl.oauthbearer.token.endpoint.url"
     try:
         url = urlsplit(values["sasl_oauthbearer_token_endpoint_url"] or "")

@@ -37,7 +37,7 @@ class Secret:
 
 
 class SecretBytes(bytes):
-    """Secret bytes, such as a message of a SASL exchange. Their repr is [hidden]; a slice of them is plain bytes and shows."""
+    """Secret bytes, such as a message of a SASL exchange. Their repr is [hidden], but a slice is plain bytes, which are shown."""
 
     __slots__ = ()
 

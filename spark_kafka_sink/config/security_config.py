@@ -176,9 +176,9 @@ FILE_KEYS: tuple[str, ...] = tuple(each.key for each in options_of(SecurityConfi
 
 
 def file_stamp(name: str) -> tuple[int, int, int] | None:
-    """Changes when the file's content does, because certificates are renewed in place.
+    """The file's time of change in ns, its size and its inode, to notice a certificate that is renewed in place.
 
-    None if the file cannot be accessed; the code that reads it reports the error.
+    None if the file cannot be accessed; the code that reads the file reports the error.
     """
     try:
         status = os.stat(name)

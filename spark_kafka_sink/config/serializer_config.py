@@ -1,7 +1,7 @@
-"""Options of the producer's Avro serializers: which schema keys and values have. SerializerConfig.
+"""SerializerConfig: the options of the producer's Avro serializers, which say what schema keys and values have.
 
-They are options of `KafkaProducer`, beside those of the registry, where key.serializer or value.serializer is avro.
-format_options.py has those of the sink.
+KafkaProducer reads them, and the options of the registry, if key.serializer or value.serializer is avro.
+format_options.py has the sink's options for the same.
 """
 
 # ruff: noqa: RUF009  (option() is dataclasses.field() with an Option attached)
@@ -60,6 +60,7 @@ class SerializerConfig:
     # fmt: on
 
     def part(self, part: str, registry: RegistryConfig) -> PartOptions:
+        """The options of one part, "key" or "value", in the form that schemas/ takes."""
         schema = getattr(self, f"{part}_schema")
         if schema is None and registry.use_latest_version:
             schema = SchemaReference(LATEST)
@@ -71,7 +72,7 @@ SERIALIZER_KEYS: dict[str, Option] = {each.key: each for each in options_of(Seri
 
 
 def serializer_options(mapping: Mapping[str, object]) -> dict[str, object]:
-    """Pick these options and those of the registry from a producer's configuration, with every secret wrapped."""
+    """Pick these options and the registry's from a producer's configuration, with every secret wrapped."""
     own = {key: value for key, value in mapping.items() if key in SERIALIZER_KEYS}
     return conceal(own, SERIALIZER_KEYS) | RegistryConfig.pick(mapping)
 
@@ -80,8 +81,8 @@ def read_serializer_options(given: Mapping[str, object], parts: Sequence[str]) -
     """The options of each part that is Avro, and of the registry. Raises ConfigError with all problems.
 
     Args:
-        given: of serializer_options().
-        parts: those that are Avro, at least one.
+        given: the result of serializer_options().
+        parts: the parts that are Avro, at least one.
     """
     problems: list[str] = []
     registry = RegistryConfig.read({key: value for key, value in given.items() if key not in SERIALIZER_KEYS}, problems)

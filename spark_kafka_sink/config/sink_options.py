@@ -1,4 +1,4 @@
-"""The sink's own options, and what a bulk write changes of Kafka's defaults. Options of the producer follow `kafka.`.
+"""The sink's own options, and the defaults that differ from Kafka's for a bulk write. The producer's options begin with `kafka.`.
 
 SinkOptions.read reads everything that a Spark user writes with `.option(…)`. sink/datasource.py calls it on the driver.
 Formats of keys and values are in format_options.py. The options of a schema registry have no prefix; they are in
@@ -198,8 +198,8 @@ def exactly_once_options(name: str, version: int) -> dict[str, str]:
     """The options of an exactly-once `df.write`, as in foreachBatch: `.options(**exactly_once_options("orders", batch_id))`.
 
     Args:
-        name: of this write alone: its transactionalIdPrefix and its txnAppId. A checkpoint that begins anew needs a new name.
-        version: higher for each new write; a repetition has the number of the first time. In foreachBatch the batch's id.
+        name: the transactionalIdPrefix and txnAppId; no other write may have the same. A new checkpoint needs a new name.
+        version: higher for each new write; the same when a write is repeated. In foreachBatch, the batch's id.
     """
     return {"deliveryGuarantee": EXACTLY_ONCE, "transactionalIdPrefix": name, "txnAppId": name, "txnVersion": str(version)}
 
@@ -207,11 +207,11 @@ def exactly_once_options(name: str, version: int) -> dict[str, str]:
 _SINK_KEYS: dict[str, str] = {each.key.lower(): each.key for each in options_of(SinkOptions).values()}
 
 
-# What a schema registry's options are is loaded only where a name is nobody else's.
+# registry_config.py is imported only for names that are neither the sink's nor Spark's nor the producer's.
 
 
 def _registry_names(names: Iterable[str], *, known: Container[str] | None = None) -> set[str]:
-    """Names of a schema registry's options, misspelt ones too. `known`: names of others; None: those that stand beside them."""
+    """The names of a registry's options, also misspelt. `known`: names of others; None: the sink's, Spark's and kafka.*"""
     others = [name for name in names if not (_is_of_others(name) if known is None else name in known)]
     if not others:
         return set()
@@ -253,7 +253,7 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
 
 
 def _nearest(name: str, known: Mapping[str, str]) -> str | None:
-    """Find the option with the most similar name, among `known` and those of a schema registry."""
+    """Find the option with the most similar name, among `known` and a schema registry's options."""
     from spark_kafka_sink.config.registry_config import REGISTRY_KEYS
 
     names = {**known, **{key: key for key in REGISTRY_KEYS}}
@@ -261,7 +261,7 @@ def _nearest(name: str, known: Mapping[str, str]) -> str | None:
 
 
 def _rejected_registry(producer_options: dict[str, object]) -> Iterator[str]:
-    """The registry's options stand beside the producer's, under Confluent's own names. Removes the keys."""
+    """Options of the registry after the prefix `kafka.`, which is only for options of the producer. Removes the keys."""
     for key in sorted(_registry_names(producer_options, known=PRODUCER_KEYS)):
         del producer_options[key]
         yield f"{PRODUCER_PREFIX}{key}: options of the schema registry have no {PRODUCER_PREFIX} before them: write {key}"
@@ -300,7 +300,7 @@ def _is_number_outside(value: str, least: int, most: int) -> bool:
     return value.isascii() and value.isdecimal() and not least <= int(value) <= most
 
 
-# (key, what its value must be, whether a value is allowed; what is no value of this option at all is reported elsewhere)
+# (key, what its value must be, whether a value is allowed; read_all reports what is no value of the option at all)
 _NEEDED_BY_TRANSACTIONS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
     ("acks", "=all", lambda value: value not in ("0", "1")),
     ("enable.idempotence", "=true", lambda value: value != "false"),
@@ -310,7 +310,7 @@ _NEEDED_BY_TRANSACTIONS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
 
 
 def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
-    """kafka.acks must allow an explicit deliveryGuarantee; without an explicit one, kafka.acks sets the guarantee."""
+    """kafka.acks other than all contradicts at-least-once if the user set that; otherwise it lowers the guarantee to none."""
     if producer.acks == ACKS_ALL or values.get("delivery_guarantee", AT_LEAST_ONCE) != AT_LEAST_ONCE:
         return
     if "deliveryGuarantee" in own and "delivery_guarantee" in values:

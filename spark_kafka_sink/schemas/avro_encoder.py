@@ -40,10 +40,10 @@ class UnencodableRows(NamedTuple):
 
 
 class EncodedColumn(NamedTuple):
-    """`values` has a row for each of the column's: null where that is null, a tombstone, or refused."""
+    """`values` has as many rows as the column. A row is null if the column's row is null or is refused."""
 
     values: pa.Array  # binary, or large_binary beyond 2 GiB
-    refused: list[UnencodableRows]  # no row stands in several of them
+    refused: list[UnencodableRows]  # each row is in one of them at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class AvroEncoder:
     encoding: Encoding
 
     def encode(self, column: pa.Array | pa.ChunkedArray, prefix: bytes = b"") -> EncodedColumn:
-        """Each row of the column, after `prefix`. Never blocks; rows that cannot be encoded do not keep others from it.
+        """The bytes of each row, after `prefix`. Never blocks. A row that cannot be encoded does not affect the others.
 
         Needs memory for the result, and for the arrays and maps of a few thousand rows at a time.
 
@@ -91,7 +91,7 @@ class _FramedEncoding(Encoding):
 
 
 def _joined_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
-    """The chunks, neighbors joined while they are small: each costs as much as hundreds of rows."""
+    """The chunks, with small neighbors joined: the work for a chunk takes as long as that for hundreds of rows."""
     waiting: list[pa.Array] = []
     rows = size = 0
     for chunk in map(plain, arrays_of(column)):
@@ -109,7 +109,7 @@ def _in_one(chunks: list[pa.Array]) -> pa.Array:
 
 
 def _by_reason(refusals: Refusals) -> list[UnencodableRows]:
-    """The rows of each reason, each row with the first one."""
+    """The refused rows by field and reason; each row only with its first reason."""
     grouped: dict[tuple[str, str], list[Int64Column]] = {}
     for rows, path, reason in refusals.found:
         grouped.setdefault((path, reason), []).append(rows)

@@ -1,9 +1,9 @@
 """Avro's schema language: its text parsed into plain, immutable types. Knows neither Arrow nor Kafka.
 
-Follows the specification of Avro 1.12. A name is resolved where it stands, so that a schema is a tree: one that contains itself
-is refused, as no column can have such a type. Names may have letters beyond ASCII, as Java's parser allows. Unknown attributes
+Follows the specification of Avro 1.12. A name is replaced by its type, so that a schema is a tree: a type that contains itself is
+refused, as no column can have such a type. Names may have letters beyond ASCII, as Java's parser allows. Unknown attributes
 are ignored, and so are logical types that are unknown or do not fit their type.
-Law: text from anywhere gives a schema of limited size, or a SchemaError that says where and why.
+Law: any text gives a schema of limited size, or a SchemaError that says where and why.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_TYPES = 20_000  # with each named type counted wherever it stands
 MAX_FIXED_BYTES = 2**31 - 1
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_SHOWN_STEPS = 8  # of the way to a problem
+_SHOWN_STEPS = 8  # of the path to a problem, counted from its end
 _NAME = re.compile(r"[^\W\d]\w*")
 
 # TYPES
@@ -145,10 +145,10 @@ def parse_schema(text: str, references: Mapping[str, str] = _NO_REFERENCES) -> A
 
 
 class _Parser:
-    """One schema with its references. `_path` is where the parser stands, for errors."""
+    """Parses one schema with its references. `_path` is where the parser stands, for errors."""
 
     def __init__(self, references: Mapping[str, str]) -> None:
-        self._references = dict(references)  # those that no name has asked for yet
+        self._references = dict(references)  # the references that are not parsed yet
         self._types: dict[str, _NamedType] = {}
         self._sizes: dict[str, int] = {}  # how many types each named type consists of
         self._open: list[str] = []  # names of the records that are being parsed
@@ -275,7 +275,7 @@ class _Parser:
     # NAMES
 
     def _named(self, name: str, namespace: str) -> AvroSchema:
-        """The type of that name: in this namespace, or else in none."""
+        """The type with this name: looked up in the namespace first, then without a namespace."""
         candidates = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
         for full_name in candidates:
             if full_name in self._open:
@@ -293,7 +293,7 @@ class _Parser:
         return full_name in self._types
 
     def _declared_name(self, declared: dict[str, Any], enclosing: str) -> tuple[str, str]:
-        """The full name of a type, and the namespace that holds in it."""
+        """The full name of a type, and the namespace of the names inside it."""
         name, namespace = self._required(declared, "name"), declared.get("namespace")
         if namespace is not None and not isinstance(namespace, str):
             self._fail(f'"namespace" must be a string, not {_shown(namespace)}')
@@ -304,7 +304,7 @@ class _Parser:
         for part in namespace.split(".") if namespace else []:
             self._simple_name(part, f"namespace {printable(namespace)}")
         simple = self._simple_name(name, "the name of a type")
-        if simple in PRIMITIVES and not namespace:  # as in Java: Spark names records after fields, in a namespace
+        if simple in PRIMITIVES and not namespace:  # as in Java; Spark gives such names to records, but in a namespace
             self._fail(f"{simple} is a type of Avro, and cannot be declared without a namespace")
         return (f"{namespace}.{simple}" if namespace else simple), namespace
 
@@ -314,7 +314,7 @@ class _Parser:
         return name
 
     def _aliases(self, declared: dict[str, Any], namespace: str | None) -> tuple[str, ...]:
-        """Return the aliases, with the namespace if they are those of a type. Ignored if malformed: only readers use them."""
+        """The aliases, with the namespace if a type has them. Malformed ones are ignored: only readers and a hint use them."""
         listed = declared.get("aliases")
         aliases = [alias for alias in listed if isinstance(alias, str)] if isinstance(listed, list) else []
         return tuple(f"{namespace}.{alias}" if namespace and "." not in alias else alias for alias in aliases)
@@ -404,7 +404,7 @@ _UUID_BYTES = 16
 
 
 def _logical_type(declared: dict[str, Any], kind: str, size: int | None) -> LogicalType | None:
-    """None without one, and for one that is to be ignored: unknown, or not fit for this type. `size` is that of a fixed."""
+    """The logical type; None if there is none, or it is unknown or does not fit this type. `size`: of a fixed, else None."""
     name = declared.get("logicalType")
     if not isinstance(name, str) or name not in _LOGICAL_TYPES_OF.get(kind, ()):
         return None
@@ -422,6 +422,6 @@ def _logical_type(declared: dict[str, Any], kind: str, size: int | None) -> Logi
 
 
 def decimal_digits_in(size: int) -> int:
-    """How many digits any number of that many bytes in two's complement may have."""
+    """How many decimal digits always fit into `size` bytes in two's complement; at most 602 are counted."""
     bits = 8 * size - 1
     return max(0, len(str(2 ** min(bits, 2_000) - 1)) - 1) if size else 0

@@ -1,10 +1,10 @@
 """From the Arrow type of a column to the text of an Avro schema.
 
-Names and types are those of Spark's to_avro, so that a subject which it filled stays compatible. A nested record is named as its
-field, in a namespace of the records around it; so is the fixed type of a decimal. Unlike there, null comes first in a union, with
-null as default, so that a column can be added to a topic that has readers.
-Law: the same type gives the same text on every machine, and one that parse_schema takes. A type that Avro lacks is a problem that
-names the column and a cast.
+Names and types are those of Spark's to_avro, so that a subject which to_avro filled stays compatible. A nested record is named as
+its field, in a namespace of the records around it; a decimal is a type `fixed` in a namespace that ends with its field. Unlike
+in to_avro, null comes first in a union and is the default, so that a column can be added to a topic that has readers.
+Law: the same type gives the same text on every machine. parse_schema accepts the text, within its limits. A type that Avro lacks
+is a problem that names the column and a remedy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def derive_schema(
 
     Args:
         type: of the column; the fields of a struct may carry a comment, as Spark writes it into a field's metadata.
-        nullable: True puts a union with null around all. A key or a value has none: null is no key, and a tombstone.
+        nullable: True makes the whole schema a union with null. False for keys and values, as a null is written without Avro.
         name: of the outermost record.
         namespace: of that record.
         at: the column, for problems.
@@ -176,7 +176,7 @@ def plain_type(type: pa.DataType) -> pa.DataType:
 
 
 def is_variant(field: pa.Field) -> bool:
-    """Spark sends a variant as a struct of two binary fields and marks one of them."""
+    """Whether a field is a variant, which Spark sends as a struct of two binary fields, one with a mark in its metadata."""
     type = field.type
     if not pa.types.is_struct(type):
         return False

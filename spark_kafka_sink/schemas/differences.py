@@ -1,6 +1,6 @@
 """How a derived Avro schema differs from a registered one, in words for an error.
 
-Both are texts; nothing is resolved. A text that cannot be read has no differences to tell.
+Compares the texts as JSON; names of types are not looked up. If a text is no JSON, no differences are found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def differences(derived: str, registered: str) -> list[str]:
-    """One sentence for each field that only one side has, or that has another type; at most one for each field."""
+    """A sentence for each field that one side lacks or has with another type, and for each record with another name or order."""
     try:
         return list(_of_types(json.loads(derived), json.loads(registered), ""))
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def _plain(schema: Any) -> Any:
 
 
 def _without_null(schema: Any) -> tuple[bool, Any]:
-    """Whether null is a branch of it, and the other branch; a union of several others stays a union."""
+    """Whether the schema is a union with null, and the schema without null; a union of several others stays a union."""
     if not isinstance(schema, list) or "null" not in schema:
         return False, schema
     others = [branch for branch in schema if branch != "null"]
@@ -71,7 +71,7 @@ def _without_null(schema: Any) -> tuple[bool, Any]:
 
 
 def _kind(schema: Any) -> str:
-    """Return the type of what is written as an object; empty for a name and for a union."""
+    """The type of a schema that is a JSON object; empty for a name and for a union."""
     return str(schema.get("type")) if isinstance(schema, dict) else ""
 
 

@@ -1,6 +1,6 @@
 """Confluent's frame: what stands before the payload of a key or value whose schema is registered.
 
-A magic byte 0, the schema's id as four bytes, and for Protobuf the path to the message in its file. Pure functions.
+It is a magic byte 0, the schema's id as four bytes, and for Protobuf the path to the message in its file. Pure functions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ FIRST_MESSAGE = (0,)
 
 
 def confluent_prefix(schema_id: int, message_index: Sequence[int] | None = None) -> bytes:
-    """The bytes before each payload.
+    """The frame: the bytes before each payload.
 
     Args:
         schema_id: as the registry gave it.
         message_index: for Protobuf the position of the message in the file, of a message nested in it, and so on; else None.
 
     Raises:
-        ValueError: the id is none of a registry, or a position is negative.
+        ValueError: the id is out of range, or the path is empty or has a negative position.
     """
     if not 0 <= schema_id <= MAX_SCHEMA_ID:
         raise ValueError(f"{schema_id} is not the id of a schema: ids are 0 to {MAX_SCHEMA_ID}")

@@ -1,9 +1,9 @@
-"""A registry whose answers are kept in this process: a stream is planned anew for each micro-batch, and asks nothing once warm.
+"""A registry whose answers are kept in this process: a stream is planned anew for each micro-batch, and seldom has to ask again.
 
-KnownSchemas has the methods of SchemaRegistry that planning and tasks use, and connects when something has to be asked.
-Laws: what a version, an id or a text stands for is kept, until MAX_ANSWERS later answers have replaced it. `latest` is asked
-again after `latest.cache.ttl.sec`; if the registry cannot be reached then, or the server of its tokens, the version that is
-known goes on. A refusal by either is raised. Nothing stays open after `close`.
+KnownSchemas has the methods of SchemaRegistry that planning and tasks use. It connects when it does not know an answer.
+Laws: the schema of a version, an id or a text is kept until MAX_ANSWERS later answers have replaced it; "not found" is not kept.
+`latest` is asked again after `latest.cache.ttl.sec`. If the registry or its OAuth server cannot be reached then, the version that
+is known stays in use; if one of the two refuses, the error is raised. Nothing stays open after `close`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _CacheKey = tuple[str, str, int | str]  # what is asked, the subject, and its ve
 
 class _CachedAnswer(NamedTuple):
     schema: RegisteredSchema
-    at_ms: int
+    at_ms: int  # when it was kept
 
 
 _answers: dict[tuple[RegistryConfig, _CacheKey], _CachedAnswer] = {}
-_lock = threading.Lock()  # guards the change of _answers
+_lock = threading.Lock()  # guards changes of _answers; reading one answer needs no lock
 
 
 @dataclass(eq=False, repr=False)
 class KnownSchemas:
-    """One thread. Use as a context manager, or close it. The answers are those of all threads of this process."""
+    """For one thread. Use it as a context manager, or close it. All threads of this process share the answers."""
 
     config: RegistryConfig
     connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry  # makes the registry, when it has to be asked
@@ -62,7 +62,7 @@ class KnownSchemas:
             self._connected = self.connect(self.config)
         return self._connected
 
-    # QUESTIONS. Each blocks and raises as that of SchemaRegistry does, if its answer is not known.
+    # QUESTIONS. If the answer is not known, each blocks and raises as in SchemaRegistry; require_compatible always asks.
 
     def version(self, subject: str, number: int) -> RegisteredSchema:
         return self._ask(("version", subject, number), lambda: self._registry.version(subject, number))
@@ -71,7 +71,7 @@ class KnownSchemas:
         return self._ask(("id", "", schema_id), lambda: self._registry.by_id(schema_id))
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The latest version, as of latest.cache.ttl.sec ago at most; older if the registry could not be reached since."""
+        """The latest version, as it was latest.cache.ttl.sec ago at most; older if that is -1 or the registry is unreachable."""
         key: _CacheKey = ("latest", subject, "")
         known = self._known(key)
         if known is not None and self._is_fresh(known):
@@ -124,5 +124,5 @@ class KnownSchemas:
 
 
 def forget() -> None:
-    """For tests: as in a new process."""
+    """Forget all answers of this process, for tests."""
     _answers.clear()

@@ -1,8 +1,8 @@
 """How the keys or the values of a write become bytes: a registered schema, its frame, and for Avro the encoder.
 
-wanted_schema.py makes a PartEncoder from the registry's answer. Tasks get it by pickle, unless they have to ask the registry
-themselves: for a topic that only rows name, or for the schema of an earlier run.
-Law: a row that is null stays null: it is a tombstone, or has no key.
+wanted_schema.py makes a PartEncoder from the registry's answer. Tasks get it by pickle. A task asks the registry itself for the
+schema of a topic that only rows name, and for the schema of an earlier run.
+Law: a null row stays null: a null value is a tombstone, and a null key means that the record has no key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.schemas.avro_encoder import AvroEncoder, EncodedColumn
 
 @dataclass(frozen=True, slots=True)
 class PartEncoder:
-    """Plain data."""
+    """The schema, the frame and the encoder of one part, key or value. Plain data."""
 
     type: pa.DataType  # of the column, as it was planned
     use: SchemaUse
@@ -32,14 +32,14 @@ class PartEncoder:
         """The bytes of each row. Never blocks.
 
         Raises:
-            SchemaError: the column's type is not the planned one, and cannot be converted to it.
+            SchemaError: the column's type cannot be converted to the planned one, or, without Avro, is neither binary nor string.
         """
         if self.avro is None:
             return EncodedColumn(framed_column(column, self.prefix), [])
         return self.avro.encode(self._as_planned(column), self.prefix)
 
     def _as_planned(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Spark may send another time zone, or larger offsets, than was planned."""
+        """Cast the column to the planned type: Spark may send another time zone, or 64-bit offsets."""
         if column.type == self.type:
             return column
         try:
@@ -49,7 +49,7 @@ class PartEncoder:
 
 
 def framed_column(column: pa.Array | pa.ChunkedArray, prefix: bytes) -> pa.Array:
-    """`prefix` before each payload that is not null.
+    """Put `prefix` before each payload; a null row stays null.
 
     Raises:
         SchemaError: the column is neither binary nor string.

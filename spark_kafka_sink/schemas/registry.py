@@ -1,8 +1,8 @@
-"""A schema registry by Confluent's protocol: schemas by subject, version or id, and registering.
+"""A schema registry by Confluent's protocol: reads schemas by subject, version or id, and registers them.
 
-SchemaRegistry blocks, and keeps no answers: who plans a write keeps them. registry_client.py sends the requests.
-Laws: nothing is deleted or changed but by `register`. What a registry answers is checked before it is used; references are
-followed to MAX_REFERENCES. A schema with a rule that applies to writing says so in `write_rules`.
+SchemaRegistry blocks, and keeps no answers: KnownSchemas keeps them for the sink. registry_client.py sends the requests.
+Laws: only `register`, which `for_writing` may call, changes the registry. An answer is checked before it is used. More than
+MAX_REFERENCES references are an error. A schema with rules that apply to writing names them in `write_rules`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_kafka_sink.schemas.registry_errors import (
 AVRO_TYPE = "AVRO"
 MAX_REFERENCES = 200
 MAX_REFERENCED_CHARACTERS = 16_000_000  # of all texts that a schema refers to
-# Against all versions that the mode names; not every registry has this request. Against the latest version: all have it.
+# The first checks against all versions that the mode names; some registries lack it. The second, of the latest version, all have.
 _COMPATIBILITY_PATHS = (("versions",), ("versions", "latest"))
 _MODES_NOT_FOR_WRITING = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")  # a mode that is not known may be for writing
 
@@ -40,14 +40,13 @@ _MODES_NOT_FOR_WRITING = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")  # a mode th
 class RegisteredSchema(NamedTuple):
     """A schema as the registry has it. Plain data.
 
-    `references`: the texts of all schemas that it refers to, directly or not, by the names under which it does. Only of Avro:
-    other schemas are not read here.
-    `write_rules`: the names of the rules that apply to writing; None without any.
+    `references`: the texts of all schemas that it refers to, directly or not, by their names in the references; empty unless it
+    is Avro. `write_rules`: the names of the rules that apply to writing; None without any.
     """
 
     id: int
-    version: int | None  # None when it was found by its id
-    subject: str | None
+    version: int | None  # None if the registry does not tell it, as for a schema that is found by its id
+    subject: str | None  # None for a schema that is found by its id
     schema_type: str
     text: str
     references: Mapping[str, str]
@@ -55,7 +54,7 @@ class RegisteredSchema(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For errors and logs."""
+        """What errors and logs call the schema."""
         return f"schema {self.id}" if self.subject is None else f"{self.subject} version {self.version} (id {self.id})"
 
     def require_writable(self) -> None:
@@ -69,7 +68,7 @@ class RegisteredSchema(NamedTuple):
 
 
 class _Compatibility(NamedTuple):
-    """Whether the registry would refuse a schema, as far as it can be asked, and what it says of why."""
+    """Whether the registry would refuse a schema, and its reasons. Not refused if the registry cannot be asked."""
 
     is_refused: bool
     reasons: list[str]
@@ -79,10 +78,12 @@ _NOT_REFUSED = _Compatibility(False, [])
 
 
 class SchemaRegistry:
-    """Any thread. Each call blocks for schema.registry.default.api.timeout.ms at most for each request that it needs.
+    """Any thread. A call needs one request or more. A request blocks for schema.registry.default.api.timeout.ms at most.
+
+    All requests for the references of a schema share that time.
 
     Raises:
-        ConfigError: urllib3 is not installed, or certificates cannot be read.
+        ConfigError: by the constructor: urllib3 is not installed, or certificates cannot be read.
         RegistryError: by each call: the registry cannot be reached, refuses, or has no such schema.
         AuthenticationError: by each call: there is no token to log in with.
     """
@@ -118,7 +119,7 @@ class SchemaRegistry:
         return self._schema({**body, "id": schema_id, "version": None}, None, what)
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
-        """The registered schema that is equal to `text`; None if the subject has none such, or does not exist."""
+        """The registered schema that is equal to `text`; None if the subject lacks it, or does not exist."""
         what = f"look up a schema in subject {printable(subject)}"
         request = RegistryRequest(what, "POST", ("subjects", subject), self._normalize(), {"schema": text})
         try:
@@ -130,15 +131,15 @@ class SchemaRegistry:
         return None if is_subject_missing else self._latest_if_equal(subject, text)
 
     def _latest_if_equal(self, subject: str, text: str) -> RegisteredSchema | None:
-        """Look at the latest version, for registries that compare texts with their blanks, as Apicurio's does unless
-        normalize.schemas is set."""
+        """The latest version, if it is the same JSON. For registries that compare texts with their blanks, as Apicurio does
+        unless normalize.schemas is set."""
         try:
             latest = self.latest(subject)
             return latest if json.loads(latest.text) == json.loads(text) else None
         except RegistryError as error:
             if error.condition not in NOT_FOUND and error.condition != NOT_ALLOWED:
                 raise
-        except (ValueError, RecursionError):  # it is no Avro
+        except (ValueError, RecursionError):  # the latest version is no JSON, so no Avro
             pass
         return None
 
@@ -150,10 +151,10 @@ class SchemaRegistry:
         except RegistryError as error:
             if error.condition not in NOT_FOUND:
                 raise
-        return self.default_compatibility()  # Apicurio's says that the subject does not exist
+        return self.default_compatibility()  # Apicurio answers that the subject does not exist
 
     def default_compatibility(self) -> str:
-        """The mode of subjects without one of their own."""
+        """The compatibility mode of subjects that have none of their own."""
         return _mode(self._ask(RegistryRequest("get the compatibility mode", "GET", ("config",))))
 
     # WRITING
@@ -165,7 +166,8 @@ class SchemaRegistry:
             schema_key: the option that names a schema instead, for the error.
 
         Raises:
-            RegistryError: it is not compatible, or not registered; the text says how it differs from the latest version.
+            RegistryError: the schema is not compatible or not registered, and the error says how it differs from the latest
+                version; or it has rules that apply to writing.
         """
         registered = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
         if registered is None:
@@ -174,7 +176,7 @@ class SchemaRegistry:
         return registered
 
     def register(self, subject: str, text: str) -> RegisteredSchema:
-        """Register `text`, if it is not. Asks first whether it is compatible, as that answer has the registry's reasons.
+        """Register `text`, unless it is registered. First checks compatibility, as that answer has the registry's reasons.
 
         Raises:
             RegistryError: it is not compatible with what is registered, or may not be registered.
@@ -183,7 +185,7 @@ class SchemaRegistry:
         if registered is not None:
             return registered
         reasons = self._compatibility_of(subject, text).reasons
-        if not reasons:  # also if it is refused: this error may have the reasons
+        if not reasons:  # also if it is refused without reasons: the error of this request may have them
             try:
                 return self._post(subject, text)
             except RegistryError as error:
@@ -200,7 +202,7 @@ class SchemaRegistry:
         return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO_TYPE, text, {}, None)
 
     def require_compatible(self, subject: str, text: str) -> None:
-        """Changes nothing. Raises RegistryError if the registry would refuse `text`; a user who may not ask learns nothing."""
+        """Raise RegistryError if the registry would refuse `text`. Registers nothing. Passes if the user may not ask."""
         compatibility = self._compatibility_of(subject, text)
         if compatibility.is_refused:
             raise self._incompatible(subject, text, compatibility.reasons or ["the registry gives no reasons"])
@@ -277,7 +279,7 @@ class SchemaRegistry:
         )
 
     def _references(self, references: object, what: str) -> dict[str, str]:
-        """The texts of all that is referred to. Each version of a subject is asked for once."""
+        """The texts of all schemas that are referred to, directly or not. Each version of a subject is asked for once."""
         texts: dict[str, str] = {}
         end_ms = self._client.end_ms()
         waiting, seen = _listed(references, what), set[tuple[str, int]]()
@@ -318,7 +320,7 @@ def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
 
 
 def _write_rules(rule_set: object) -> str | None:
-    """The names of the rules that apply to writing. What cannot be read may be such a rule."""
+    """The names of the rules that apply to writing; None without any. A rule that cannot be read counts as one."""
     if rule_set is None:
         return None
     lists = [rule_set.get(kind) or [] for kind in ("domainRules", "encodingRules")] if isinstance(rule_set, dict) else [rule_set]
@@ -348,7 +350,7 @@ def _number(value: object, what: str) -> int:
 
 
 def _version(value: object) -> int | None:
-    """None for what is no version: an answer need not have one."""
+    """The version; None if there is none, as an answer need not have one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 

@@ -1,10 +1,10 @@
-"""Requests to a schema registry over HTTP: its addresses in turn, with repetitions, within a time limit.
+"""Requests to a schema registry over HTTP: tries its addresses in turn, with retries, within a time limit.
 
-Over urllib3, the extra `registry`. Blocks; each attempt runs on a thread of its own, since no time-out covers a DNS look-up that
-hangs, or a server that sends a byte now and then. When its time is over, its connection is closed, which ends the thread, unless
-that waits for DNS, for a token or to be connected.
-Laws: urllib3's frames have the login in their locals, so none of its exceptions leaves this file, not even as a context. A
-redirect is not followed: it would send the login elsewhere. An answer is read up to MAX_ANSWER_BYTES.
+Uses urllib3, the extra `registry`. Each attempt runs on a thread of its own, since no time-out covers a DNS look-up that hangs,
+or a server that sends a byte now and then. When the attempt's time is over, its connection is closed, which ends the thread,
+unless the thread waits for DNS, for a token or for a new connection.
+Laws: urllib3's frames have the login in their locals, so no exception leaves this file with those frames, not even as a context.
+A redirect is not followed: it would send the login elsewhere. An answer of more than MAX_ANSWER_BYTES is an error.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _RETRIABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class RegistryRequest(NamedTuple):
-    """One request, with the words that errors use for it; they follow "cannot"."""
+    """One request. `what`: what it does, in words that follow "cannot" in errors."""
 
     what: str
     method: str
-    path: tuple[str, ...]  # not encoded
+    path: tuple[str, ...]  # its steps, not encoded
     query: Mapping[str, str] = {}
     body: Mapping[str, Any] | None = None
 
@@ -60,12 +60,12 @@ class RegistryRequest(NamedTuple):
 
 
 def _quoted(part: str) -> str:
-    """One step of a path. Plain dots would lead to another path of the server, as urllib3 resolves them."""
+    """One step of a path, encoded. urllib3 would resolve a plain `.` or `..` to another path of the server."""
     return "%2E" * len(part) if part in (".", "..") else quote(part, safe="")
 
 
 class _NoAnswer(NamedTuple):
-    """No answer, or one that a repetition may change."""
+    """A failed attempt at one address: no answer, or an answer that a retry may change."""
 
     url: str
     text: str
@@ -76,7 +76,7 @@ class _NoAnswer(NamedTuple):
 
 
 class RegistryClient:
-    """Any thread.
+    """Sends requests to one registry. Any thread may call it.
 
     Raises:
         ConfigError: urllib3 is not installed, or a file of schema.registry.ssl.* cannot be read.
@@ -91,15 +91,16 @@ class RegistryClient:
         self._pools = {address.url: pool_for(address, config) for address in self._addresses}
 
     def end_ms(self) -> int:
-        """When a call that begins now has to end."""
+        """When a call that begins now has to end, by the client's clock."""
         return self._clock.now_ms() + self._config.schema_registry_default_api_timeout_ms
 
     def call(self, request: RegistryRequest, end_ms: int | None = None) -> Any:
         """The JSON of the answer. Blocks until `end_ms` at most, by default for schema.registry.default.api.timeout.ms.
 
         Raises:
-            RegistryError: there is no answer, or it is no success.
+            RegistryError: there is no answer, or it is no success or no JSON.
             AuthenticationError: there is no token to log in with.
+            NetworkError: no thread could be started.
         """
         answer = self._answer(request, self.end_ms() if end_ms is None else end_ms)
         if not 200 <= answer.status < 300:
@@ -112,10 +113,10 @@ class RegistryClient:
         for pool in self._pools.values():
             pool.clear()
 
-    # REPETITIONS
+    # RETRIES
 
     def _answer(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer:
-        """The first answer that a repetition would not change."""
+        """The first answer that a retry would not change."""
         config = self._config
         if self._clock.now_ms() >= end_ms:
             raise _too_late(request, config.schema_registry_default_api_timeout_ms)
@@ -134,7 +135,7 @@ class RegistryClient:
             sleep(self._clock, wait_ms)
 
     def _ask_each(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer | list[_NoAnswer]:
-        """The first address that answers; each of those that are left gets its part of the time that is left."""
+        """The answer of the first address that gives one. The addresses that are left share the time that is left equally."""
         failures: list[_NoAnswer] = []
         addresses = self._addresses
         for number, address in enumerate(addresses):
@@ -210,9 +211,9 @@ def _read(
 
 
 def _content(response: urllib3.BaseHTTPResponse, attempt: RegistryAttempt) -> bytes | None:
-    """None if there is too much of it. Compressed answers are not asked for, and not unpacked.
+    """The body of the answer; None if it is too large. Compressed answers are not asked for, and not unpacked.
 
-    With `Connection: close` the connection has no socket any more that `abandon` could close: the next byte ends the attempt.
+    With `Connection: close`, `abandon` finds no socket to close: then `uses` ends the attempt, after the next bytes.
     """
     content = bytearray()
     while len(content) <= MAX_ANSWER_BYTES:

@@ -21,7 +21,7 @@ INVALID_SCHEMA = "KAFKA_SCHEMA_REGISTRY_INVALID_SCHEMA"
 WRITE_RULE = "KAFKA_SCHEMA_REGISTRY_WRITE_RULE"
 
 NOT_FOUND = frozenset({SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND})
-ABOUT_SCHEMAS = NOT_FOUND | {INCOMPATIBLE, INVALID_SCHEMA, WRITE_RULE}  # another question may be answered well
+ABOUT_SCHEMAS = NOT_FOUND | {INCOMPATIBLE, INVALID_SCHEMA, WRITE_RULE}  # the registry works: the next request may succeed
 
 
 class RegistryError(KafkaError):
@@ -45,7 +45,7 @@ class RegistryAnswer(NamedTuple):
 
 NO_JSON = object()
 
-# The registry's own codes.
+# By the code in the body of an answer.
 _BY_CODE: dict[int, str] = {
     404: NOT_A_REGISTRY,  # of the HTTP server itself: there is no such path
     405: NOT_A_REGISTRY,
@@ -78,7 +78,7 @@ def refusal(answer: RegistryAnswer, what: str) -> RegistryError:
 
 
 def unreadable(answer: RegistryAnswer, what: str) -> RegistryError:
-    """The error for an answer of success that is not what was asked for."""
+    """The error for an answer with a status of success, but without JSON."""
     said = f"the answer is none of a registry{_kind_of_page(answer)}{_REMEDIES[NOT_A_REGISTRY]}"
     return RegistryError(f"cannot {what} at {answer.url}: {said}", condition=NOT_A_REGISTRY)
 

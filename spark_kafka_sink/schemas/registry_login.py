@@ -1,6 +1,6 @@
 """Headers by which a client logs in to a schema registry: basic authentication, a token, or tokens of an OAuth server.
 
-Law: a login is in a Secret, or in headers whose repr hides their values.
+Law: attributes and results hold a login only in a Secret, or in headers with a hidden repr. Some local variables hold plain text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes
 from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post
 from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache, token_error
 
-_SHORTEST_ALONE = 4  # characters of a password that is looked for by itself
+_SHORTEST_ALONE = 4  # characters; a shorter password is not searched for by itself, as ordinary words may contain it
 
 
 class HiddenHeaders(dict[str, str]):
@@ -29,7 +29,7 @@ class HiddenHeaders(dict[str, str]):
         return HIDDEN
 
     def conceal(self, text: str) -> str:
-        """The text of an answer, with [hidden] where it repeats the login of these headers, in any form."""
+        """The text of an answer, with [hidden] where it repeats the login of these headers: as sent, decoded or URL-encoded."""
         scheme, _, sent = self.get("Authorization", "").partition(" ")
         if not sent:
             return text
@@ -39,7 +39,7 @@ class HiddenHeaders(dict[str, str]):
 
 
 def _forms_of_login(encoded: str) -> set[str]:
-    """user:password, in base64 with and without its padding. The password alone, unless it is as short as a syllable."""
+    """user:password, in plain text and in base64 with and without padding; the password alone, unless it is very short."""
     pair = base64.b64decode(encoded).decode()
     password = pair.partition(":")[2]
     alone = {password} if len(password) >= _SHORTEST_ALONE else set()
@@ -47,14 +47,14 @@ def _forms_of_login(encoded: str) -> set[str]:
 
 
 class RegistryLogin:
-    """Any thread. Tokens of an OAuth server are kept until they are due."""
+    """The login to one registry. RegistryClient calls it on threads of network/background.py, as fetching a token blocks."""
 
     def __init__(self, config: RegistryConfig, clock: Clock) -> None:
         self._config = config
         self._tokens = _token_cache(config, clock) if config.token_source == OAUTH_TOKEN else None
 
     def headers(self, address: RegistryAddress) -> HiddenHeaders:
-        """Empty without a login. Blocks while a token is fetched. Raises AuthenticationError when there is none."""
+        """The headers of a login; empty without one. Blocks while a token is fetched; AuthenticationError if that fails."""
         login = self._config.login_of(address)
         if login is not None:
             pair = SecretBytes(login.reveal().encode())
@@ -63,7 +63,7 @@ class RegistryLogin:
         return HiddenHeaders() if token is None else self._bearer(token)
 
     def _bearer(self, token: Secret) -> HiddenHeaders:
-        if not can_be_header(token.reveal()):  # http.client would show it in its error
+        if not can_be_header(token.reveal()):  # http.client would show the token in its error
             raise token_error("the token for the schema registry holds blanks or other characters that no token has")
         headers = HiddenHeaders(Authorization=f"Bearer {token.reveal()}")
         if self._config.bearer_auth_logical_cluster:
@@ -74,7 +74,7 @@ class RegistryLogin:
 
 
 def _token_cache(config: RegistryConfig, clock: Clock) -> TokenCache:
-    """The client credentials flow is the brokers' own; only the names of the options differ."""
+    """Fetches tokens with the client credentials flow that brokers' logins use; only the names of the options differ."""
     of_brokers = ProducerConfig.from_mapping(
         {
             "bootstrap.servers": "none:1",

@@ -16,11 +16,11 @@ from spark_kafka_sink.schemas.registry_login import HiddenHeaders
 if TYPE_CHECKING:
     import ssl
 
-_current = threading.local()  # attempt: the one that this thread makes
+_current = threading.local()  # its `attempt` is the RegistryAttempt that runs on this thread
 
 
 class RegistryAttempt:
-    """One request on a thread of its own. `with attempt:` there; `abandon` from another thread."""
+    """One request on a thread of its own, which enters `with attempt:`. Another thread may call `abandon`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _connection and _is_abandoned
@@ -36,14 +36,14 @@ class RegistryAttempt:
             self._connection = None
 
     def uses(self, connection: Any) -> None:
-        """Note the connection before it waits, on the attempt's own thread. Raises TimeoutError if the attempt is abandoned."""
+        """Remember the connection before it blocks. Called on the attempt's own thread. Raises TimeoutError after `abandon`."""
         with self._lock:
             self._connection = connection
             if self._is_abandoned:
                 raise TimeoutError("the time is over")
 
     def abandon(self) -> None:
-        """End what waits for the connection's socket. A DNS look-up goes on, and finds the attempt abandoned."""
+        """Shut down the connection's socket, which ends a wait for it. A DNS look-up goes on; then `uses` ends the attempt."""
         with self._lock:
             self._is_abandoned = True
             sock = getattr(self._connection, "sock", None)
@@ -53,7 +53,7 @@ class RegistryAttempt:
 
 
 def import_urllib3() -> Any:
-    """Imported when a registry is asked, so that nothing else needs the extra. Raises ConfigError without it."""
+    """Import urllib3 only where a registry is used, so that nothing else needs the extra. Raises ConfigError if it is missing."""
     try:
         import urllib3
     except ImportError as error:
@@ -86,7 +86,7 @@ def _through_proxy(urllib3: Any, proxy: str, given: dict[str, Any]) -> Any:
 
 
 def _pool_classes(urllib3: Any) -> dict[str, Any]:
-    """urllib3's own, whose connections tell the attempt that uses them."""
+    """urllib3's pools, with connections that register with the attempt of the current thread before they block."""
 
     def told(base: Any) -> Any:
         class ToldConnection(base):  # type: ignore[misc]
@@ -105,7 +105,7 @@ def _pool_classes(urllib3: Any) -> dict[str, Any]:
 
 
 def _tls(config: RegistryConfig) -> ssl.SSLContext:
-    """The options are those of brokers with a prefix, and so is what they do."""
+    """The options have the names of the brokers' options after a prefix, and the same meaning."""
     prefix = "schema.registry."
     given = {
         key.removeprefix(prefix): getattr(config, key.replace(".", "_"))

@@ -1,7 +1,7 @@
-"""Which column is written as which part of a schema: Arrow's type and Avro's compared, before any row.
+"""Which column is written as which part of a schema: compares Arrow's type with Avro's, before any row is encoded.
 
 Fields are found by name. Nothing is written that a reader would take for something else: numbers widen from int to long and from
-float to double, times and decimals keep their scale, and every other difference is a problem. A problem names both sides.
+float to double, times are converted to the schema's unit, and decimals keep their scale. A type that does not fit is a problem.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def resolve_column(
     Args:
         type: of the column: a struct for a record, any other type for another schema.
         at: the column's name, for problems.
-        truncates_timestamps: a time that is finer than the schema's unit is cut off; otherwise its row is refused.
-        problems: gets a sentence for each difference that no row can get over. With one, the encoder is not to be used.
+        truncates_timestamps: True cuts a time that is finer than the schema's unit; False refuses its row.
+        problems: gets a sentence for each type, field or default that does not fit. If it gets any, do not use the encoder.
     """
     resolution = _Resolution(at, truncates_timestamps, DefaultEncoder(), problems)
     return AvroEncoder(type, resolution.encoding("", type, schema))
@@ -177,7 +177,7 @@ class _Resolution:
         return f"column {printable('.'.join(steps).replace('.[', '['))}"
 
 
-_WIDENED = {"long": "int", "double": "float"}  # a column that fits both fits the second as it is
+_WIDENED = {"long": "int", "double": "float"}  # if a column fits both, the second takes it without widening
 
 
 def _number_type(schema: AvroSchema) -> str | None:
@@ -185,7 +185,7 @@ def _number_type(schema: AvroSchema) -> str | None:
 
 
 def _hint(field: AvroField, names: list[str]) -> str:
-    """Which column may be meant."""
+    """The remedy for a field without a column: the column to rename, if one looks similar."""
     for name in names:
         if name.lower() == field.name.lower() or name in field.aliases:
             return f"; rename {printable(name)} to {printable(field.name)}, if it is meant"
@@ -227,7 +227,7 @@ _MILLISECONDS_PER_DAY = 86_400_000
 
 
 def _value_encoding(path: str, type: pa.DataType, schema: AvroSchema, truncates: bool) -> Encoding | None:
-    """None if the type does not fit."""
+    """The encoding of a single value; None if the type does not fit."""
     match schema:
         case AvroPrimitive(logical=LogicalType() as logical) if logical.name not in ("decimal", "uuid"):
             return _time(path, type, logical.name, truncates)

@@ -1,8 +1,8 @@
 """Which schema keys or values have: derived or named by an option, found in the registry or registered there.
 
-`plan_schema` derives and asks nobody. `WantedSchema.look` only reads from the registry. `WantedSchema.register` does the rest
-once all problems are known. Both return the PartEncoder that encodes.
-Law: a schema is used only if it may be: rules that apply to writing are never written around.
+`plan_schema` derives a schema without the registry. `WantedSchema.look` only reads from the registry. `WantedSchema.register`
+registers, once all problems are known. `look` and `register` return the PartEncoder that encodes.
+Law: a schema that has rules for writing, such as encryption, is not used: an error says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROTOBUF_TYPE = "PROTOBUF"  # as the registry calls it
 
 
 class SchemaSource(Protocol):
-    """What is asked of a registry: see SchemaRegistry."""
+    """The questions to a registry. SchemaRegistry and KnownSchemas answer them."""
 
     def latest(self, subject: str) -> RegisteredSchema: ...
     def version(self, subject: str, number: int) -> RegisteredSchema: ...
@@ -45,8 +45,8 @@ class WantedSchema:
 
     options: PartOptions
     type: pa.DataType  # of the column
-    text: str | None  # of the schema, if it is derived or given
-    record_name: str | None  # the full name of its record; None if it is no record
+    text: str | None  # of the schema; None if an option names a registered one
+    record_name: str | None  # the full name of its record; None if it is no record, or not known
     config: RegistryConfig = field(repr=False)
 
     @property
@@ -55,7 +55,7 @@ class WantedSchema:
 
     @property
     def needs_topic(self) -> bool:
-        """Whether each topic has a schema of its own."""
+        """Whether the subject, and so the schema, depends on the topic."""
         return self._needs_subject and self.options.subject is None and subjects.needs_topic(self.config, self.part)
 
     @property
@@ -72,12 +72,13 @@ class WantedSchema:
             return self.options.subject or ""
         return subjects.subject_for(self.config, self.part, topic, self.record_name)
 
-    # THE REGISTRY'S ANSWERS. Each blocks as the registry does, and raises what it raises.
+    # THE REGISTRY'S ANSWERS. Each method calls the registry: it blocks as the registry does, and raises the registry's errors.
 
     def look(self, registry: SchemaSource, topic: str | None, problems: list[str]) -> PartEncoder | None:
         """The encoder for rows of a topic. None if the schema is to be registered, or if there are problems.
 
-        Registers nothing. Adds what the column and the schema contradict to `problems`.
+        Registers nothing. If an option names a registered schema, adds to `problems` how the column does not fit it. For a
+        derived or given text, raises SchemaError if the column does not fit the text that the registry has.
         """
         subject = self.subject_of(topic)
         if self.text is not None:
@@ -86,7 +87,7 @@ class WantedSchema:
 
     def _look_for_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder | None:
         if not self.config.auto_register_schemas:
-            return self._for_writing(registry, subject, text)  # only looks, and says what differs
+            return self._for_writing(registry, subject, text)  # does not register; its error says what differs
         found = registry.lookup(subject, text)
         if found is not None:
             return self._of_registered(found, subject)
@@ -101,7 +102,7 @@ class WantedSchema:
         return registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
 
     def register(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
-        """The encoder where `look` found none: the schema is registered now, unless another writer has done so meanwhile."""
+        """Register the schema, unless another writer has done so, and return the encoder. For use after `look` returned None."""
         assert self.text is not None
         subject = self.subject_of(topic)
         return self._for_writing(registry, subject, self.text)
@@ -110,7 +111,7 @@ class WantedSchema:
         return self._of_registered(registry.for_writing(subject, text, self.options.name_of("schema")), subject)
 
     def for_topic(self, registry: SchemaSource, topic: str | None) -> PartEncoder:
-        """`look`, and `register` if need be: for callers that collect no other problems.
+        """Find the schema, or register it, and return the encoder. For callers that do not collect problems.
 
         Raises:
             SchemaError: the column and the schema contradict each other.
@@ -132,7 +133,7 @@ class WantedSchema:
     # FROM AN ANSWER TO AN ENCODER
 
     def _of_registered(self, registered: RegisteredSchema, subject: str) -> PartEncoder:
-        """The encoder by the registry's text, which readers get for the id. It may differ from the text that was looked up."""
+        """The encoder for the registry's text, which readers get for the id. It may differ from the text that was looked up."""
         problems: list[str] = []
         found = self._resolved(registered, subject, problems)
         if found is None:
@@ -158,7 +159,7 @@ class WantedSchema:
     def _not_avro(self, registered: RegisteredSchema) -> str:
         key, part = self.options.name_of("format"), self.part
         remedy = f"encode the {part} before the write, and set {key}={FRAMED}"
-        if self.options.is_of_producer:  # it has no framed
+        if self.options.is_of_producer:  # KafkaProducer has no format framed
             remedy = f"encode and frame the {part} before it is sent, and remove {key}"
         return f"{key}={AVRO}, but {registered.label} is {printable(registered.schema_type)}: {remedy}"
 
@@ -172,7 +173,7 @@ class WantedSchema:
 def _avro_encoder(
     type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], at: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder | None, tuple[str, ...]]:
-    """The encoder, or the problems. A stream resolves the same for each micro-batch."""
+    """The encoder, or the problems. Cached, as a stream resolves the same schema in each micro-batch."""
     problems: list[str] = []
     try:
         schema = parse_schema(text, dict(references))
@@ -183,23 +184,23 @@ def _avro_encoder(
 
 
 class PlannedPart(NamedTuple):
-    """One part of a plan. Plain data."""
+    """The keys or the values of a planned write. Plain data."""
 
     wanted: WantedSchema
-    encoder: PartEncoder | None  # of all rows; None if each topic has a schema of its own, and the tasks ask for it
+    encoder: PartEncoder | None  # None until the schema is registered, or if tasks ask for each topic's schema
 
 
 # PLANNING
 
 
 def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
-    """Which schema is to be asked for. Asks nobody.
+    """The schema to find or to register. Does not ask the registry.
 
     Args:
         options: of the part, checked.
         type: of its column.
         config: of the registry, checked.
-        problems: the list to add to, when the type has no schema, or does not fit the given text; then do not use the result.
+        problems: the list to add to, for example if the type has no schema; if anything is added, do not use the result.
     """
     reference = options.schema
     if options.format == FRAMED:
@@ -219,7 +220,7 @@ def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig,
 
 
 def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
-    """The text, which rows of the type can be encoded with: it may be registered before any row is."""
+    """The derived text. Checks that rows can be encoded with it, as it may be registered before any row is encoded."""
     name, found = options.record_name or TOP_LEVEL_RECORD, list[str]()
     text = derive_schema(type, False, name=name, namespace=options.record_namespace, at=options.part, problems=found)
     problems.extend(found or _avro_encoder(type, text, (), options.part, options.truncates_timestamps)[1])

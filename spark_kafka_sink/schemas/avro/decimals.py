@@ -1,6 +1,6 @@
 """Columns of decimals: the unscaled number in two's complement, highest byte first, in as few bytes as it needs or in a fixed.
 
-Arrow has a decimal as limbs: 64 bits each, lowest first; the highest has the sign. Most columns need only the lowest.
+Arrow stores a decimal as limbs of 64 bits, lowest first; the highest has the sign. Most columns need only the lowest limb.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, var
 
 _LIMB_BYTES = 8
 _LIMB_BITS = 64
-_DIGITS_BEYOND_A_LIMB = 20
+_DIGITS_BEYOND_A_LIMB = 20  # no limb can hold so many decimal digits
 
 
 @dataclass(frozen=True, slots=True)
 class DecimalEncoding(Encoding):
-    """Writes bytes: their number, and as few as the value needs, as Java's BigInteger.toByteArray."""
+    """Writes Avro's bytes: their number, then as few as the value needs, as Java's BigInteger.toByteArray."""
 
     precision: int  # the schema's
 
@@ -44,7 +44,7 @@ class DecimalEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class FixedDecimalEncoding(DecimalEncoding):
-    """Writes a fixed of `size` bytes, with the sign in front."""
+    """Writes a fixed of `size` bytes, filled up in front with the sign."""
 
     size: int
 
@@ -53,7 +53,7 @@ class FixedDecimalEncoding(DecimalEncoding):
         words: list[Piece] = []
         end = self.size
         while end:
-            number = (end - 1) // _LIMB_BYTES  # of the limb with the highest byte that is missing
+            number = (end - 1) // _LIMB_BYTES  # of the limb that has the highest byte not yet written
             end, count = number * _LIMB_BYTES, end - number * _LIMB_BYTES
             octets = _highest_first(limbs[number] if number < len(limbs) else sign, count)
             words.append(Word(octets, count if valid is None else valid * np.int64(count), count))
@@ -61,7 +61,7 @@ class FixedDecimalEncoding(DecimalEncoding):
 
 
 def _limbs(column: pa.Array, valid: Mask | None) -> list[Int64Column]:
-    """Lowest first, without highest ones that say nothing in any row. 0 where the column is null."""
+    """The limbs, lowest first, without high limbs that repeat the sign in every row. 0 where the column is null."""
     if column.type.bit_width < 2 * _LIMB_BITS:
         column = column.cast(pa.decimal128(column.type.precision, column.type.scale))
     per_value = column.type.bit_width // _LIMB_BITS
@@ -94,7 +94,7 @@ def _at_least(limbs: list[Int64Column], number: int) -> Mask:
 def _shortest(limbs: list[Int64Column]) -> list[Word]:
     """The words of each value, highest first, without bytes that only repeat the sign."""
     words = []
-    is_open = np.zeros(len(limbs[0]), np.bool_)  # a higher limb is written
+    is_open = np.zeros(len(limbs[0]), np.bool_)  # rows whose higher limbs are written
     for place in reversed(range(len(limbs))):
         sizes = np.where(is_open, _LIMB_BYTES, _bytes_needed(limbs[place]))
         if place:
@@ -114,10 +114,10 @@ def _bytes_needed(numbers: Int64Column) -> Int64Column:
 
 
 def _highest_first(numbers: Int64Column, count: Int64Column | int) -> NDArray[np.uint64]:
-    """The lowest `count` bytes of each number as the first of a word, highest first; none for 0."""
+    """The lowest `count` bytes of each number as the first bytes of a word, highest first; all zero for a count of 0."""
     swapped = numbers.byteswap().view(np.uint64)
     if isinstance(count, int):
         return swapped >> np.uint64(8 * (_LIMB_BYTES - count))
-    unused = np.minimum(_LIMB_BYTES - count, _LIMB_BYTES - 1)  # a word cannot be shifted out as a whole
+    unused = np.minimum(_LIMB_BYTES - count, _LIMB_BYTES - 1)  # a shift by all 64 bits is undefined
     octets: NDArray[np.uint64] = (swapped >> (8 * unused).view(np.uint64)) * (count > 0)
     return octets

@@ -1,7 +1,7 @@
-"""The bytes of a field's default: JSON by the rules of Avro's specification, one value at a time.
+"""The bytes of a field's default, which is JSON by the rules of Avro's specification.
 
-A default may use the defaults of the fields below it, once for each item of an array, and a union tries its branches: a short
-schema can ask for a lot of work.
+A default may use the defaults of the fields below it, once for each item of an array, and a union tries its branches. So a short
+schema can ask for a lot of work, which MAX_STEPS limits.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from spark_kafka_sink.schemas.avro_schema import (
     AvroUnion,
 )
 
-MAX_STEPS = 1_000_000  # seconds of work; a schema of 20,000 types with a default each takes a tenth
+MAX_STEPS = 1_000_000  # this many take seconds; a schema of 20,000 types with a default each needs a tenth
 
 _END_OF_BLOCKS = b"\0"
 _LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
 _FORMATS = {"float": "<f", "double": "<d"}
 _STRING = AvroPrimitive("string")
-_SHARE = 100  # as many characters or symbols take as long as a value
+_SHARE = 100  # so many characters of a string, or symbols of an enum, count as one step
 
 
 def unwritable(path: str, error: Exception) -> str:
@@ -40,11 +40,11 @@ def unwritable(path: str, error: Exception) -> str:
 
 
 class _TooMuchWorkError(ValueError):
-    """No other branch of a union would help."""
+    """All steps are used, so a union must not try its other branches."""
 
 
 class _MisfitError(ValueError):
-    """`value` is not shown before it has to be: each branch of a union may refuse a value of a million characters."""
+    """A value does not fit. Its text is made when it is shown, as each branch of a union may refuse a very long value."""
 
     def __init__(self, value: Any, why: str) -> None:
         super().__init__(value, why)
@@ -62,7 +62,7 @@ class DefaultEncoder:
         self._steps_left = MAX_STEPS
 
     def encode(self, field: AvroField) -> bytes:
-        """The default of a field that has one. Raises ValueError if it does not fit the field's type, or is too much work."""
+        """The bytes of the field's default, which must exist. Raises ValueError if it does not fit, or is too much work."""
         assert field.default is not None
         self._spend(len(field.default))
         return self._encode(field.schema, json.loads(field.default))
@@ -137,7 +137,7 @@ def _primitive(kind: str, value: Any) -> bytes:
 
 
 def _octets(text: str) -> bytes:
-    """Bytes are written as the characters 0 … 255."""
+    """The bytes that a text stands for: in JSON, they are the characters 0 … 255."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """What all of Avro's types have in common when a column of them is encoded: pieces for each row, and rows that are refused.
 
-An `Encoding` says how the values of a column become pieces of rows (records/interleave.py), `encode_rows` joins them, a block of
-rows at a time, so that what it computes meanwhile stays small and in the CPU's cache.
-Law: a row whose value is null has no bytes of that value in any piece, whatever its slot contains.
+An `Encoding` says how the values of a column become pieces of rows (records/interleave.py). `encode_rows` joins the pieces, one
+block of rows at a time, so that its intermediate results fit into the CPU's cache.
+Law: a row whose value is null has no bytes of that value in any piece, whatever Arrow's buffers contain there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.interleave import INT32_MAX, Payload, Piece, Word, interleave, row_offsets_and_data, varint_words
 from spark_kafka_sink.records.varint import Int64Column
 
-# Encoded at once: more rows are no faster, fewer are slower. Rows with long arrays need scratch for each item, so that many bytes
-# make a smaller block.
+# Rows in a block: larger blocks are not faster, smaller blocks are slower. Long arrays need memory for each item, so a block of
+# large rows has fewer of them.
 BLOCK_ROWS = 16_384
 BLOCK_BYTES = 8 << 20
 MIN_BLOCK_ROWS = 256
@@ -30,12 +30,12 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a column of one type becomes bytes. `path` names it in refusals, below the column that is encoded: "address.zip"."""
+    """How a column of one type becomes bytes. `path`: its name in refusals, from the encoded column downwards: "address.zip"."""
 
     path: str
 
     def pieces(self, column: pa.Array, present: Mask | None, refusals: Refusals) -> list[Piece]:
-        """What each row has of this column; at least one row is asked for.
+        """The pieces of each row for this column, which has at least one row.
 
         Args:
             present: rows that have a value here or a null, as opposed to those whose parent is null. None: all.
@@ -49,7 +49,7 @@ class Encoding:
         return self.value_pieces(column, valid, refusals)
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
-        """The same, of a column whose nulls write nothing. `valid` is where it has values; None: everywhere."""
+        """The pieces of each row that has a value; a null gives no bytes. `valid`: the rows that have a value; None: all."""
         raise NotImplementedError
 
     def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:  # noqa: ARG002
@@ -71,7 +71,7 @@ class Refusals:
             self.found.append((np.flatnonzero(refused), path, reason))
 
     def add_items(self, items: Refusals, ends: Int64Column) -> None:
-        """Those of the items of lists. `ends` says for each row where its items end."""
+        """Add refused items of lists, each as a refusal of its row. `ends`: where the items of each row end."""
         for refused, path, reason in items.found:
             self.found.append((np.unique(np.searchsorted(ends, refused, side="right")), path, reason))
 
@@ -97,14 +97,14 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def _addressable_values(dictionary: pa.Array) -> pa.Array:
-    """Use 64-bit offsets: a column that repeats its values may have more than 2 GiB. Arrow cannot take from views."""
+    """Use 64-bit offsets: a column that repeats its values may have more than 2 GiB. Arrow cannot `take` from views."""
     if dictionary.type in (pa.string(), pa.string_view()):
         return dictionary.cast(pa.large_string())
     return dictionary.cast(pa.large_binary()) if dictionary.type in (pa.binary(), pa.binary_view()) else dictionary
 
 
 def bytes_of(column: pa.Array) -> int:
-    """How many bytes the column has; of views and lists of views, which older versions of pyarrow cannot measure, its buffers."""
+    """The column's size in bytes; for views, which older versions of pyarrow cannot measure, the size of its buffers."""
     try:
         size: int = column.nbytes
     except pa.ArrowTypeError:
@@ -150,7 +150,7 @@ class RowBytes(NamedTuple):
 
 
 def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> RowBytes:
-    """The bytes of each row; nothing in those that are refused."""
+    """The bytes of each row; a refused row has none."""
     matrix = encoding.matrix(column)
     if matrix is not None:
         return RowBytes(np.arange(len(matrix) + 1) * matrix.shape[1], pa.py_buffer(matrix))
@@ -187,7 +187,7 @@ def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start
 
 
 def ends_of(sizes: Int64Column) -> Int64Column:
-    """Where each run of so many begins, and where the last one ends."""
+    """Where each run begins, for runs of these sizes one after the other, and where the last run ends."""
     ends = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
     return ends

@@ -31,7 +31,7 @@ from spark_kafka_sink.schemas.avro.encoding import (
 class RecordEncoding(Encoding):
     """The fields one after the other, in the schema's order."""
 
-    fields: tuple[tuple[int | None, Encoding], ...]  # with the place of each field's column in the struct
+    fields: tuple[tuple[int | None, Encoding], ...]  # with the place of each field's column in the struct; None: no column
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         children = column.flatten()  # null where the struct is
@@ -46,7 +46,7 @@ class RecordEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class BranchEncoding(Encoding):
-    """A branch of a union that has no null."""
+    """A union without null: always the branch that the column fits."""
 
     branch: int
     value: Encoding
@@ -64,7 +64,7 @@ class BranchEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class NullableEncoding(BranchEncoding):
-    """A branch of a union, or its branch null."""
+    """A union with null: the branch null where the column is null, else the other branch."""
 
     null_branch: int
 
@@ -87,7 +87,7 @@ class ArrayEncoding(Encoding):
     items: Encoding
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
-        counts, items = entries_of(column)  # the items follow one another, those of null rows left out
+        counts, items = entries_of(column)  # the items follow one another; null rows have none
         if not len(items):
             return varints(counts, valid)
         ends = ends_of(counts)

@@ -22,7 +22,7 @@ _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 @dataclass(frozen=True, slots=True)
 class ConstantEncoding(Encoding):
-    """The same bytes in every row: the default of a field for which there is no column, a branch of a union."""
+    """The same bytes in every row, such as the default of a field for which there is no column."""
 
     octets: bytes
 
@@ -38,8 +38,8 @@ class ConstantEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class IntegerEncoding(Encoding):
-    """int and long, and what is counted in them: dates and times. The column's unit has `factor` of the schema's, or
-    the schema's has `divisor` of the column's; a remainder is cut off if `truncates`, otherwise the row is refused."""
+    """int, long, dates and times. A value is multiplied by `factor` or divided by `divisor`, which gives the schema's unit.
+    If the division leaves a remainder, the value is rounded down if `truncates`; otherwise the row is refused."""
 
     unit: str = ""  # the schema's, for refusals
     factor: int = 1
@@ -103,7 +103,7 @@ class BooleanEncoding(Encoding):
 
 
 def fixed_width_values(column: pa.Array) -> NDArray[Any]:
-    """The numbers in a column's buffer, without a copy; anything where the column is null."""
+    """The numbers in a column's buffer, without a copy; any number where the column is null."""
     dtype = _dtype_of(column.type)
     return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
 
@@ -133,7 +133,7 @@ class BytesEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class StringEncoding(BytesEncoding):
-    """Bytes that are UTF-8, as a string column may have others: Spark's cast(binary AS string) does not check."""
+    """Refuses bytes that are not UTF-8, which a string column may have: Spark's cast(binary AS string) does not check."""
 
     def refuse_values(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
         if _is_ascii(column) or _is_utf8(column):
@@ -166,17 +166,17 @@ def _is_utf8(column: pa.Array) -> bool:
     return True
 
 
-# Which byte may follow one of these: the others would be written with fewer bytes, are surrogates, or lie beyond Unicode.
+# The lowest and highest byte that may follow these. Others would be overlong, a surrogate, or beyond Unicode.
 _SECOND_BYTES = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
 
 
 def rows_that_are_not_utf8(column: pa.Array) -> Mask:
-    """Find them by table 3-7 of the Unicode standard; null rows may be anything. Takes some ten times the memory of the bytes."""
+    """The rows that break table 3-7 of the Unicode standard, maybe also null rows. Takes ten times the memory of the bytes."""
     offsets = binary_offsets(column).astype(np.int64)
     octets = np.frombuffer(data_buffer(column), np.uint8)[offsets[0] : offsets[-1]]
     ends = offsets[1:] - offsets[0]
-    octets = np.insert(octets, np.repeat(ends, 3), 0)  # no character goes on in the next row
-    more = np.select([octets >= 0xF0, octets >= 0xE0, octets >= 0xC0], [3, 2, 1], 0)  # bytes that follow this one
+    octets = np.insert(octets, np.repeat(ends, 3), 0)  # after each row, so that no character continues in the next row
+    more = np.select([octets >= 0xF0, octets >= 0xE0, octets >= 0xC0], [3, 2, 1], 0)  # continuation bytes after this byte
     follows = np.zeros(len(octets), np.bool_)
     for distance in (1, 2, 3):
         follows[distance:] |= more[:-distance] >= distance
