@@ -173,12 +173,15 @@ class Drainer:
                     continue
                 if drained and size + self.compressor.estimated_size(batch) > max_size:
                     break
+                drained.append(batch)  # before it leaves its queue: if anything below raises, it is put back
                 queue.take_first_locked()
             self.queues.moves += 1
             self._drained_last[node] = index
             if not self._can_finish(batch):
+                self.queues.put_back(batch)
+                drained.pop()
+                self.queues.oldest.poisoned()
                 continue
-            drained.append(batch)
             self.sequencer.assign_sequence(batch)
             size += batch.size_in_bytes
             batch.drained_ms = now_ms
@@ -203,7 +206,7 @@ class Drainer:
         return first
 
     def _can_finish(self, batch: ProducerBatch) -> bool:
-        """Compress a batch that was taken. If that fails, the batch goes back, poisoned, and `take_expired` removes it."""
+        """Compress a batch that was taken. If that fails, the batch is poisoned: it goes back, and `take_expired` removes it."""
         try:
             self.compressor.finish(batch)
         except Exception as error:
@@ -213,8 +216,6 @@ class Drainer:
                 f" {self.compressor.compression.codec}: {error!r}",
                 condition="KAFKA_INTERNAL_ERROR",
             )
-            self.queues.put_back(batch)
-            self.queues.oldest.poisoned()
             return False
         return True
 

@@ -232,11 +232,24 @@ class PartitionQueues:
     def take_batches(
         self, error: KafkaError, concerns: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
     ) -> list[ProducerBatch]:
-        """Call `take_batches` of each queue for which `concerns` returns true. Sender only."""
-        queues = [queue for queue in self if concerns(queue)]
-        taken = [batch for queue in queues for batch in queue.take_batches(error, undrained_only=undrained_only)]
-        self.moves += len(taken)
+        """Call `take_batches` of each queue for which `concerns` returns true. Raises as `take_from_each`. Sender only."""
+        taken = self.take_from_each(
+            lambda queue: queue.take_batches(error, undrained_only=undrained_only) if concerns(queue) else []
+        )
         self.oldest.poisoned()
+        return taken
+
+    def take_from_each(self, take: Callable[[PartitionQueue], list[ProducerBatch]]) -> list[ProducerBatch]:
+        """The batches that `take` removes from the queues. If it raises, the batches are put back first. Sender only."""
+        taken: list[ProducerBatch] = []
+        try:
+            for queue in self:
+                taken += take(queue)
+        except BaseException:
+            for batch in taken:
+                self.put_back(batch)
+            raise
+        self.moves += len(taken)
         return taken
 
     def put_back(self, batch: ProducerBatch) -> None:

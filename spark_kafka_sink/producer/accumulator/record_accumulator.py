@@ -237,16 +237,12 @@ class RecordAccumulator:
 
     def take_expired(self, now_ms: int) -> list[ProducerBatch]:
         """Take the batches that are older than delivery.timeout.ms, or poisoned, out of all queues."""
-        expired: list[ProducerBatch] = []
         oldest = self.queues.oldest
         if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.some_are_poisoned:
-            return expired
+            return []
         oldest.reset_bounds()
-        for queue in self.queues:
-            if queue.batches:
-                expired += queue.take_expired(self._config.delivery_timeout_ms, now_ms, oldest)
-        self.queues.moves += len(expired)
-        return expired
+        timeout_ms = self._config.delivery_timeout_ms
+        return self.queues.take_from_each(lambda queue: queue.take_expired(timeout_ms, now_ms, oldest) if queue.batches else [])
 
     def next_expiry_delay_ms(self, now_ms: int) -> int:
         """How long until the first queued batch can expire: the Sender sleeps no longer than this."""

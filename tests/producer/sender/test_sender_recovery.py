@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import BatchRows, Delivery
+from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.producer_record import RecordDetails
 from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture
@@ -512,6 +514,44 @@ def test_batches_are_queued_again_when_memory_ends_before_they_count_as_in_fligh
     run_to_the_end(stage)
     assert [delivery.error for delivery in deliveries] == [None, None]
     assert [brokers.logs[tp(partition)].values for partition in (0, 1)] == [[b"0"], [b"1"]]
+    assert stage.is_whole
+
+
+def test_a_batch_that_left_its_queue_is_put_back_when_memory_ends_before_it_is_drained() -> None:
+    """It was in no queue and in no request: flush() waited for it until the producer ended."""
+    stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)})
+    brokers = behaving(stage)
+    stage.accumulator.drainer._drained_last = FullOnce()
+    deliveries = [stage.append(b"%d" % partition, partition=partition) for partition in (0, 1)]
+    run_to_the_end(stage)
+    assert [delivery.error for delivery in deliveries] == [None, None]
+    assert [brokers.logs[tp(partition)].values for partition in (0, 1)] == [[b"0"], [b"1"]]
+    assert stage.is_whole
+
+
+@pytest.mark.parametrize(("takes", "each"), [("take_expired", "take_expired"), ("take_undrained", "take_batches")])
+def test_batches_are_put_back_when_memory_ends_at_another_queue(takes: str, each: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were in no queue any more, and their error was lost."""
+    stage = Stage(leaders={TOPIC: (0, 0)})
+    deliveries = [stage.append(b"a", partition=partition) for partition in (0, 1)]
+    stage.clock.advance(stage.accumulator._config.delivery_timeout_ms)
+    error = KafkaError("the transaction is aborted")
+    take = partial(getattr(stage.accumulator, takes), stage.now_ms if takes == "take_expired" else error)
+    of_queue = getattr(PartitionQueue, each)
+
+    def fails_at_the_second(queue: PartitionQueue, *args: Any, **options: Any) -> Any:
+        if queue.topic_partition == tp(1):
+            raise MemoryError
+        return of_queue(queue, *args, **options)
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(PartitionQueue, each, fails_at_the_second)
+        take()
+    taken = take()
+    assert [batch.topic_partition for batch in taken] == [tp(0), tp(1)]
+    for batch in taken:
+        stage.sender._outcomes.abort(batch, error)
+    assert [delivery.failed for delivery in deliveries] == [1, 1]
     assert stage.is_whole
 
 
