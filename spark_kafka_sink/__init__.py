@@ -186,7 +186,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
 }
 
 
-if not TYPE_CHECKING:  # a type checker that saw it would take a misspelt name for one of these
+if not TYPE_CHECKING:  # a type checker that saw it would accept misspelt names
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

@@ -2,8 +2,8 @@
 
 The build installs this file as the top-level module `pyspark_kafka_sink.py`. Spark imports every top-level module whose name
 begins with `pyspark_` and registers its `DefaultSource`.
-Law: importing this module never fails, not even if the package itself is broken. If one such module fails, Spark skips the data
-sources of all of them and only logs a line. Therefore the sink itself is imported when it is used.
+Law: where PySpark has data sources, importing this module never fails, not even if the package itself is broken. If one such
+module fails, Spark skips the data sources of all of them and only logs a line. So the sink is imported only when it is used.
 """
 
 from __future__ import annotations

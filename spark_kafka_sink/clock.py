@@ -1,6 +1,6 @@
-"""The clock that code which waits or expires receives as an argument, so that tests can use one that they move by hand.
+"""The clock of all code that waits or measures time. It is passed as an argument, so tests can use one that they move by hand.
 
-Times and delays are whole milliseconds. NEVER_MS stands for one that does not come, LONG_AGO_MS for one that is long past.
+A name that ends in _ms counts milliseconds. NEVER_MS is a time that never comes, LONG_AGO_MS a time that is long past.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def milliseconds(seconds: float) -> int:
 
 
 class Waitable(Protocol):
-    """A Waiter of interrupts.py, a threading.Condition, or what waits for a lock."""
+    """What Clock.wait accepts: a Waiter of interrupts.py, a threading.Condition, or any object with such a `wait`."""
 
     def wait(self, timeout: float) -> bool: ...
 
@@ -48,7 +48,7 @@ class Clock:
     wall_s = staticmethod(time.time)  # wall_ms in seconds, without a Python call, because `send` needs it for every record
 
     def wait(self, condition: Waitable, timeout_ms: int) -> bool:
-        """Wait with a Waiter, or on a condition whose lock the caller holds. False when the time ran out.
+        """Wait with a Waiter, or on a Condition whose lock the caller holds. False when the time ran out.
 
         One call waits for at most MAX_WAIT_MS, so callers wait in a loop that checks their own deadline.
         """
@@ -56,7 +56,7 @@ class Clock:
 
 
 def sleep(clock: Clock, ms: float) -> None:
-    """Wait on the caller's thread, which holds no lock meanwhile."""
+    """Block the calling thread for `ms` milliseconds. The caller must hold no lock."""
     until_ms = clock.now_ms() + ms
     never_notified = threading.Condition()  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
     while (left_ms := until_ms - clock.now_ms()) > 0:

@@ -1,7 +1,7 @@
 """Debug log of the writers in Spark's Python workers: --conf spark.python.daemon.module=spark_kafka_sink.debug_daemon
 
-Spark starts this program instead of pyspark.daemon. It configures logging and then runs pyspark.daemon. The workers that this
-forks inherit the configuration and log to the stderr of their executor. Nothing in this package imports this module.
+Spark starts this program instead of pyspark.daemon. It configures logging and then runs pyspark.daemon. The workers that
+pyspark.daemon forks log in the same way, to the stderr of their executor. Nothing in this package imports this module.
 """
 
 import logging

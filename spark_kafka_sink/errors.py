@@ -1,10 +1,10 @@
-"""The errors that all packages share; what one package alone raises is a subclass there.
+"""The errors that all packages share. An error that only one package raises is a subclass, in that package.
 
 Spark passes only the text of an exception from an executor to the driver, so the text contains everything: it begins with a
 condition in brackets, `[KAFKA_RECORD_TOO_LARGE]`, and then names what happened, where, which limit applies, and what to do. The
 class tells callers how they can react. Tests and users match on the condition.
 
-All derive from KafkaError. Those with subclasses:
+All derive from KafkaError. The errors of this file that have subclasses in it:
 
     InvalidRecordError    RecordTooLargeError
     KafkaTimeoutError     TransactionTimeoutError
@@ -36,7 +36,7 @@ def printable(text: object, limit: int = 300) -> str:
 
 
 def printable_list(items: Iterable[object], limit: int = 20) -> str:
-    """Names in the same form: the first `limit` of them and the number of the others, "a, b and 3 more"."""
+    """Several texts, each as `printable` returns it: the first `limit` and the number of the others, "a, b and 3 more"."""
     items = iter(items)
     shown = ", ".join(printable(item) for item in islice(items, limit))
     left = sum(1 for _ in items)
@@ -92,7 +92,7 @@ class ConfigError(KafkaError):
 
 
 class SchemaError(KafkaError):
-    """A column is missing, or has a type that cannot be written."""
+    """A column is missing or has a type that cannot be written, or a schema of keys or values cannot be used."""
 
     condition = "KAFKA_INVALID_SCHEMA"
 
@@ -103,7 +103,7 @@ NOT_ENCODABLE = "KAFKA_ROW_NOT_ENCODABLE"  # the condition of an InvalidRecordEr
 class InvalidRecordError(KafkaError):
     """One row cannot be sent as it is (null topic, partition out of range).
 
-    `row`: its position among those of the call. None: no row is to blame, or it is not known which.
+    `row`: the row's position among the rows of the call. None: no row is to blame, or it is not known which.
     """
 
     condition = "KAFKA_INVALID_RECORD"
@@ -120,7 +120,7 @@ class RecordTooLargeError(InvalidRecordError):
 
 
 class KafkaTimeoutError(KafkaError):
-    """A wait has reached its limit; what was asked for may still happen."""
+    """A wait has reached its time limit. What the caller waited for may still happen."""
 
     condition = "KAFKA_TIMEOUT"
 
@@ -137,7 +137,7 @@ def closed_error(ended_by: KafkaError | None, message: str) -> KafkaError:
 
 
 class IllegalStateError(KafkaError):
-    """A call that does not fit the state of a transactional producer. Nothing has changed; the message says what to call."""
+    """A call that the state of a transactional producer does not allow. The call has changed nothing; the message says why."""
 
     condition = "KAFKA_ILLEGAL_STATE"
 
@@ -179,31 +179,31 @@ class NetworkError(KafkaError):
 
 
 class AuthenticationError(NetworkError):
-    """Client and broker do not accept each other: credentials, certificates, or only one of them uses TLS."""
+    """Client and broker do not accept each other's credentials or certificates, or only one of them uses TLS."""
 
     condition = "KAFKA_AUTHENTICATION_FAILED"
 
 
 class ProtocolError(KafkaError):
-    """The bytes of a response are malformed, as when the server is no Kafka broker."""
+    """The bytes of a response are malformed, for example because the server is not a Kafka broker."""
 
     condition = "KAFKA_PROTOCOL"
 
 
 class ResponseTooLargeError(ProtocolError):
-    """A broker's response is larger than this client takes from that API. The same request gets it again."""
+    """A broker's response is larger than this client accepts from that API. The same request would get it again."""
 
     condition = "KAFKA_RESPONSE_TOO_LARGE"
 
 
 class UnsupportedVersionError(ProtocolError):
-    """Client and broker have no version of a request in common, or that version lacks a field that is needed."""
+    """Client and broker have no version of a request in common, or the common version lacks a field that is needed."""
 
     condition = "KAFKA_UNSUPPORTED_VERSION"
 
 
 class BrokerError(KafkaError):
-    """A broker has answered with an error. `error_code` is Kafka's number of it, the condition KAFKA_ and Kafka's name of it."""
+    """A broker has answered with an error. `error_code` is Kafka's number of the error; the condition is KAFKA_ and its name."""
 
     condition = "KAFKA_BROKER_ERROR"
 
@@ -213,7 +213,7 @@ class BrokerError(KafkaError):
 
 
 class AuthorizationError(BrokerError):
-    """The user lacks a permission on what the condition names, as in KAFKA_TOPIC_AUTHORIZATION_FAILED. Never retried."""
+    """The user has no permission for what the condition names, as in KAFKA_TOPIC_AUTHORIZATION_FAILED."""
 
 
 class DeliveryError(KafkaError):

@@ -1,23 +1,23 @@
-"""What an interrupt in a caller's thread may do, and the two tools with which the rule is kept.
+"""What an interrupt in a caller's thread may do: the rule for code that callers run, and the classes that it uses.
 
 An interrupt is an exception that comes from outside: KeyboardInterrupt, SystemExit of a SIGTERM handler, or what
-PyThreadState_SetAsyncExc raises. It can strike wherever a function begins or returns, or a loop goes back, also in `except` and
+PyThreadState_SetAsyncExc raises. It can come wherever a function begins or returns or a loop repeats, also in `except` and
 `finally`. So nothing depends on code that an interrupted call would still have to run.
 
-The rule
+The rule (tests/test_interrupt_rule.py lists the files that do otherwise, and why they may)
     1. Locks are plain Locks or RLocks, taken by `with`. `acquire()` before `try` is not safe, and neither is a Condition, whose
        `with` and `wait` are Python code. Threads wait with Waiters instead, and hold no lock meanwhile.
-    2. Whether a call is inside of a block shows in a lock that it holds there (Inside), never by a counter that it takes back.
-    3. A call that only waits changes nothing that the same call, made again, would not find or do again.
+    2. A call that is inside a block holds a lock there, so that others can see it (Inside). No call counts itself in and out.
+    3. A call that only waits can be made again after an interrupt, with the same effect.
     4. A call that hands rows over says so first (producer/hand_overs.py). If it is interrupted before it has finished, the
-       producer ends. Its rows fail, and its memory is given back, by others.
-    5. A caller that wakes others outside of a hand-over does so before the change, under the lock: it may not get to do so later.
-       Whoever waits looks again every LOOK_AGAIN_MS in any case.
-`finally` may still wake others at once, but is not needed for anything to be right. Tests raise an interrupt at each call point.
+       producer ends: the Sender fails the call's rows and takes its memory back.
+    5. Outside of a hand-over, a caller wakes others before it makes the change, under the lock: after the change an interrupt
+       could prevent that. A thread that waits also looks again every LOOK_AGAIN_MS.
+Code in `finally` may wake others earlier, but nothing depends on it. Tests raise an interrupt at each call point.
 
 CPython takes a plain lock in `with` without a gap, except in 3.14 (python/cpython#148874, mended in 3.15.0): there an interrupt
-can come before the block begins, and leave the lock locked. Sender threads are not interrupted: what is raised there ends the
-Sender.
+can come before the block begins, and leave the lock locked. The rule is not for Sender threads: an exception like SystemExit
+ends them (producer/sender/failures.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_kafka_sink.clock import Clock
 
 
 class Waiter:
-    """One thread that waits once. Clock.wait takes it."""
+    """Lets one thread wait once, by Clock.wait."""
 
     __slots__ = ("_lock",)
 
@@ -43,7 +43,7 @@ class Waiter:
         return self._lock.acquire(timeout=timeout)
 
     def wake(self) -> None:
-        """Before or while it waits; once more does nothing. Two threads must not call it at the same time."""
+        """End the wait, or the next one if none has begun. A second call does nothing. Only one thread at a time may call it."""
         if self._lock.locked():
             self._lock.release()
 
@@ -62,7 +62,7 @@ class Waiters:
         return len(self._waiting)
 
     def add_locked(self) -> Waiter:
-        """A waiter for the thread that holds the lock: `wait` with it when the lock is released."""
+        """A Waiter for the thread that holds the lock. The thread waits with it after it has released the lock."""
         waiter = Waiter()
         self._waiting.append(waiter)
         return waiter
@@ -73,9 +73,9 @@ class Waiters:
         self._waiting.clear()
 
     def wait_until(self, is_true: Callable[[], bool], clock: Clock, deadline_ms: int) -> bool:
-        """Wait until `is_true`, which is called with the lock held: at first, and each time somebody wakes all.
+        """Wait until `is_true()`. Calls it with the lock held: at once, each time all are woken, and every LOOK_AGAIN_MS.
 
-        False when the deadline has passed (Clock.now_ms).
+        False when `deadline_ms`, a time of Clock.now_ms, has passed.
         """
         waiter: Waiter | None = None
         while True:
@@ -91,11 +91,11 @@ class Waiters:
 
 
 class Signal:
-    """That something has happened, once and for all."""
+    """A flag that is set once and stays set. Threads can wait for it."""
 
     def __init__(self) -> None:
         self.is_given = False
-        self._lock = threading.Lock()  # guards the one above
+        self._lock = threading.Lock()  # guards is_given
         self._waiters = Waiters(self._lock)
 
     def give(self) -> None:
@@ -104,12 +104,12 @@ class Signal:
             self.is_given = True
 
     def wait(self, clock: Clock, timeout_ms: int) -> bool:
-        """Block until it is given, at most so long. False when the time ran out."""
+        """Block until the signal is given, at most `timeout_ms`. False when the time ran out."""
         return self._waiters.wait_until(lambda: self.is_given, clock, clock.now_ms() + timeout_ms)
 
 
 class Inside:
-    """The calls that are inside of a block now. A call holds a lock of its own there, which ends with the block in any case:
+    """The calls that are inside a block now. Each holds a lock of its own, which `with` releases however the block ends:
 
     call = threading.Lock()
     with call:

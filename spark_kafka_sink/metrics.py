@@ -3,9 +3,9 @@
 A Stat adds values up. Samples keeps a Mark of each Stat for each of the last windows (metrics.num.samples windows of
 metrics.sample.window.ms). Recording a value is therefore a few additions, and the reader does the arithmetic. Tables of Metric,
 next to the code that they measure, list the metrics; docs/metrics.md is printed from them.
-Law: one thread writes a Stat, or several under one lock; one thread calls `roll`; `restart` is called while nothing is recorded
-that its caller needs. Any thread may read at any time without a lock: each number is consistent, but two numbers that one event
-changes may differ by that event while it is being recorded.
+Law: one thread writes a Stat, or several under one lock; one thread calls `roll`. What is recorded during a `restart` may be
+lost. Any thread may read at any time without a lock: each number is consistent, but while an event is being recorded, one number
+may include that event and another not.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Samples:
         window_ms: length of a window. A window begins with the first event after the end of the previous one.
         count: number of windows in a reading. As in Java, one more is kept while it overlaps that time, and a rate is computed
             over at least `count - 1` windows of time, so that a producer that has just started does not seem fast.
-        started_ms: the current time.
+        started_ms: the current time, of Clock.now_ms.
     """
 
     def __init__(self, window_ms: int = 30_000, count: int = 2, started_ms: int = 0) -> None:
@@ -160,13 +160,13 @@ def _average(reading: Reading) -> float:
 
 
 def _share(reading: Reading) -> float:
-    """Return the share of the elapsed time that a Stat of nanoseconds has."""
+    """Return the sum of a Stat of nanoseconds as a share of the elapsed time."""
     return reading.total / (reading.elapsed_ms * NS_PER_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric: its name, its Stat, how it is computed and what it means. A gauge has no Stat; the snapshot's caller adds it."""
+    """A metric: its name, its Stat, how it is computed and what it means. A gauge has no Stat: ProducerMetrics reads it."""
 
     name: str
     stat: str | None
@@ -199,7 +199,7 @@ def average_and_max(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def time_and_share(name: str, stat: str, doc: str) -> list[Metric]:
-    """Return the metrics of a Stat of nanoseconds."""
+    """The sum of a Stat of nanoseconds, and that sum as a share of the elapsed time."""
     return [Metric(f"{name}-time-ns-total", stat, _total, doc), Metric(f"{name}-ratio", stat, _share, doc)]
 
 

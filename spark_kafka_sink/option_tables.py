@@ -1,4 +1,4 @@
-"""`python -m spark_kafka_sink.option_tables` prints all options as markdown tables, those of docs/options.md.
+"""`python -m spark_kafka_sink.option_tables` prints all options as the markdown tables of docs/options.md.
 
 The options are declared in config/ and legacy/config.py.
 """
@@ -30,22 +30,22 @@ class TableRow(NamedTuple):
     """One option as text."""
 
     section: str  # a key of HEADINGS
-    key: str  # as users of the sink write it: `kafka.` begins those of the producer
-    type: str  # Kafka's name; empty for what has no effect
+    key: str  # as users of the sink write it: options of KafkaProducer begin with `kafka.`
+    type: str  # Kafka's name of the type; empty for an option without effect
     allowed: str  # empty if every value of the type is allowed
     choices: tuple[str, ...]  # the allowed values, where they are few
     default: str
-    kafka_default: str  # where the sink has another one
+    kafka_default: str  # empty unless the sink's default differs from it
     doc: str
 
     @property
     def values(self) -> str:
-        """The type and what is allowed of it; of choices the choices alone."""
+        """The type and which of its values are allowed; without the type if there are only a few choices."""
         return self.allowed if self.choices else ", ".join(filter(None, (self.type, self.allowed)))
 
     @property
     def defaults(self) -> str:
-        """The sink's default, and Kafka's where it is another one."""
+        """The sink's default, and Kafka's if it differs."""
         return f"{self.default} (Kafka: {self.kafka_default})" if self.kafka_default else self.default
 
 

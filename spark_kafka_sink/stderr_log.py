@@ -1,9 +1,9 @@
-"""Logs warnings to stderr with time and level, in Spark's Python workers and in the jobs.
+"""Logs warnings to stderr with time and level: in Spark's Python workers, the jobs and the command pykafka-sink.
 
 If logging is not configured, Python prints only the text of a warning to stderr (`logging.lastResort`), between the lines of
 Spark's executor. The handler here is added to this package's logger only, never to the root logger. It writes nothing once the
 root logger has a handler, so a program that configures logging gets each line once and in its own format.
-Law: no handler is added in a user's own program, such as a driver with the sink or a program that uses KafkaProducer.
+Law: importing this package adds no handler in a user's own program, such as a driver with the sink or a user of KafkaProducer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def add_handler() -> None:
 
 @contextlib.contextmanager
 def without_warnings(least: int = logging.ERROR) -> Iterator[None]:
-    """Suppress this package's log below the level `least` in the block: another process, or a result, says the same."""
+    """Suppress this package's log lines below the level `least` in the block, because users learn the same in another way."""
     level = _package.level
     _package.setLevel(least)
     try:
@@ -59,7 +59,7 @@ def is_in_spark_worker() -> bool:
     """Whether this process is a Python worker that Spark started, on an executor or on the driver."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     program = main.name if main is not None else ""
-    return program.startswith(_WORKERS) or "pyspark.daemon" in sys.modules  # a user's own daemon imports Spark's
+    return program.startswith(_WORKERS) or "pyspark.daemon" in sys.modules  # a user's own daemon module imports Spark's
 
 
 def add_handler_in_spark_worker() -> None:

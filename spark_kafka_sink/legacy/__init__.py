@@ -7,5 +7,5 @@
     errors.py           what only this producer raises
     config.py           the old options, and the serializers and the partitioner that they name
 
-Built on KafkaProducer. Of it, the package imports only its options (option_tables.py) and its public errors.
+Built on KafkaProducer. The rest of spark_kafka_sink imports from here only the options (option_tables.py) and the errors.
 """

@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.serializers import Serializer, find_serializer
 
 logger = logging.getLogger(__name__)
 
-LEGACY_BATCH_BYTES = 1_048_576  # twice a portion (see event_handler.py), so that a portion is one batch with any codec
+LEGACY_BATCH_BYTES = 1_048_576  # twice PORTION_BYTES of event_handler.py: with any codec a portion is one batch
 LEGACY_BUFFER_BYTES = 33_554_432
 _MIN_REFRESH_MS = 100  # metadata is not requested more often, even where the old client would have done so
 _CODECS = ("none", "gzip", "snappy", "lz4")  # the index is the codec's number
@@ -117,10 +117,10 @@ class LegacyProducerConfig:
 
     @classmethod
     def read(cls, mapping: Mapping[str, object], problems: list[str]) -> LegacyProducerConfig:
-        """Read a configuration by the old keys. Adds what is wrong to `problems`; if there is any, the result must not be used.
+        """Read a configuration by the old keys. Adds what is wrong to `problems`; unless it stays empty, do not use the result.
 
         Values may be str, int or list; None means not set. security.*, ssl.* and sasl.* keys, which the old client did not have,
-        are passed to KafkaProducer. An unknown key is a warning in the log. Never blocks.
+        are passed to KafkaProducer. For an unknown key a warning is logged. Never blocks.
         """
         mapping = conceal_legacy(mapping)
         given = {key: value for key, value in mapping.items() if value is not None}
@@ -155,7 +155,7 @@ _NO_EFFECT = {"compressed.topics": "compression.codec applies to all topics"}
 
 
 def _producer_options(values: Mapping[str, Any]) -> dict[str, object]:
-    """The options of KafkaProducer. It does not retry: EventHandler does, by the old rules."""
+    """The options of KafkaProducer. KafkaProducer does not retry: EventHandler retries by the old rules."""
     refresh_ms = values["topic_metadata_refresh_interval_ms"]
     backoff_ms = min(max(values["retry_backoff_ms"], 10), _MIN_REFRESH_MS)  # so that new metadata arrives during the wait
     return {

@@ -9,8 +9,8 @@ from spark_kafka_sink.errors import DeliveryError, KafkaError
 
 
 class FailedToSendMessageError(DeliveryError):
-    """The old producer gave up on `messages`. `causes` has the error of each topic-partition, or of each topic for which no
-    partition could be chosen."""
+    """Some messages, `messages`, are not acknowledged after the last retry. `causes`: the error of each topic-partition, or of
+    each topic for which no partition could be chosen."""
 
     condition = "KAFKA_FAILED_TO_SEND_MESSAGE"
 

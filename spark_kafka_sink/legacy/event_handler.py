@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 PORTION_BYTES = LEGACY_BATCH_BYTES // 2
 ROUND_BYTES = LEGACY_BUFFER_BYTES * 3 // 4  # sent at a time; less than buffer.memory, so that no portion waits for memory
-_PORTION_OVERHEAD = 32 * 1024  # memory that a portion takes besides its messages: its first and last block in the pool
+_PORTION_OVERHEAD = 32 * 1024  # an upper bound of the pool's memory that a portion takes besides its messages
 _CAUSES_NAMED = 5
 
 
@@ -50,16 +50,16 @@ class _PartitionFailure(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class EventHandler:
-    """Serializes and sends."""
+    """Serializes messages and dispatches them. It keeps the partition of messages without a key from call to call."""
 
     config: LegacyProducerConfig
     plugins: Plugins
-    producer: KafkaProducer  # created with `config.producer`; the caller closes it
+    producer: KafkaProducer  # created with `config.producer`; legacy/producer.py closes it
     clock: Clock  # for waits and ages
     random: Random  # for the partitions of messages without a key
 
     def __post_init__(self) -> None:
-        # Both used by the thread in `handle` only.
+        # The next two are used only by the thread that is in `handle`.
         self._sticky: dict[str, int] = {}  # topic -> partition of messages without a key
         self._refreshed_ms: int | None = None
         self._abandoned = Signal()
@@ -81,16 +81,16 @@ class EventHandler:
     # DISPATCHES AND RETRIES
 
     def handle(self, messages: Sequence[SerializedMessage]) -> None:
-        """Send the messages. Retry those that failed up to message.send.max.retries times, after retry.backoff.ms each.
+        """Send the messages. Retry failed ones up to message.send.max.retries times, each time after retry.backoff.ms.
 
-        Every failure is retried, as in the old client. KafkaProducer refreshes metadata by itself if a connection was lost, a
-        partition has no leader, or a response says that the leader has moved.
+        As in the old client, every failure is retried, unless the producer is closed. KafkaProducer refreshes metadata by itself
+        if a connection was lost, a partition has no leader, or a response says that the leader has moved.
 
-        Blocks until every message is acknowledged or given up. One dispatch takes at most request.timeout.ms for the metadata of
-        each new topic, and request.timeout.ms for each portion of the partition with the most portions.
+        Blocks until every message is acknowledged or has failed after the last retry. One dispatch may wait request.timeout.ms
+        for the metadata of each new topic, and about twice as long for each round of portions.
 
         Raises:
-            FailedToSendMessageError: with the messages that are left and the causes.
+            FailedToSendMessageError: has the messages that are not acknowledged, and the causes.
         """
         outstanding: Sequence[SerializedMessage] = messages
         for retries_left in range(self.config.message_send_max_retries, -1, -1):
@@ -115,7 +115,7 @@ class EventHandler:
     def _refresh_if_due(self) -> None:
         """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms.
 
-        KafkaProducer refreshes the metadata itself at that age (metadata.max.age.ms).
+        KafkaProducer itself refreshes the metadata at the same age (metadata.max.age.ms).
         """
         interval_ms, now_ms = self.config.topic_metadata_refresh_interval_ms, self.clock.now_ms()
         if self._refreshed_ms is None or 0 <= interval_ms <= now_ms - self._refreshed_ms:
@@ -194,7 +194,7 @@ class EventHandler:
         return groups
 
     def _look_up(self, topic: str) -> Sequence[PartitionInfo] | KafkaError:
-        """Once per dispatch: metadata may change, but messages with one key stay together."""
+        """The topic's partitions, looked up once per dispatch: even if metadata changes, messages with one key stay together."""
         try:
             return sorted(self.producer.partitions_for(topic), key=lambda each: each.partition)
         except KafkaError as error:
@@ -208,7 +208,7 @@ class EventHandler:
         return known[self._ask_partitioner(message, len(known))].partition
 
     def _sticky_partition(self, topic: str, known: Sequence[PartitionInfo]) -> int:
-        """The topic's current partition, even if it has no leader now; if there is none, a random one that has."""
+        """The partition chosen before, even if it has no leader now; if none was chosen, a random partition with a leader."""
         if topic not in self._sticky:
             available = [each.partition for each in known if each.leader is not None]
             if not available:
@@ -257,7 +257,7 @@ def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMe
 
 
 def _has_ended(error: KafkaError) -> bool:
-    """Whether KafkaProducer has: it was closed, or an interrupt ended it."""
+    """Whether KafkaProducer has ended: it was closed, or one of its calls was interrupted."""
     return isinstance(error, ProducerClosedError) or error.condition == INTERRUPTED_CONDITION
 
 

@@ -23,7 +23,7 @@ class KeyedMessage:
     Args:
         topic: name of the topic.
         key: determines the partition and is stored; None: no key.
-        message: the value that is stored; None is a tombstone. Required; without a key: KeyedMessage("topic", message="text").
+        message: the value that is stored; None is a tombstone. Required. Without a key, write KeyedMessage("t", message="text").
         part_key: overrides the key when the partition is chosen, and is not stored.
 
     Raises:

@@ -63,7 +63,7 @@ def find_legacy_partitioner(wanted: object) -> LegacyPartitioner:
 
     Args:
         wanted: the name of one of Kafka's two old classes; a callable (key, partitions) -> partition; an object with such a
-            method `partition`, or a class of such objects whose constructor takes no arguments; or the dotted name of one.
+            method `partition`, or its class, which is instantiated without arguments; or the dotted name of any of these.
 
     Raises:
         ConfigError: it cannot be loaded, or is none of these.

@@ -8,9 +8,9 @@
 
 With producer.type=sync, the caller's thread dispatches messages, one caller at a time. With producer.type=async, messages go into
 a bounded queue, from which one thread dispatches them. event_handler.py does the dispatch: partitions, retries, failures.
-Laws: messages leave the queue in the order in which they were put in, and close() sends those that are still in it. Messages that
-could not be sent are reported: in sync mode to the caller of send(), in async mode to `on_error` and the log. Where the old
-client waited without a limit, the limit is LONGEST_WAIT_MS. New code should use KafkaProducer.
+Laws: messages leave the queue in the order in which they were put in, and close() sends the rest, as far as its time-out allows.
+Messages that could not be sent are reported: in sync mode to the caller of send(), in async mode to `on_error` and the log. Where
+the old client waited without a limit, the limit is LONGEST_WAIT_MS, ten minutes. New code should use KafkaProducer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["KeyedMessage", "Producer"]
 
 logger = logging.getLogger(__name__)
 
-LONGEST_WAIT_MS = 600_000  # longer than a dispatch in which everything times out
+LONGEST_WAIT_MS = 600_000  # with the default options, longer than a dispatch to a few topics that times out everywhere
 
 OnError = Callable[[KafkaError, Sequence[KeyedMessage]], None]
 
@@ -47,8 +47,8 @@ class Producer:
 
     Args:
         config: values by the old client's keys ("metadata.broker.list", "producer.type", …); values may be strings.
-        on_error: in async mode, called on the send thread with the error and the messages that were given up. It may call send,
-            which never waits there: if the queue is full, it raises QueueFullError at once. Exceptions of on_error are logged.
+        on_error: in async mode, called on the send thread with the error and the messages that failed. It may call send, which
+            never waits there: if the queue is full, send raises QueueFullError at once. Exceptions of on_error are logged.
         clock, random: for tests.
 
     Raises:
@@ -94,8 +94,8 @@ class Producer:
 
         Raises:
             SerializationError: the serializers do not accept a message or key; none of the messages has been sent.
-            FailedToSendMessageError: sync: some messages are not acknowledged after the last retry; it contains them.
-            QueueFullError: async: the queue stayed full; contains how many of the messages are in the queue.
+            FailedToSendMessageError: sync: some messages are not acknowledged after the last retry; the error contains them.
+            QueueFullError: async: the queue stayed full; `queued` says how many of the messages are in the queue.
             KafkaTimeoutError: sync: another caller's dispatch takes longer than LONGEST_WAIT_MS.
             ProducerClosedError: the producer is closed, or was closed while this call waited.
         """
@@ -105,9 +105,9 @@ class Producer:
     def close(self, timeout_ms: int | None = None) -> None:
         """Reject further messages, send those in the queue, end the thread and close all connections.
 
-        Blocks for at most `timeout_ms` (default: LONGEST_WAIT_MS) and a few seconds more. Messages that are left then are given
-        up and reported as others that could not be sent. If `on_error` calls it, it returns at once, and the thread ends when the
-        queue is empty. A second call has no effect.
+        Blocks for at most `timeout_ms` (default: LONGEST_WAIT_MS) and a few seconds more. Messages that are left then fail, and
+        are reported as usual. If `on_error` calls close(), close() returns at once, and the thread ends when the queue is empty.
+        In a forked child it does nothing. A second call has no effect.
         """
         if forks.is_forked(self._generation):
             return  # the thread and the connections belong to the parent process
@@ -142,7 +142,7 @@ class SyncDispatch:
 
     def __post_init__(self) -> None:
         self._closed = False
-        self._lock = threading.Lock()  # guards the next one
+        self._lock = threading.Lock()  # guards _dispatching
         self._dispatching = Inside()  # one call at a time, so that messages keep the order of the calls
         self._waiters = Waiters(self._lock)  # woken after each dispatch
 
@@ -161,7 +161,7 @@ class SyncDispatch:
         return self._alone(self.at_end, timeout_ms)
 
     def _alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
-        """Do the work when no other call is at work. False if it did not get the turn in time."""
+        """Call `work` while no other call works. False if the others did not end within `timeout_ms`."""
         call = threading.Lock()
         try:
             with call:
@@ -209,11 +209,11 @@ class SendQueue:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards the two below
         self._waiters = Waiters(self._lock)  # woken when they change
-        self._queued: deque[tuple[SerializedMessage, int]] = deque()  # with the time of its put
+        self._queued: deque[tuple[SerializedMessage, int]] = deque()  # with the time when it was put in
         self._closed = False
 
     def put(self, message: SerializedMessage, timeout_ms: int) -> bool:
-        """Wait for room for at most `timeout_ms`; False if the queue is still full. Raises ProducerClosedError."""
+        """Wait for room, at most `timeout_ms`. False if the queue is still full then. Raises ProducerClosedError."""
         return self._waiters.wait_until(lambda: self._put_locked(message), self.clock, self.clock.now_ms() + timeout_ms)
 
     def _put_locked(self, message: SerializedMessage) -> bool:
@@ -249,7 +249,7 @@ class SendQueue:
 
 @dataclass(eq=False, repr=False)
 class ProducerSendThread:
-    """producer.type=async. The thread calls `at_end` once, when it has sent everything."""
+    """producer.type=async. The thread calls `at_end` once: when the queue is closed and everything was sent or has failed."""
 
     queue: SendQueue
     handler: EventHandler

@@ -1,10 +1,10 @@
 """Python objects that become Avro: the Arrow type of a schema, and what is taken of each object when it is sent.
 
 `send` gathers objects, and a bundle of them becomes one Arrow array, which AvroEncoder encodes. Until then the caller may change
-its dicts and lists: what is gathered are copies. Made together with them is a bound of the encoded size, for buffer memory.
-Laws: no default is written where a dict has the field; a field that no dict may have is an error. A value is changed only as the
-schema means it: a float of 32 bits rounds, a datetime without a time zone is UTC. Only what a column can be has a type: a union
-of several types has none.
+its dicts and lists, so copies are gathered. With each copy comes a bound of its encoded size, for which buffer memory is charged.
+Laws: a default is written only if a dict lacks the field; a field that the schema does not have is an error. A value is changed
+only as its schema says: a float of 32 bits rounds, a datetime without a time zone is UTC. A union of several types has no Arrow
+type, so `send` rejects it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from spark_kafka_sink.schemas.avro_schema import (
 
 VARINT_BYTES = 10
 UNION_BYTES = 5  # the number of a branch
-_BLOCK_BYTES = 2 * VARINT_BYTES  # of an array or map: how many entries, and the end
+_BLOCK_BYTES = 2 * VARINT_BYTES  # of an array or map: the number of its entries, and its end mark
 
 Taken: TypeAlias = tuple[Any, int]  # a copy that may be kept, and a bound of its bytes as Avro
 Take: TypeAlias = Callable[[Any], Taken]
-Check: TypeAlias = Callable[[Any], None]  # raises TypeError for what would change; no int does
+Check: TypeAlias = Callable[[Any], None]  # raises TypeError for a value that Arrow would change; accepts each int
 
 
 class PythonRows(NamedTuple):
     """How objects of one schema are taken and become an Arrow array.
 
-    `take` raises TypeError for an object that cannot have this schema; what is wrong with its numbers and texts shows later.
+    `take` raises TypeError for an object that cannot have this schema. Some wrong numbers and texts fail only in pa.array.
     """
 
     type: pa.DataType  # of the array
@@ -57,12 +57,15 @@ class PythonRows(NamedTuple):
 
 
 def python_rows(schema: AvroSchema, at: str) -> PythonRows:
-    """Raises SchemaError if the schema has a union of several types. `at`: for the error."""
+    """How objects of this schema are taken. `at`: where it stands, for errors.
+
+    Raises SchemaError for a union of several types, a decimal of over 76 digits, or a default that cannot be written.
+    """
     return _rows(schema, at, DefaultEncoder())
 
 
 class _Fixed(NamedTuple):
-    """A type whose values need no copy, and have no more bytes than this."""
+    """A type whose values need no copy and take at most `bytes` bytes as Avro."""
 
     type: pa.DataType
     bytes: int
@@ -126,11 +129,11 @@ def _take_text(value: Any) -> Taken:
     return copied, VARINT_BYTES + len(copied)
 
 
-# WHAT ARROW WOULD CHANGE WITHOUT A WORD
+# WHAT ARROW WOULD CHANGE SILENTLY
 
 
 def _check_whole(value: Any) -> None:
-    """Arrow asks anything for its __int__, which cuts off what is behind the point. It refuses by itself what has none."""
+    """Reject a fraction: Arrow would call __int__, which cuts it off. Arrow itself rejects objects without __int__."""
     if not hasattr(value, "__int__"):
         return
     try:
@@ -140,13 +143,13 @@ def _check_whole(value: Any) -> None:
 
 
 def _check_float(value: Any) -> None:
-    """Rounding to 32 bits is meant; a number that becomes infinite is not."""
+    """Reject a finite number that would become infinite. Rounding to 32 bits is what the schema says."""
     if isinstance(value, float) and abs(value) >= _BEYOND_FLOAT and not isinf(value):
         raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_LARGEST_FLOAT:.7g}")
 
 
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
-_BEYOND_FLOAT = 2.0**128 - 2.0**103  # rounded up, from here
+_BEYOND_FLOAT = 2.0**128 - 2.0**103  # from here on, numbers round to infinity
 
 
 def _check_date(value: Any) -> None:
@@ -161,7 +164,7 @@ def _check_instant(value: Any) -> None:
 
 
 def _check_local(value: Any) -> None:
-    """Arrow would move it to UTC."""
+    """Reject a time with a time zone: Arrow would convert it to UTC."""
     if isinstance(value, datetime | time) and value.tzinfo is not None:
         raise TypeError(
             f"the schema's time is local: a {type(value).__name__} without a time zone is expected, not one with {value.tzinfo}"
@@ -227,7 +230,7 @@ def _record(schema: AvroRecord, at: str, encoder: DefaultEncoder) -> PythonRows:
 
 
 def _take_fields(row: dict[str, Any], checked: list[tuple[str, Check]], taken_apart: list[tuple[str, Take]]) -> int:
-    """Puts into the row what is taken of its fields, and returns the bytes of `taken_apart`."""
+    """Check the fields of `checked`, and replace those of `taken_apart` by copies. Returns a bound of the bytes of the copies."""
     name, size = "", 0
     try:
         for name, check in checked:
@@ -245,7 +248,7 @@ def _take_fields(row: dict[str, Any], checked: list[tuple[str, Check]], taken_ap
 
 
 def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, list[tuple[str, Check]], list[tuple[str, Take]]]:
-    """The bytes of fields whose values are taken as they are, the checks of these, and how the others are taken."""
+    """A bound of the bytes of fields that need no copy, the checks of such fields, and how the other fields are taken."""
     fixed_bytes, checked, others = 0, [], []
     for field in schema.fields:
         plain = _fixed(_not_null(field.schema))
@@ -258,7 +261,7 @@ def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, l
 
 
 def _not_null(schema: AvroSchema) -> AvroSchema:
-    """What a type and null are a union of; any other schema as it is."""
+    """Of a union of null and one type, that type; any other schema as it is."""
     branches = [branch for branch in schema.branches if branch != NULL] if isinstance(schema, AvroUnion) else [schema]
     return branches[0] if len(branches) == 1 else schema
 
@@ -272,7 +275,7 @@ def _unknown(schema: AvroRecord, row: Mapping[object, object], names: frozenset[
 
 
 def _checked_default(field: AvroField, rows: PythonRows, at: str, encoder: DefaultEncoder) -> Any:
-    """As an object that could be sent. Raises SchemaError if it cannot be written, for which rows need not lack the field."""
+    """The default as an object that could be sent. Raises SchemaError if it cannot be written, even if no row would need it."""
     try:
         encoder.encode(field)
         default = _default(field)
@@ -283,7 +286,7 @@ def _checked_default(field: AvroField, rows: PythonRows, at: str, encoder: Defau
 
 
 def _default(field: AvroField) -> Any:
-    """JSON has bytes as text, and shows no dates."""
+    """The default as a Python object. JSON has bytes as text, and dates and times as numbers."""
     assert field.default is not None
     return _from_json(json.loads(field.default), field.schema)
 
@@ -306,7 +309,7 @@ def _from_json(value: Any, schema: AvroSchema) -> Any:
             logical = schema.logical
             return _decimal(octets, logical.scale) if logical is not None and logical.name == "decimal" else octets
         case AvroPrimitive(type="int" | "long"):
-            return int(value)  # 1.0 is whole
+            return int(value)  # JSON may write 1 as 1.0
         case AvroPrimitive(type="float" | "double"):
             return float(value)
         case _:
@@ -314,7 +317,7 @@ def _from_json(value: Any, schema: AvroSchema) -> Any:
 
 
 def _decimal(octets: bytes, scale: int) -> Decimal:
-    """Exactly: arithmetic would round to the digits of the thread's decimal context."""
+    """The exact value: arithmetic would round to the digits of the thread's decimal context."""
     unscaled = int.from_bytes(octets, "big", signed=True)
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
@@ -340,7 +343,7 @@ _TIMES = {
 
 
 def _of_milliseconds(schema: AvroSchema) -> _Fixed | None:
-    """A time in milliseconds has microseconds here: the encoder refuses or cuts off what values have of them."""
+    """For a time in milliseconds, the type in microseconds: the encoder rejects or cuts off finer values, not Arrow."""
     match schema:
         case AvroPrimitive(logical=LogicalType(name)) if name.endswith("-millis"):
             return _TIMES[name.replace("millis", "micros")]
@@ -349,7 +352,7 @@ def _of_milliseconds(schema: AvroSchema) -> _Fixed | None:
 
 
 def _fixed(schema: AvroSchema) -> _Fixed | None:
-    """None for texts, bytes, what is nested, and times in milliseconds. Bytes may change after `send`, so they are copied."""
+    """None for texts, bytes, nested types and times in milliseconds. A bytearray may change after `send`, so it is copied."""
     match schema:
         case AvroFixed(logical=LogicalType("decimal", precision, scale)):
             return _Fixed(_decimal_type(precision, scale), schema.size)

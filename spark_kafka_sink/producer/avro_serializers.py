@@ -1,8 +1,8 @@
 """key.serializer and value.serializer `avro`: a producer's columns and objects as Avro, framed with ids of a schema registry.
 
-The registry is asked when a topic's schema is needed for the first time: on the thread that sends, never the Sender's, within
-max.block.ms. What it has answered is kept for the producer's life. Imported only by producers that have such a serializer.
-Law: a call of `send_columns` with a row that cannot be encoded queues no row. An object of `send` fails alone.
+The registry is asked when a topic's schema is needed for the first time: by a background thread, for which the thread that sends
+waits at most max.block.ms. The Sender never asks. Answers are kept for the producer's life. Only producers with Avro import this.
+Law: a call of `send_columns` with a row that cannot be encoded queues no row. Of gathered records, each fails alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class AlreadyEncoded(bytes):
-    """A key or value that was encoded when it was sent, among gathered objects."""
+    """A key or value that was encoded when it was sent, and is gathered among objects that are not encoded yet."""
 
 
 class _ObjectFormat(NamedTuple):
@@ -49,13 +49,13 @@ class _ObjectFormat(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class AvroSerializers:
-    """Any thread, as KafkaProducer."""
+    """Encodes the keys and values of one producer as Avro. Any thread may call it, as KafkaProducer."""
 
     parts: Mapping[str, PartOptions]  # the options of "key", "value" or both
     registry: RegistryConfig  # its options
     max_block_ms: int  # how long a call may wait for the registry
     may_wait: Callable[[], bool]  # whether the calling thread may. The Sender's must not
-    await_topic: Callable[[str], object]  # returns if the topic exists, and raises if not: columns for others register no schema
+    await_topic: Callable[[str], object]  # raises if the topic does not exist: no schema is registered for its columns
 
     def __post_init__(self) -> None:
         limit_ms = min(self.registry.schema_registry_default_api_timeout_ms, max(1, self.max_block_ms))
@@ -71,13 +71,14 @@ class AvroSerializers:
     def encode_columns(self, given: ProducerColumns) -> ProducerColumns:
         """Return the columns with keys and values as bytes.
 
-        Blocks for max.block.ms at most for each topic, and when the registry has to be asked.
+        Blocks at most max.block.ms for each topic that is not known yet, and again for each schema.
 
         Raises:
-            KafkaTimeoutError, InvalidRecordError, BrokerError: a topic does not exist, or brokers do not tell it.
+            KafkaTimeoutError, InvalidRecordError, BrokerError: a topic does not exist, or brokers do not describe it.
             SchemaError: a column's type has no schema, or does not fit it.
             InvalidRecordError: a row cannot be encoded.
             RegistryError, KafkaTimeoutError: the registry refuses, or does not answer in time.
+            KafkaError (KAFKA_ILLEGAL_STATE): a schema is not known, and the thread must not wait.
         """
         encoded = {}
         for part in self.parts:
@@ -87,7 +88,7 @@ class AvroSerializers:
         return replace(given, **encoded)
 
     def _encode_column(self, part: str, topic: str | pa.Array, column: pa.Array) -> pa.Array:
-        """Encode a column. Where each topic has a schema of its own, its rows are encoded by themselves and then put in order."""
+        """Encode a column. The rows of each topic are encoded separately, as schemas may differ, then put in the old order."""
         if isinstance(topic, str):
             return _require_all(self._encoder(part, column.type, topic).encode(column), part)
         names, codes = names_and_codes(topic)
@@ -112,7 +113,7 @@ class AvroSerializers:
         return found
 
     def _with_registry(self, plan: Callable[..., T], *key: Any) -> T:
-        """Call `plan` with a registry whose connections end then."""
+        """Call `plan` with a registry client, then close its connections."""
         with closing(SchemaRegistry(self._config)) as registry:
             return plan(registry, *key)
 
@@ -130,7 +131,7 @@ class AvroSerializers:
 
         Raises:
             SerializationError: it does not have the schema's form.
-            SchemaError, RegistryError, KafkaTimeoutError: the schema is not known.
+            SchemaError, RegistryError, KafkaTimeoutError, KafkaError (KAFKA_ILLEGAL_STATE): no schema is known.
         """
         rows_format = self._object_format(part, topic).rows_format
         try:
@@ -142,7 +143,7 @@ class AvroSerializers:
     def encode_object(self, part: str, topic: str, taken: object) -> Any:
         """Encode an object at once, where its size or its bytes must be known before it is gathered. Raises InvalidRecordError.
 
-        A part that is no Avro is bytes already.
+        A part that is not sent as Avro is bytes already, and is returned as it is.
         """
         if taken is None or part not in self.parts:
             return taken
@@ -152,9 +153,9 @@ class AvroSerializers:
         return AlreadyEncoded(values[0].as_py())
 
     def encode_objects(self, part: str, topic: str, taken: Sequence[object]) -> tuple[pa.Array, dict[int, KafkaError]]:
-        """A column of bytes, and by row the errors of those that cannot be encoded. Never blocks.
+        """A column of bytes, and the errors of objects that cannot be encoded, by row. Never blocks.
 
-        What `take` gave has a schema. Tombstones alone need none, and so do rows that are encoded already.
+        The schema of what `take` returned is known. Nulls and rows that are encoded already need no schema.
         """
         done = {row: value for row, value in enumerate(taken) if type(value) is AlreadyEncoded}
         rows = [None if row in done else value for row, value in enumerate(taken)] if done else taken
@@ -201,7 +202,7 @@ class AvroSerializers:
     # ASKING
 
     def _ask_once(self, key: tuple[Any, ...], known: dict[Any, Any], plan: Callable[[], Any]) -> Any:
-        """What `plan` returns, kept in `known`. Several threads that come at the same time ask the same, which does no harm."""
+        """The result of `plan`, kept in `known`. Threads that call this at the same time may ask twice, which does no harm."""
         self._require_may_wait(key[-1])
         outcome = outcome_within(plan, self.max_block_ms)
         if outcome is None:
@@ -223,7 +224,7 @@ class AvroSerializers:
 
 
 def _require_all(encoded: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:
-    """`positions`: of the rows among those of the call."""
+    """The encoded column. Raises InvalidRecordError if a row cannot be encoded. `positions`: of the rows within the call."""
     if encoded.refused:
         first = min(encoded.refused, key=lambda each: int(each.rows[0]))
         row = int(first.rows[0]) if positions is None else int(positions[first.rows[0]])
@@ -239,14 +240,14 @@ def _not_encodable(what: str, field: str, reason: str, more: str = "", row: int 
 
 
 def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict[int, KafkaError]]:
-    """Objects that are not of the type become null, and have an error."""
-    with suppress(Exception):  # an object's own code runs here: a tzinfo, a number
+    """The objects as an array, and errors by row. An object that does not fit the type is null in the array."""
+    with suppress(Exception):  # any Exception: code of the objects runs here, of a tzinfo or a number
         return pa.array(rows, type), {}
     pieces, errors = [], dict[int, KafkaError]()
     for row, value in enumerate(rows):
         try:
             pieces.append(pa.array([value], type))
-        except Exception as error:  # noqa: BLE001 - it fails alone
+        except Exception as error:  # noqa: BLE001 - only this object fails
             pieces.append(pa.nulls(1, type))
             errors[row] = SerializationError(f"an object cannot be serialized as Avro: {error}")
     return pa.concat_arrays(pieces), errors

@@ -1,7 +1,7 @@
-"""Queues rows: those of one `send_columns` call, and records of `send` that were gathered, which are columns then too.
+"""Queues rows: the rows of a `send_columns` call, and bundles of records that `send` has gathered, which it makes columns.
 
-Law: of a `send_columns` call, an error that is known before the first append is raised and leaves no row queued.
-Records were accepted before, so that each of them gets its error itself.
+Law: when a `send_columns` call fails before its first append, it raises the error and no row of it is queued.
+Gathered records were accepted earlier, so a record that fails gets its error by its future and callback.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class ColumnSender:
     clock: Clock  # for the timestamp of rows that have none
     metadata_wait: MetadataWait  # where a call waits for the metadata of its topics
     accumulator: RecordAccumulator
-    hand_overs: HandOvers  # rows are handed over under its rule
+    hand_overs: HandOvers  # runs calls, and notices interrupts
     plugins: ProducerPlugins
-    metrics: ProducerMetrics  # counts the rows of calls that are refused
-    encode_topic: Callable[[str], None]  # queues what is gathered of a topic, before rows of a call follow
+    metrics: ProducerMetrics  # counts the rows of a call that `_checked_slices` refuses
+    encode_topic: Callable[[str], None]  # queues the gathered records of a topic, so that they stay before the rows of a call
 
     def encodes(self, part: str) -> bool:
-        """Whether a key or value may have any type, since it is encoded here."""
+        """Whether `part`, "key" or "value", may have any type that Avro has, because it is encoded as Avro."""
         return self.plugins.avro is not None and self.plugins.avro.encodes(part)
 
     # THE ROWS OF ONE CALL: the caller's thread
 
     def send(self, given: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
-        """As KafkaProducer.send_columns. `call` makes the rows' callbacks, where there are interceptors."""
+        """As KafkaProducer.send_columns. `call` makes the rows' callbacks, if there are interceptors."""
         delivery = Delivery(0, self.clock)
         self.hand_overs.run(self.queue, delivery, given, call)
         return delivery
 
     def queue(self, hand_over: HandOver, delivery: Delivery, given: ProducerColumns, call: InterceptedCall | None = None) -> None:
-        """Queue rows of a Delivery, which may have rows already. The hand-over begins with the first append."""
+        """Add rows to a Delivery, which may have rows already, and queue them. The hand-over begins with the first append."""
         check_topic_type(given.topic)
         row_count = count_rows(given)
         if self.plugins.avro is not None:
@@ -106,7 +106,7 @@ class ColumnSender:
         if partitioner is not None:
             topics = [_with_partitions(partitioner, rows, cluster) for rows, cluster in zip(topics, clusters, strict=True)]
         for rows in topics:
-            self.encode_topic(rows.topic)  # records that were sent one by one before go first
+            self.encode_topic(rows.topic)  # records of earlier `send` calls go first
         return [
             (part, cluster)
             for rows, cluster in zip(topics, clusters, strict=True)
@@ -116,7 +116,7 @@ class ColumnSender:
     # GATHERED RECORDS: the thread of the caller who filled the bundle, or the Sender's after linger.ms
 
     def send_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
-        """Queue a sealed bundle. Never waits: the bundle has its memory. Errors go to the records."""
+        """Queue a sealed bundle. Never waits for memory, which the bundle has already. Errors go to the records."""
         left = np.arange(len(bundle), dtype=np.int32)
         try:
             self.metadata_wait.ask_for([bundle.topic])  # metadata of a topic in use must not expire
@@ -141,7 +141,7 @@ class ColumnSender:
                 raise
 
     def _rows_of(self, bundle: RecordBundle) -> TopicRows:
-        """The records as columns; what interceptors made of them, where there are any."""
+        """The records as columns, after interceptors have changed them. Records that fail are left out."""
         errors: dict[int, KafkaError] = {}
         avro, interceptors = self.plugins.avro, self.plugins.interceptors_of_gathered
         given = bundle.as_columns() if avro is None else bundle.as_columns(partial(_encoded, errors, avro))
@@ -156,7 +156,7 @@ class ColumnSender:
         return self._without_failed(bundle, rows, errors) if errors else rows
 
     def _errors_of_spoiled(self, rows: TopicRows, cluster: Cluster) -> dict[int, KafkaError]:
-        """Of records that interceptors made too large, or that name a partition which does not exist. The others go on."""
+        """The errors of records that interceptors made too large or gave a partition that does not exist, by their index."""
         errors: dict[int, KafkaError] = {}
         bounds = size_upper_bounds(rows.columns)
         partition_count = cluster.partition_count(rows.topic) or 0
@@ -170,7 +170,7 @@ class ColumnSender:
         return errors
 
     def _without_failed(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
-        """The rows without an error. The others fail when nothing is left to raise, which would fail the whole bundle again."""
+        """The rows without an error. Fails the others last: if an exception followed, they would fail with the bundle again."""
         others = rows.take(np.setdiff1d(np.arange(len(rows.positions)), list(errors)))
         for row, error in sorted(errors.items()):
             self.accumulator.fail_unbatched(bundle.topic, rows.positions[row : row + 1], bundle, error)
@@ -178,7 +178,7 @@ class ColumnSender:
 
 
 def _encoded(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, topic: str, values: Sequence[Any]) -> pa.Array:
-    """Gathered keys or values as bytes. Those that cannot be encoded are null, and have an error by their row."""
+    """Gathered keys or values as bytes. Those that cannot be encoded are null, and have an entry in `errors`."""
     if not avro.encodes(part):
         return pa.array(values, pa.binary())
     encoded, found = avro.encode_objects(part, topic, values)

@@ -2,7 +2,7 @@
 
 A forked child has the parent's memory and sockets, but none of its threads. It has no Sender to settle rows; a lock that another
 thread held stays locked for ever; and using the sockets would disturb the parent's connections.
-KafkaProducer and its futures store `generation()` when they are made, and check it here before they wait or lock.
+A producer, a Delivery and a RecordBundle store `generation()` when they are made, and check it here before they wait or lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import KafkaError
 
 
 def call_in_children(run: Callable[[], None]) -> None:
-    """Have `run` called in each child of this process, right after the fork. On Windows no process forks, and it does nothing."""
+    """Have `run` called in each child of this process, right after the fork. Does nothing on Windows, which has no fork."""
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=run)
 
@@ -50,7 +50,7 @@ def is_forked(since: int) -> bool:
 
 
 def check_not_forked(since: int, who: str) -> None:
-    """Raises KafkaError in a child of that process. Takes no lock."""
+    """Raises KafkaError if `is_forked(since)`. `who` names the object in the error. Takes no lock."""
     if since != _generation:
         raise KafkaError(
             f"{who} was made before this process was forked, and its thread runs in the parent process only: nothing that is"

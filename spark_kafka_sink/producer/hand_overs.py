@@ -1,11 +1,11 @@
 """Calls that hand rows over, and what becomes of the producer when one of them is interrupted.
 
-While a call hands rows over, rows and memory may be in no other hands than its own, and batches half filled. If it is interrupted
-then, what is left to do is not known: the producer ends, as it does when its Sender fails. Every row that is not settled fails
-with an error that names the interrupt, later calls raise that error, and close() returns at once. interrupts.py has the rule.
+While a call hands rows over, only this call may know some rows and some memory, and batches may be half filled. Nobody can finish
+its work after an interrupt, so the producer ends, as it does when its Sender fails. Every row that is not settled fails with an
+error that names the interrupt, later calls raise that error, and close() waits for no row. interrupts.py has the rule.
 Used by RecordGatherer, ColumnSender and TableSender; the Sender looks at `failure` in each round, callers look before each call.
 
-Law: a hand-over that has begun and is not over, although its call is, was interrupted. A lock shows whether the call is over, and
+Law: a call was interrupted if it is over, and its hand-over has begun and not ended. A lock shows whether the call is over, and
 Python releases it however the call ends.
 """
 
@@ -21,17 +21,17 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.interrupts import Waiters
 
-INTERRUPTED_CONDITION = "KAFKA_INTERRUPTED"  # the condition of the error
+INTERRUPTED_CONDITION = "KAFKA_INTERRUPTED"  # the condition of the error that `failure` returns
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What the code raises by itself while rows are handed over. Everything is whole then: rows that are in no batch have failed, and
-# a batch that could not be filled fails. Any other exception comes from outside, is a bug, or is a RuntimeError with HALF_DONE.
+# What the code itself raises while rows are handed over. It cleans up before: rows that are in no batch have failed, and a batch
+# that could not be filled fails. Any other exception comes from outside, is a bug, or is a RuntimeError with HALF_DONE.
 ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
 
 
-HALF_DONE = "memory ended while rows were handed over, and how far the call came is not known"
+HALF_DONE = "memory ended while rows were handed over, and how far the call came is not known"  # the cleaning up failed too
 
 
 class HandOver:
@@ -50,17 +50,17 @@ class HandOver:
         self._begun.add(self)
 
     def end(self) -> None:
-        """All that the call has taken is in other hands: an interrupt changes nothing."""
+        """The call holds no rows or memory any more: from here on an interrupt does not end the producer."""
         self._begun.discard(self)
 
     def wait_begins(self) -> None:
-        """The call holds nothing and waits."""
+        """The call holds no memory and begins to wait. An interrupt of the wait ends the producer only if rows are queued."""
         if not self.has_queued_rows:
             self.end()
 
     @property
     def was_interrupted(self) -> bool:
-        return not self.call.locked() and self in self._begun  # in this order: a call that ends leaves the set first
+        return not self.call.locked() and self in self._begun  # in this order: a call that ends normally leaves the set first
 
 
 class HandOvers:
@@ -85,7 +85,7 @@ class HandOvers:
         return self._failure
 
     def run(self, work: Callable[Concatenate[HandOver, P], T], *args: P.args, **more: P.kwargs) -> T:
-        """Call `work`, which begins a hand-over and may end it; it is over when `work` returns or raises an ordinary error."""
+        """Call `work`, which begins its hand-over. This ends when `work` ends it, returns, or raises one of ORDINARY_ERRORS."""
         hand_over = HandOver(self._begun)
         try:
             with hand_over.call:
@@ -107,7 +107,7 @@ class HandOvers:
                     self._waiters.wake_all_locked()
 
     def wait_until(self, is_true: Callable[[], bool], deadline_ms: int) -> bool:
-        """Wait until `is_true`, which is asked whenever a call is over, one at a time. False after the deadline."""
+        """Wait until `is_true()`, which is called under a lock, each time a call is over. False after `deadline_ms`."""
         return self._waiters.wait_until(is_true, self._clock, deadline_ms)
 
 

@@ -1,7 +1,7 @@
 """Callers wait here for metadata: when they name a topic or partition that the producer does not know yet.
 
 Requests an update from Metadata and wakes the Sender, whose network client fetches it. When the update does not come in time,
-the error says what is missing and why. Used by the caller's side of the producer.
+the error says what is missing and why. Used by KafkaProducer and ColumnSender.
 Law: no wait is longer than the caller allows.
 """
 
@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 
 @dataclass(eq=False, repr=False)
 class MetadataWait:
-    """Any caller's thread. `max_block_ms`: how long each wait for a topic may be."""
+    """Waits for metadata, on the thread of the caller. `max_block_ms`: the limit of each wait for a topic."""
 
     metadata: Metadata
     wake_sender: Callable[[], None]
@@ -36,14 +36,14 @@ class MetadataWait:
         Blocks at most max.block.ms.
 
         Raises:
-            KafkaTimeoutError, InvalidRecordError: topic or partition does not exist after that time.
+            KafkaTimeoutError, InvalidRecordError: the topic, or the partition, does not exist after max.block.ms.
             BrokerError: brokers report an error for the topic.
-            InvalidRecordError, at once: no topic can have this name. Brokers disconnect at one that is too long.
+            InvalidRecordError, at once: no topic can have this name. TypeError: it is not a str.
         """
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
         if self.metadata.cluster().partition_count(topic) is None and not is_topic_name(topic):
-            # Brokers would reject them too, but some such names cannot even be encoded in a request.
+            # Brokers would reject it too, but some such names cannot be encoded in a request, or make brokers disconnect.
             raise InvalidRecordError(
                 f"no topic can have the name {topic[:300]!r}: {TOPIC_NAME_RULE}", condition="KAFKA_INVALID_TOPIC_EXCEPTION"
             )
@@ -90,7 +90,7 @@ class MetadataWait:
     def unknown_topics(self, topics: Iterable[str], max_age_ms: int) -> dict[str, str]:
         """As KafkaProducer.unknown_topics; empty when the answer is older than `max_age_ms`, as the topics may exist by now.
 
-        They are not requested again until a caller names them.
+        Metadata of the topics that are returned is not requested again until a caller names them.
         """
         if self.clock.now_ms() - self.metadata.last_answer_ms > max_age_ms:
             return {}
@@ -101,7 +101,7 @@ class MetadataWait:
         return {topic: self.absent(topic, NO_PARTITION, None, self.max_block_ms).message for topic in unknown}
 
     def absent(self, topic: str, partition: int, count: int | None, waited_ms: int) -> KafkaError:
-        """The error for a topic or partition that does not exist after that time."""
+        """The error for a topic, or a partition if `count` is known, that does not exist after `waited_ms`."""
         if count is not None:
             return InvalidRecordError(
                 f"Partition {partition} of topic {topic} with partition count {count} is not present in metadata"

@@ -7,9 +7,9 @@
         producer.flush()
         print(delivery.result().offsets)
 
-A caller blocks where it asks to wait (flush, Delivery.result, close, and the transactional methods). Where it hands rows over, it
-waits for the first metadata of a topic, for buffer memory, for another thread that encodes single records of the topic, and with
-Avro for the schema registry, each time at most max.block.ms. producer_parts.py makes the parts.
+A caller blocks in flush, close, result (of a Delivery or a future), partitions_for, await_brokers and the transactional methods.
+Where it sends rows, it blocks for the first metadata of a topic, for buffer memory, while another thread encodes single records
+of the topic, and with Avro for the schema registry, each time at most max.block.ms. producer_parts.py makes the parts.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ CLOSE_MARGIN_MS = 5_000  # how long the Sender may take to end after its last ba
 
 
 class KafkaProducer(TransactionalMethods):
-    """A producer and its Sender thread. Any thread of the process that made it may use it, but no forked child.
+    """A producer and its Sender thread. All threads of the process that made it may use it, forked children may not.
 
     Args:
         config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
             Serializers, partitioner.class and interceptor.classes are dotted names, or the objects themselves.
         clock: for tests.
-        largest_record: how many bytes a single record may have, if that is more than max.request.size. A record above
-            max.request.size has a request to itself.
+        largest_record: the largest size of a record in bytes, if more than max.request.size. A record that is larger than
+            max.request.size gets a request of its own.
 
     Raises:
-        ConfigError: names all problems at once. Nothing has been started then.
+        ConfigError: names all wrong option values at once, or the first part that cannot be made. Nothing has been started then.
     """
 
     client_id = ""  # until the configuration is read: a traceback with locals shows unfinished producers too
@@ -91,7 +91,7 @@ class KafkaProducer(TransactionalMethods):
             parts = ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record, self._avro)
             self._keep_at_hand(parts)
             if_this_fails.callback(self._call_off, if_this_fails)
-            self._thread.start()  # interrupted, it may have started the thread or not
+            self._thread.start()  # if interrupted, it may or may not have started the thread
         except BaseException:
             if_this_fails.close()
             raise
@@ -104,7 +104,7 @@ class KafkaProducer(TransactionalMethods):
         return AvroSerializers(*checked, self._config.max_block_ms, self._may_wait, self.partitions_for)
 
     def _may_wait(self) -> bool:
-        """Whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself."""
+        """Whether the calling thread may wait for memory or the schema registry. The Sender's must not: it gives memory back."""
         return threading.current_thread() is not self._thread
 
     def _keep_at_hand(self, parts: ProducerParts) -> None:
@@ -118,14 +118,14 @@ class KafkaProducer(TransactionalMethods):
         self._gatherer = parts.gatherer
         self._sender = parts.sender
         self._caller_side = parts.caller_side
-        # At hand for `send`, which is called once per record.
+        # Attributes that `send` reads fast, because it is called once per record.
         self._bundles, self._bundle_bytes = self._gatherer.bundles, self._gatherer.bundle_bytes
         self._interceptors = self._parts.plugins.interceptors
         self._is_plain = self._interceptors is None and self._avro is None
         self._record_partitioner = self._parts.plugins.record_partitioner
         self._largest_record = self._parts.size_limits.largest_record
         forks.watch(self._gatherer)
-        self._closer_lock = threading.Lock()  # guards the next one
+        self._closer_lock = threading.Lock()  # guards _closer
         self._closer: threading.Thread | None = None  # see _claims_closing
         # A daemon: an interpreter that ends without close() must not wait for a broker.
         self._thread = threading.Thread(
@@ -133,13 +133,13 @@ class KafkaProducer(TransactionalMethods):
         )
 
     def _call_off(self, closing: ExitStack) -> None:
-        """The constructor has failed: end the Sender, and leave the closing to it where it runs."""
+        """The constructor has failed: end the Sender. If its thread runs already, that thread closes the parts."""
         self._sender.force_close()
         if not self._claims_closing():
             closing.pop_all()
 
     def _claims_closing(self) -> bool:
-        """Whether the calling thread closes the parts. The first one does: the Sender's, if the constructor did not fail."""
+        """Whether the calling thread closes the parts. The first one to call this does: the Sender's, unless __init__ fails."""
         with self._closer_lock:
             self._closer = self._closer or threading.current_thread()
             return self._closer is threading.current_thread()
@@ -167,18 +167,18 @@ class KafkaProducer(TransactionalMethods):
         headers: Column = None,
         timestamp: Column = None,
     ) -> Delivery:
-        """Queue a chunk of rows: one record per row. A column may be a pyarrow.ChunkedArray, as those of a table are.
+        """Queue a chunk of rows: one record per row. A column may be a pyarrow.ChunkedArray, as in a table.
 
         Args:
             topic: one name for all rows, or a string column without nulls.
             value: binary or string column, with `avro` of any type that Avro has; null is a tombstone. None: all are null.
             key: as value; null means no key.
-            partition: int32 column, or of other integers; null leaves the choice to the partitioner.
+            partition: column of int32 or other integers; null leaves the choice to the partitioner.
             headers: list<struct<key: string, value: binary>> or map<string, binary> column.
             timestamp: int64 column, milliseconds since 1970; null means now.
 
         Returns:
-            A Delivery: when all rows are acknowledged, their offsets, and the first error.
+            A Delivery, which tells when all rows are settled, their offsets, and the first error.
 
         Blocks for metadata of topics not seen before, while buffer memory is exhausted, while another thread encodes records of
         `send` for one of the topics, and with `avro` for the schema registry, each time at most `max.block.ms`.
@@ -195,7 +195,8 @@ class KafkaProducer(TransactionalMethods):
             KafkaError (KAFKA_INTERRUPTED): an interrupt of an earlier call, or of one in another thread, has ended the producer.
             KafkaError (KAFKA_ILLEGAL_STATE): this process was forked after the producer had been made, or a callback sends with a
                 schema that is not known yet.
-            AuthenticationError, BrokerError: brokers answered a metadata request with it, or an earlier batch failed fatally.
+            IllegalStateError, AbortableTransactionError: no transaction is open, or it has failed; only with a transactional.id.
+            AuthenticationError, BrokerError, FatalProducerError: brokers rejected a metadata request or the producer for good.
         """
         self._check_usable()
         given = ProducerColumns(topic, value, key, partition, headers, timestamp)
@@ -214,11 +215,11 @@ class KafkaProducer(TransactionalMethods):
             print(delivery.result().offsets)
 
         The columns are those of the sink, docs/columns.md: `value`, and if they are there `key`, `headers`, `topic`, `partition`,
-        `timestamp`. Others are ignored, unless their name looks like a misspelt one of these. Strings and bytes may be of the
-        large or view types, or dictionaries; headers a list, a large list, one of fixed size or a map. With `avro`, keys and
-        values may be of any type that Avro has; other serializers are for `send`.
-        A stream is read batch by batch: the next one when the rows of the last are queued. It may have any length. After an error
-        or an interrupt, open it again: a part of it has been read.
+        `timestamp`. Others are ignored, but a name that looks like a misspelt one of these is an error. Strings and bytes may be
+        of the large or view types, or dictionaries; headers a list, a large list, a list of fixed size or a map. With `avro`,
+        keys and values may be of any type that Avro has; other serializers are for `send`.
+        A stream may have any length. Each batch is read after the rows of the previous one are queued. After an error or an
+        interrupt, open the stream again: a part of it has been read.
 
         Args:
             topic: one name for all rows, which overrides a column `topic`. None: that column decides.
@@ -226,15 +227,15 @@ class KafkaProducer(TransactionalMethods):
                 DataFrame of polars, pandas (2.2 or newer) or datafusion, a relation of duckdb.
 
         Returns:
-            One Delivery for all rows: when they are acknowledged, their offsets, and the first error.
+            One Delivery for all rows, as of send_columns.
 
         Blocks as send_columns does for each batch, and as long as the table's source takes for the next one.
 
         Raises:
-            SchemaError: this is no table, or columns are missing, misspelt or of a wrong type; all are named. No row is queued.
-            KafkaError (KAFKA_TABLE_READ_FAILED): the table's source has failed, with its exception as the cause.
-            Other errors: as send_columns, for the rows of one batch; row numbers are the table's. If earlier batches are queued
-            then, the error says so, MemoryError too: they are still sent, but a transaction cannot be committed with them.
+            SchemaError: `table` is no table, or columns are missing, misspelt or of a wrong type. Names all; no row is queued.
+            KafkaError (KAFKA_TABLE_READ_FAILED), SchemaError: the table's source has failed, or a batch has other columns.
+            Other errors: as send_columns, for the rows of one batch; row numbers are the table's. If earlier batches are queued,
+            each error says so, also a MemoryError. They are still sent, but their transaction cannot be committed.
         """
         self._check_usable()
         return self._write(self._parts.tables.send, topic, table, self._check_usable)
@@ -255,20 +256,20 @@ class KafkaProducer(TransactionalMethods):
         callback: Callback | None = None,
     ) -> RecordFuture: ...
 
-    def send(  # type: ignore[misc]  # the second place has a name in each form, and `topic` may be among the fields
+    def send(  # type: ignore[misc]  # the second argument has a name in each form; `topic` may be in fields
         self, record: Any = None, value: Any = None, callback: Callback | None = None, **fields: Any
     ) -> RecordFuture:
-        """Queue one record. It is sent together with others, at the latest after linger.ms.
+        """Queue one record. It waits at most linger.ms for others, and is sent together with them.
 
         Either `send(record, callback)` or `send(topic, value, key=…, partition=…, headers=…, timestamp=…, callback=…)`.
 
         Args:
             record: the record and its topic.
             topic, value, key, partition, headers, timestamp: the fields of a ProducerRecord.
-            callback: called once, with (RecordMetadata, None) or (None, error), in order per partition: on the Sender's thread,
-                or before `send` returns, on the caller's, for records that cannot be queued. It must not wait for this
-                producer, because it would wait for its own thread. An Exception that it raises is logged. SystemExit, by
-                sys.exit(), ends the producer, and records that are not acknowledged by then fail.
+            callback: called once, with (RecordMetadata, None) or (None, error), in order per partition, on the Sender's thread.
+                For a record that cannot be queued, it is called on the thread that tries to queue it, which may be a caller's. It
+                must not wait for this producer, because it would wait for its own thread. An Exception that it raises is logged.
+                SystemExit, by sys.exit(), ends the producer, and records that are not acknowledged by then fail.
 
         Returns:
             A future; `.result()` makes the call synchronous.
@@ -281,12 +282,13 @@ class KafkaProducer(TransactionalMethods):
             SerializationError: the serializers reject the key or value, or headers are not (str, bytes) pairs.
             ValueError, TypeError: a negative partition or timestamp, one that is no int, or a topic that is no str.
             TypeError: these are the arguments of neither form.
-            ProducerClosedError: the producer is closed.
             KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class, when it takes records, failed.
+            SchemaError, RegistryError, KafkaTimeoutError, InvalidRecordError: with `avro`, no schema is known, or encoding fails.
+            Errors of the producer, such as ProducerClosedError or IllegalStateError: as send_columns.
             Other errors of the record (no metadata in time, too large, no memory in time) come with the future and the
             callback, as in Java.
         """
-        # Each nanosecond counts here: a record takes some 700 of them. Of send(record, …), `value` is the callback.
+        # Each nanosecond counts here: a record takes some 700 of them. In send(record, callback), `value` is the callback.
         if (
             fields
             or (type(record) is not ProducerRecord and not isinstance(record, ProducerRecord))
@@ -325,19 +327,19 @@ class KafkaProducer(TransactionalMethods):
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
     def _send_specially(self, record: ProducerRecord, callback: Callback | None) -> RecordFuture | None:
-        """What interceptors or Avro serializers get first. None if neither does, as it has been with the interceptors."""
+        """Hand the record to interceptors, or send it as Avro. None: `send` goes on, with a record that needs neither."""
         self._check_usable()
         if self._interceptors is not None and not isinstance(record, InterceptedRecord):
             return self._interceptors.send(record, callback, self.send)
         return None if self._avro is None else self._send_as_avro(self._avro, record, callback)
 
     def _send_as_avro(self, avro: AvroSerializers, record: ProducerRecord, callback: Callback | None) -> RecordFuture:
-        """Keys or values are objects, which are encoded together with those of their bundle."""
+        """`send` for keys or values that are objects: they become Avro later, together with those of their bundle."""
         details = checked_details(record)
         key, key_bytes = self._taken(avro, "key", record.topic, record.key, self._serialize_key)
         value, value_bytes = self._taken(avro, "value", record.topic, record.value, self._serialize_value)
         size = RECORD_OVERHEAD + headers_bound(details.headers) + key_bytes + value_bytes
-        if size > self._largest_record or self._record_partitioner is not None:  # the bound may be too high, or bytes are needed
+        if size > self._largest_record or self._record_partitioner is not None:  # the bound may be too high; or bytes are needed
             key = avro.encode_object("key", record.topic, key)
             value = avro.encode_object("value", record.topic, value)
             key_bytes, value_bytes = len(key or b""), len(value or b"")
@@ -345,7 +347,7 @@ class KafkaProducer(TransactionalMethods):
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
     def _taken(self, avro: AvroSerializers, part: str, topic: str, given: Any, serializer: Serializer) -> tuple[Any, int]:
-        """What is gathered of a key or value, and a bound of its bytes."""
+        """The form in which a key or value is gathered, and an upper bound of its size in bytes."""
         if given is None:
             return None, 0
         if avro.encodes(part):
@@ -354,7 +356,7 @@ class KafkaProducer(TransactionalMethods):
         return data, len(data or b"")
 
     def _gather(self, record: ProducerRecord, gathered: GatheredRecord) -> RecordFuture:
-        """`send` for the first record of a bundle, and for one with partition, headers or timestamp: waits, where it must."""
+        """The part of `send` that may wait, for metadata and memory. A plain record that fits into its bundle needs no wait."""
         topic, details = record.topic, gathered.details
         highest = NO_PARTITION if details is None or details.partition is None else details.partition
         try:
@@ -414,7 +416,7 @@ class KafkaProducer(TransactionalMethods):
         self._parts.metadata_wait.ask_for(topics)
 
     def await_brokers(self, timeout_ms: int) -> None:
-        """Wait until a broker has answered this producer for the first time. Blocks at most `timeout_ms`.
+        """Wait until a broker has described the cluster to this producer. Blocks at most `timeout_ms`.
 
         Raises KafkaTimeoutError (KAFKA_BROKER_UNREACHABLE) when none has by then, and fatal errors such as a rejected login.
         """
@@ -424,7 +426,7 @@ class KafkaProducer(TransactionalMethods):
     def unknown_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """After KAFKA_UNKNOWN_TOPIC: which of these topics do not exist by the brokers' latest answer, with an error text each.
 
-        Empty when brokers have not answered lately. Never blocks.
+        Empty when the latest answer is older than about half of max.block.ms. Never blocks.
         """
         self._check_process()
         lately_ms = max(self._config.max_block_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
@@ -435,15 +437,16 @@ class KafkaProducer(TransactionalMethods):
     def flush(self, timeout_ms: int | None = None, *, until: Delivery | None = None) -> None:
         """Send everything queued so far without lingering, and wait until each row is acknowledged or has failed.
 
-        Does not raise for rows that failed: their Delivery has the error. Blocks at most `timeout_ms`; by default as long as
-        batches may take, which delivery.timeout.ms bounds. When it times out, nothing fails: the rows stay queued.
+        Does not raise for rows that failed: their Delivery has the error. Blocks at most `timeout_ms`, by default
+        delivery.timeout.ms + request.timeout.ms + 5 s. When it times out, no row fails: the rows stay queued.
 
         Args:
-            until: wait for these rows only, which a call of send_columns has returned. Nothing lingers meanwhile.
+            until: the Delivery of a call; wait for its rows only. The other rows do not linger meanwhile either.
 
         Raises:
             KafkaTimeoutError: rows are left unsettled after that time.
-            KafkaError (KAFKA_INTERNAL_ERROR): the Sender has ended, perhaps during the wait; the error names the cause.
+            KafkaError (KAFKA_INTERNAL_ERROR, KAFKA_INTERRUPTED): the producer has ended, perhaps during the wait.
+            KafkaError (KAFKA_ILLEGAL_STATE): called in a callback or in a forked child.
         """
         self._check_process()
         self._check_sender()
@@ -470,9 +473,9 @@ class KafkaProducer(TransactionalMethods):
     def close(self, timeout_ms: int | None = None) -> None:
         """Refuse new rows, wait until the queued ones are settled, end the Sender thread and close all connections.
 
-        Blocks at most `timeout_ms` (by default as long as batches may take) and a few seconds more. After that time, and at
-        once with 0, rows that are not settled fail. In a callback, which runs on the Sender's thread, it does not wait.
-        Calling it again does nothing. In a forked child it does nothing: connections and rows are the parent's.
+        Blocks at most `timeout_ms` (default: as flush) and 5 s more. After `timeout_ms`, and at once with 0, rows that are not
+        settled fail. An open transaction is aborted, if there is time and it is not prepared. In a callback, close acts as with 0
+        and does not wait. A second call does nothing, nor does a call in a forked child: rows and connections are its parent's.
         """
         if forks.is_forked(self._generation):
             return
@@ -483,7 +486,7 @@ class KafkaProducer(TransactionalMethods):
             self._sender.force_close()
             return
         if limit_ms > 0:
-            if self._sender.failures.fatal is None:  # else the Sender fails them, with the error that names it
+            if self._sender.failures.fatal is None:  # else the Sender fails the gathered records, with this error
                 self._gatherer.encode_all(deadline_ms)
             self._sender.initiate_close()
         else:
@@ -508,7 +511,7 @@ class KafkaProducer(TransactionalMethods):
 
     def is_at_rest(self) -> bool:
         """Whether another task could use this producer: it is open and has not failed for good, its thread runs in this
-        process, every row is settled, and no transaction is its own to end."""
+        process, every row is settled, and it has no transaction to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
         works = lives and self._sender.failures.fatal is None and not self._accumulator.closed
         works = works and self._sequencer.is_at_rest and self._metadata.permanent_error() is None
@@ -522,8 +525,8 @@ class KafkaProducer(TransactionalMethods):
         Times are in ms unless the name says ns; metadata-age is in seconds. Averages, maxima and rates cover the last
         metrics.num.samples windows of metrics.sample.window.ms, totals the producer's whole life. With `since_start` all of them
         cover the time since its start, or since the last `resume`. An average of nothing is 0.
-        Rows that are settled, by flush() or a Delivery, are counted. While requests are being sent, some numbers may be one
-        request ahead of others.
+        A row is counted before flush() or its Delivery reports it as settled, except at a forced close. While requests are being
+        sent, some numbers may be one request ahead of others.
         """
         return self._metrics.snapshot(since_start=since_start)
 
@@ -545,7 +548,7 @@ class KafkaProducer(TransactionalMethods):
         return f"KafkaProducer({self.client_id})"
 
 
-# AVRO SERIALIZERS: their modules are loaded by producers that have one
+# AVRO SERIALIZERS: only producers that have one load the modules
 
 
 def _split_options(config: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

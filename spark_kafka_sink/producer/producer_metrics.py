@@ -1,9 +1,9 @@
 """What a producer has done so far, under Kafka's metric names.
 
-The Sender records each batch sent, request, answer, retry and failure; callers record their waits (memory, metadata, flush).
-Nothing is done per row. Any thread may read, see metrics.py. An outcome is counted before the row's Delivery gets it (except at a
-forced close), so after flush() or result() the numbers include these rows.
-The tables below declare every metric: its name, what is read, a sentence. tests/documents.py prints them into docs/metrics.md.
+The Sender records each batch sent, request, answer, retry and failure. Callers record rows that fail early, waits for memory and
+metadata, flushes and transactional calls. Any thread may read, see metrics.py. An outcome is counted before the row's Delivery
+gets it (except at a forced close), so after flush() or result() the numbers include these rows.
+The tables below and in network_metrics.py declare every metric: name, Stat and meaning. tests/documents.py prints them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CALLER_METRICS = [
     *time_and_share("bufferpool-wait", "pool_waits", "Nanoseconds that callers have waited for memory; and as a part of time."),
     *meter("buffer-exhausted", "pool_exhausted", "Waits for memory that `max.block.ms` ended."),
 ]
-# The sums and counts behind averages, to combine those of several producers; and two sums that Kafka has by topic only.
+# Sums and counts behind averages, to compute averages over several producers; and two sums that Kafka has only by topic.
 OWN_METRICS = [
     *total("byte-total", "batch_sizes", "Bytes of batches sent."),
     *count("batch-send-total", "batch_sizes", "Batches sent."),
@@ -92,7 +92,7 @@ SECTIONS = {
 
 
 def markdown_tables() -> str:
-    """For docs/metrics.md."""
+    """All tables as markdown, for docs/metrics.md."""
     rows = ([f"| {heading} | |", "|---|---|", *markdown_rows(metrics)] for heading, metrics in SECTIONS.items())
     return "\n\n".join(map("\n".join, rows))
 
@@ -131,7 +131,7 @@ class ProducerMetrics:
         self.errors = self.samples.stat()
         self.flush_times = self.samples.stat()  # ns
         self.metadata_waits = self.samples.stat()  # ns
-        self.txn_init_times = self.samples.stat()  # ns, and so the four below
+        self.txn_init_times = self.samples.stat()  # ns, as the four below
         self.txn_begin_times = self.samples.stat()
         self.txn_offsets_times = self.samples.stat()
         self.txn_commit_times = self.samples.stat()
@@ -147,7 +147,7 @@ class ProducerMetrics:
         }
 
     def watch(self, pool: BufferPool, metadata: Metadata, requests_in_flight: Callable[[], float]) -> None:
-        """Read the pool's own statistics, and the gauges."""
+        """Set where snapshots read the pool's statistics and the gauges. Called once, before any other thread uses this."""
         made_ms = self._clock.now_ms()
         self.pool_waits = self.samples.watch(pool.waits)
         self.pool_exhausted = self.samples.watch(pool.exhausted)
@@ -162,7 +162,7 @@ class ProducerMetrics:
     # RECORDING: Sender
 
     def request_sent(self, batches: Sequence[ProducerBatch]) -> None:
-        """The batches of one Produce request, just drained. Adds up in locals, which cost less than attributes."""
+        """Record the batches of one Produce request. Adds up in local variables, which cost less than attributes."""
         records = record_bytes = sent_bytes = largest_batch = queue_ms = longest_ms = 0
         ratios = 0.0
         row_sizes = []
@@ -229,7 +229,7 @@ class ProducerMetrics:
     # READING: any thread
 
     def restart(self) -> None:
-        """`since_start` means from now on. For a producer at rest."""
+        """From now on `since_start` means since this call. For a producer at rest."""
         self.samples.restart(self._clock.now_ms())
 
     def snapshot(self, *, since_start: bool = False) -> dict[str, float]:

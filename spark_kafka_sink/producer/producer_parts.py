@@ -1,7 +1,6 @@
 """Makes the parts of a KafkaProducer from its configuration, and connects them.
 
-Runs once, on the thread that creates the producer, before the Sender thread exists. KafkaProducer uses the parts and starts the
-thread. Of the parts that hold something open, each is entered in `if_this_fails` as soon as it exists.
+Runs once, on the thread that creates the producer, before the Sender thread exists. KafkaProducer uses the parts.
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ class ProducerParts:
     """The parts of one producer, connected. No thread runs yet. Raises ConfigError as NetworkClient and ProducerPlugins do.
 
     Args:
-        may_wait: whether the calling thread may wait for memory, see KafkaProducer.
-        largest_record: as KafkaProducer's.
+        if_this_fails: gets the `close` of each part that must be closed, as soon as the part exists.
+        may_wait: as KafkaProducer._may_wait.
+        largest_record: as in KafkaProducer.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ProducerParts:
             self.caller_side = CallerSide(sequencer, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, took)
 
     def rows_unbatched(self, topic: str, row_count: int, error: KafkaError) -> None:
-        """Rows that were accepted got into no batch: the transaction that they belong to cannot be committed."""
+        """Count rows that got into no batch. The transaction that they belong to, if any, cannot be committed any more."""
         self.metrics.records_failed(topic, row_count)
         self.sequencer.row_failed(error)
 

@@ -1,4 +1,4 @@
-"""What callers pass in, a record or columns, and what is checked of it; what they get back: where records were written."""
+"""What callers pass in, a record or columns, and its checks; and what they get back: where records were written."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ProducerColumns:
 
     @property
     def rows(self) -> int | None:
-        """None without any column."""
+        """The number of rows; None if there is no column."""
         return next((len(column) for column in self.columns().values()), None)
 
 
@@ -116,7 +116,7 @@ _FORMS = "use send(record, callback), or send(topic, value, key=…, partition=�
 def record_of_arguments(
     topic: object, value: object, callback: Callback | None, fields: dict[str, Any]
 ) -> tuple[ProducerRecord, Callback | None]:
-    """The record and callback of send(topic, value, …). Raises TypeError when the arguments are neither of its forms."""
+    """The record and callback of send(topic, value, …). Raises TypeError when the arguments fit neither of its forms."""
     unknown = [name for name in fields if name not in _FIELDS]
     if unknown:
         raise TypeError(f"send() has no argument {', '.join(unknown)}; its arguments are {', '.join(_FIELDS)}; {_FORMS}")
@@ -143,12 +143,12 @@ def _beside_a_record(value: object, callback: object, fields: Mapping[str, Any])
 
 # CHECKS: partition, headers and timestamp of a record, and its size
 
-RECORD_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD  # an upper bound of what a record takes beside key, value and headers
+RECORD_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD  # bytes of a record besides key, value and headers, at most
 HEADERS_MAP = pa.map_(pa.string(), pa.binary())  # the type of a headers column that is made of records
 
 
 class RecordDetails(NamedTuple):
-    """What only few records have. The others need not carry it."""
+    """Partition, headers and timestamp, which only few records have."""
 
     partition: int | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
@@ -198,7 +198,7 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def headers_bound(headers: Sequence[tuple[str, bytes | None]]) -> int:
-    """An upper bound of the bytes that headers take in a record: each length is a varint of at most five."""
+    """An upper bound of the bytes that headers take in a record: each length is a varint of at most five bytes."""
     return sum(10 + len(name.encode()) + len(value or b"") for name, value in headers)
 
 
@@ -224,7 +224,7 @@ class SizeLimits:
             raise self.too_large(size_bytes, where, row)
 
     def too_large(self, size_bytes: int, where: str, row: int | None = None) -> RecordTooLargeError:
-        """The error for a record larger than `largest_record`. It begins with `where`. `row`: the error's."""
+        """The error for a record larger than `largest_record`. Its text begins with `where`; `row` becomes its attribute."""
         option, limit = next((option, limit) for option, limit in self._limits.items() if size_bytes > limit)
         return RecordTooLargeError(
             f"{where}: the record is {size_bytes} bytes when serialized, which exceeds {option}={limit}; raise {option}"

@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 _NO_LIMIT = 2**62
 _NO_MORE = -1
-_FAILED = -1  # in `_outcomes`; what is less is not settled
-_FAILING = -2  # has an error, of which interceptors hear first; an interrupt may keep it from them
+_FAILED = -1  # in `_outcomes`; a row with a smaller value is not settled
+_FAILING = -2  # the row has an error, which interceptors get before its future does; an interrupt may prevent that
 _PENDING = -3
 
 
 class RecordFuture:
-    """The outcome of one record. It only holds a place in the bundle, so that a million futures cost little."""
+    """The outcome of one record. Holds only its bundle and its index in it, so that a million futures cost little."""
 
     __slots__ = ("_bundle", "_index")
 
@@ -53,7 +53,7 @@ class RecordFuture:
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Return where the record was written. Blocks until the record is settled, at most `timeout` seconds.
 
-        The time-out is in seconds as in concurrent.futures; that of `Delivery.result` is in milliseconds.
+        The time-out is in seconds as in concurrent.futures; `Delivery.result` takes milliseconds.
         Raises the record's error, or KafkaTimeoutError when the record is not settled in time.
         """
         error = self.exception(timeout)
@@ -83,7 +83,7 @@ class GatheredRecord(NamedTuple):
     details: RecordDetails | None
 
 
-ColumnOf = Callable[[str, str, Sequence[Any]], pa.Array]  # of "key" or "value", the topic, and what was gathered
+ColumnOf = Callable[[str, str, Sequence[Any]], pa.Array]  # ("key" or "value", topic, what was gathered) -> column
 
 
 def _column_of_bytes(part: str, topic: str, values: Sequence[Any]) -> pa.Array:  # noqa: ARG001
@@ -91,13 +91,13 @@ def _column_of_bytes(part: str, topic: str, values: Sequence[Any]) -> pa.Array: 
 
 
 class RecordBundle:
-    """Holds columns from the start: lists that `add` fills, one entry per record, and a dict of what only some records have."""
+    """Holds columns from the start: lists with one entry per record, which `add` fills, and a dict of what few records have."""
 
     def __init__(self, topic: str, cluster: Cluster, clock: Clock, interceptors: Interceptors | None = None) -> None:
         self.topic = topic
         self.created_ms = clock.now_ms()  # linger.ms and delivery.timeout.ms count from the first record
         self.cluster = cluster  # metadata that contains the topic
-        self.memory = PoolMemory()  # a charge; the thread that has the bundle encoded gives it back
+        self.memory = PoolMemory()  # a charge, which RecordGatherer gives back when the bundle is encoded or failed
         self._lock = threading.Lock()  # guards what `add` fills
         self._room_bytes = _NO_LIMIT  # the limit of `size_bytes`, or _NO_MORE
         self.size_bytes = 0  # the sum of the records' size bounds
@@ -112,7 +112,7 @@ class RecordBundle:
         self._outcome_lock = threading.RLock()  # guards _acknowledgements, _looked_up, _outcomes and _errors
         self._waiters = Waiters(self._outcome_lock)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
-        self._looked_up = 0  # how many of them have been entered in `_outcomes`; done only when a future asks
+        self._looked_up = 0  # how many of these are entered in `_outcomes`, which happens when it is read
         self._outcomes: npt.NDArray[np.int32] | None = None  # int32[n]: index of an acknowledgement, or as above; from `seal` on
         self._errors: dict[int, KafkaError] = {}
         self._columns: RecordColumns | None = None  # for RecordMetadata; without payloads
@@ -207,7 +207,7 @@ class RecordBundle:
 
     @property
     def rows_callback(self) -> RowsCallback:
-        """What batches report outcomes to: to interceptors first. After `become`."""
+        """What batches report outcomes to; with interceptors, these get them first. Available after `become`."""
         assert self._columns is not None
         return self if self._interceptors is None else InterceptorCallback(self._interceptors, self.topic, self._columns, self)
 
@@ -251,7 +251,7 @@ class RecordBundle:
             self._settle_failing(positions)
 
     def _begin_to_fail(self, positions: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> npt.NDArray[np.int32]:
-        """Returns those of the rows that this call fails: at the producer's end, another thread may have failed some of them."""
+        """Returns the rows that this call fails. When the producer ends, another thread may have failed some of them already."""
         with self._outcome_lock:
             outcomes = self._looked_up_outcomes_locked()
             assert outcomes is not None
@@ -261,7 +261,7 @@ class RecordBundle:
             return positions
 
     def _settle_failing(self, positions: npt.NDArray[np.int32]) -> None:
-        """Futures of these rows get their errors, then callbacks that have not heard. Leaves rows that have no error."""
+        """Give these rows' errors to their futures, then to callbacks that were not called yet. Skips rows without an error."""
         with self._outcome_lock:
             assert self._outcomes is not None
             found = self._outcomes[positions]
@@ -274,11 +274,11 @@ class RecordBundle:
     def _call_back(
         self, positions: npt.NDArray[np.int32], outcomes: Iterable[RecordMetadata | None], errors: Iterable[KafkaError | None]
     ) -> None:
-        """Call every record's callback, whatever one of them raises. Raises at the end what is no Exception, like SystemExit."""
+        """Call every record's callback, whatever one of them raises. Then raises the first that is no Exception (SystemExit)."""
         ended_by: BaseException | None = None
         callbacks = self.callbacks
         for row, metadata, error in zip(positions.tolist(), outcomes, errors, strict=False):
-            # Taken out as it is called: up to the call, CPython with its GIL lets neither a signal nor another thread in.
+            # Taken out right before it is called: in between, CPython with its GIL runs no signal handler and no other thread.
             callback, callbacks[row] = callbacks[row], None
             if callback is None:
                 continue

@@ -1,8 +1,8 @@
 """Gathers records that were sent one by one into bundles, and has the bundles encoded when they are due.
 
-`send` only appends a record to the lists of its topic's bundle (record_bundle.py). A bundle is encoded when it holds a batch's
-worth of bytes, on the thread of the caller who filled it; when linger.ms is over, on the Sender's; or at flush and close.
-ColumnSender does the encoding.
+`send` only appends a record to the lists of its topic's bundle (record_bundle.py). A bundle is encoded when it holds
+`bundle_bytes`, on the thread of the caller who filled it; when linger.ms is over, on the Sender's; or on the thread of a caller
+who calls flush, close or send_columns. ColumnSender encodes it.
 Laws: the bundles of a topic are encoded one at a time, in the order in which they were begun, so records keep their order.
 A record is gathered only after buffer memory has been charged for its size bound. Its caller waits for that memory; encoding the
 bundle later waits for nothing, because the charge covers it.
@@ -26,14 +26,14 @@ from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 
 MIN_BUNDLE_BYTES = 512 * 1024  # a bundle costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
-BUNDLE_SHARE = 4  # but no bundle takes more than a quarter of buffer.memory
+BUNDLE_SHARE = 4  # but a bundle is full at a quarter of buffer.memory; a single large record may take more
 
 
 class _TopicLocks:
     def __init__(self) -> None:
         self.bundle = threading.Lock()  # guards the topic's entry in RecordGatherer.bundles
-        # The calls that encode a bundle. They are of one thread: encoding may call a callback with an error, and that callback
-        # may send again. HandOvers guards it, and lets one thread look at a time.
+        # The calls that encode bundles of the topic now, all of one thread. There are several if encoding fails a record whose
+        # callback sends again. Only `admit` uses the list, under the lock of HandOvers.
         self._encoders: list[HandOver] = []
 
     def admit(self, hand_over: HandOver) -> bool:
@@ -56,18 +56,18 @@ class RecordGatherer:
     config: ProducerConfig
     clock: Clock  # for linger.ms and bounded waits
     accumulator: RecordAccumulator  # where memory comes from
-    hand_overs: HandOvers  # records and bundles are handed over under its rule
+    hand_overs: HandOvers  # runs calls that hand records and bundles over
     # Queues a sealed bundle, or fails its records. It uses the bundle's charge and never waits for memory.
     encode_bundle: Callable[[HandOver, RecordBundle], None]
-    may_wait: Callable[[], bool] = lambda: True  # for memory, see KafkaProducer
+    may_wait: Callable[[], bool] = lambda: True  # for memory; as KafkaProducer._may_wait
     interceptors: Interceptors | None = None  # bundles report outcomes to them
 
     def __post_init__(self) -> None:
         self._pool = self.accumulator.pool
-        # No larger than a batch or a request: the Sender may have to encode it at once.
+        # The smaller of a batch and a request, but at least MIN_BUNDLE_BYTES: the Sender may have to encode a bundle.
         wanted = max(min(self.config.batch_size, self.config.max_request_size), MIN_BUNDLE_BYTES)
         self.bundle_bytes = min(wanted, max(1, self._pool.total_memory // BUNDLE_SHARE))
-        self.bundles: dict[str, RecordBundle] = {}  # by topic; those that take records
+        self.bundles: dict[str, RecordBundle] = {}  # the bundles that take records, by topic
         self._topics: dict[str, _TopicLocks] = {}  # grows only
         self._not_queued: set[RecordBundle] = set()  # bundles with records that may be in no batch
         self._closed = False
@@ -128,7 +128,7 @@ class RecordGatherer:
     def _add_locked(
         self, bundle: RecordBundle | None, topic: str, cluster: Cluster, record: GatheredRecord, memory: PoolMemory
     ) -> _Added | None:
-        """None if another thread has used that memory for its record. `bundle`: the topic's; None: a new one begins."""
+        """None if another thread has used the bundle's memory for its record. `bundle`: the topic's; None: a new one begins."""
         begins_bundle = bundle is None
         if bundle is None:
             bundle = RecordBundle(topic, cluster, self.clock, self.interceptors)
@@ -142,7 +142,7 @@ class RecordGatherer:
         return _Added(future, bundle, begins_bundle)
 
     def _charge(self, hand_over: HandOver, missing: int, had: int, memory: PoolMemory) -> None:
-        """Charge memory for a record. Where possible doubles the bundle's charge, up to a full bundle, to take few steps."""
+        """Charge memory for a record. If possible doubles the bundle's charge, up to a full bundle, so that few calls charge."""
         hand_over.begin()
         ample = min(had, self._pool.blocks_for(self.bundle_bytes) - had)
         if ample > missing and self._pool.try_allocate(0, charge=ample, into=memory) is not None:
@@ -160,21 +160,21 @@ class RecordGatherer:
         self.accumulator.wait_for_memory(0, missing, memory, hand_over.begin)
 
     def encode_full(self, topic: str) -> None:
-        """Queue a topic's bundle, which has reached `bundle_bytes`. Blocks while another thread encodes one of the topic.
+        """Queue a topic's bundle, which has reached `bundle_bytes`. Errors go to the records.
 
-        Errors go to the records.
+        Blocks while another thread encodes a bundle of the topic. After max.block.ms it returns, and the bundle is not queued.
         """
         self._encode_within(topic, self.config.max_block_ms)
 
     def encode_all(self, deadline_ms: int) -> bool:
-        """Queue everything gathered, for flush and close. False if another thread still encodes at the deadline."""
+        """Queue all bundles, for flush and close. False if another thread still encodes at `deadline_ms` (Clock.now_ms)."""
         done = True
         for topic in list(self._topics):
             done &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))
         return done
 
     def encode_topic(self, topic: str) -> None:
-        """Queue what is gathered for a topic, before rows of `send_columns` follow. Raises KafkaTimeoutError."""
+        """Queue what is gathered for a topic, before rows of `send_columns`. Raises KafkaTimeoutError after max.block.ms."""
         if topic in self._topics and not self._encode_within(topic, self.config.max_block_ms):
             raise KafkaTimeoutError(
                 f"another thread is still encoding earlier records for {topic} after max.block.ms={self.config.max_block_ms}"
@@ -192,11 +192,11 @@ class RecordGatherer:
         return delay_ms
 
     def leave_behind(self) -> None:
-        """In a forked child, or when an interrupt has ended the producer: without a bundle, `send` makes all its checks."""
+        """For a forked child, or a producer that an interrupt has ended: without a bundle, `send` makes all its checks."""
         self.bundles.clear()
 
     def close(self, ended_by: KafkaError | None = None) -> None:
-        """Take no more records. `ended_by`: why the producer ended, if not by close(). Called again without, it keeps it."""
+        """Take no more records. `ended_by`: why the producer ended, if not by close(); a later call without it keeps it."""
         if ended_by is not None:
             self._ended_by = ended_by
         self._closed = True
@@ -242,7 +242,7 @@ class RecordGatherer:
         return True
 
     def _finish(self, bundle: RecordBundle) -> None:
-        """Each of its records is in a batch, or has failed."""
+        """Give back a bundle's memory: each of its records is in a batch, has failed, or will be failed by the caller."""
         self._pool.deallocate(bundle.memory)
         self._not_queued.discard(bundle)
 

@@ -1,4 +1,4 @@
-"""Serializers of keys and values: functions that return bytes, found by name."""
+"""Serializers of keys and values: functions that return bytes or None, found by name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ Serializer = Callable[[Any], bytes | None]
 
 
 class SerializationError(KafkaError):
+    """A key, a value or a header cannot be serialized."""
+
     condition = "KAFKA_SERIALIZATION_FAILED"
 
 
@@ -52,8 +54,8 @@ def find_serializer(option: str, wanted: object) -> Serializer:
     Args:
         option: for the error text.
         wanted: a callable; "bytes", "string", "short", "integer", "long", "float", "double" (Kafka's formats, big-endian); the
-            Java class of one of these; or the dotted name of a callable. None: bytes stay as they are, str becomes UTF-8, as for
-            a part that is Avro, which has no serializer of this kind.
+            Java class of one of these; or the dotted name of a callable. None or a name of Avro: as_bytes. AvroSerializers
+            encodes a part that is Avro before.
 
     Raises:
         ConfigError: it cannot be loaded, or is not callable.

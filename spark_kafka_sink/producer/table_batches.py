@@ -1,4 +1,4 @@
-"""Reads a table of whatever library batch by batch, over Arrow's PyCapsule interface."""
+"""Reads a table of any library batch by batch, through Arrow's PyCapsule interface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ArrowTable: TypeAlias = ArrowStreamExportable | ArrowArrayExportable
 
 
 def open_table(table: object) -> pa.RecordBatchReader:
-    """Raises SchemaError for what is no table. A stream is not read yet."""
+    """Make a reader of the table, without reading a stream yet. Raises SchemaError if `table` is not a table."""
     try:
         return _reader_of(table)
     except Exception as error:
@@ -35,7 +35,7 @@ def open_table(table: object) -> pa.RecordBatchReader:
 
 def _reader_of(table: object) -> pa.RecordBatchReader:
     if isinstance(table, pa.RecordBatchReader):
-        return table  # exported and imported again, it would make text of an interrupt
+        return table  # after an export and import, an interrupt in it would come as the text of another error
     if isinstance(table, pa.Table):
         return table.to_reader()
     if hasattr(table, "__arrow_c_stream__"):
@@ -50,11 +50,11 @@ def _reader_of(table: object) -> pa.RecordBatchReader:
 
 
 def next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
-    """None after the last one. Blocks as long as the table's source does.
+    """The next batch; None after the last one. Blocks as long as the table's source does.
 
     Raises:
         KafkaError (KAFKA_TABLE_READ_FAILED): the source has failed, with its exception as the cause.
-        SchemaError: the batch has other columns than the table, which a source written in Python can do.
+        SchemaError: the batch has other columns than the table, as can happen with a source written in Python.
     """
     try:
         batch = reader.read_next_batch()

@@ -1,7 +1,7 @@
 """The columns of a table that `send_table` sends: their Arrow types are checked once, and each batch becomes ProducerColumns.
 
-records/row_mapping.py says which column is which part of a record, for this and for the sink. Here: which types fit, what to do
-about one that does not, and layouts that the producer's other parts do not know.
+records/row_mapping.py says which column is which part of a record, for `send_table` and for the sink. This file says which types
+fit and what users can do about others, and converts layouts that the rest of the producer does not know.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ ZONES = "dt.tz_localize('UTC') in pandas, dt.replace_time_zone('UTC') in polars,
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Where the parts of a record are in each batch, and which columns are changed first."""
+    """Where the parts of a record are in each batch, and which columns are converted first."""
 
     mapping: RowMapping
-    conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]  # by position; of layouts that are not read elsewhere
+    conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]  # by the column's position
 
     @classmethod
     def find(cls, schema: pa.Schema, topic: str | None, encodes: Callable[[str], bool] = lambda _: False) -> TableColumns:
-        """Raises SchemaError, which names all problems.
+        """Find the columns of a table. Raises SchemaError, which names all problems.
 
         Args:
-            topic: of all rows; None: the column decides.
-            encodes: whether a part may have any type, since a serializer encodes it.
+            topic: the topic of all rows; None: the column `topic` decides.
+            encodes: whether a part of a record may have any type, because a serializer encodes it.
         """
         mapping = RowMapping.find(schema.names, topic, with_timestamp=True)
         positions = {name: getattr(mapping, name) for name in RECORD_FIELDS}
@@ -52,7 +52,7 @@ class TableColumns:
         return cls(mapping, {position: convert for position, convert in conversions.items() if convert is not None})
 
     def of(self, batch: pa.RecordBatch) -> ProducerColumns:
-        """The rows of a batch, without copying keys and values. Raises InvalidRecordError for a time that no record can have."""
+        """The rows of a batch; copies only what is converted. Raises InvalidRecordError for a time that no record can have."""
         table = pa.Table.from_batches([batch])
         for position, convert in self.conversions.items():
             table = table.set_column(position, table.field(position).name, convert(table.column(position)))
@@ -66,7 +66,7 @@ class TableColumns:
 
 
 def _missing(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
-    """A column that is needed, and one that is probably misspelt: its values would be left out without a word."""
+    """Problems: a required column is missing, or another column is probably misspelt, whose values would be ignored silently."""
     needed = {"topic": NO_TOPIC, "value": NO_VALUE}
     others = [column for column in columns if column not in RECORD_FIELDS]
     for name in RECORD_FIELDS:
@@ -81,7 +81,7 @@ def _missing(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
 
 
 def _misspelt(name: str, columns: list[str]) -> str | None:
-    """A column whose name differs only by case, spaces, underscores, dashes or a plural s. Others may be about anything."""
+    """A column whose name differs only by case, spaces, underscores, dashes or a plural s. Other names may mean anything."""
     return next((column for column in columns if _plain_name(column) == _plain_name(name)), None)
 
 
@@ -113,7 +113,7 @@ def _is_headers(kind: pa.DataType) -> bool:
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         return False
     entry = kind.value_type
-    if pa.types.is_null(entry):  # of lists that are all empty
+    if pa.types.is_null(entry):  # the lists are all empty
         return True
     is_pair = bool(pa.types.is_struct(entry)) and len(entry) == 2
     return is_pair and are_header_types({each.name.lower(): each.type for each in entry})
@@ -142,7 +142,7 @@ def _headers_remedy(_: pa.DataType) -> str:
     return "a list of {'key': …, 'value': …} in each row; cast it before sending"
 
 
-# What the type of a column must be, in words and as a check, and what to do about another.
+# For each column: the types that fit, in words and as a check, and what the error advises for another type.
 COLUMN_RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]] = {
     "topic": ("string", is_text, lambda _: "cast it to string before sending"),
     "value": ("string or binary", is_payload, _payload_remedy),
@@ -157,7 +157,7 @@ COLUMN_RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.D
 
 
 def conversion(name: str, kind: pa.DataType) -> Callable[[pa.ChunkedArray], pa.ChunkedArray] | None:
-    """What makes a column that fits one that `send_columns` takes. None if it is one."""
+    """The function that converts a column of this type into one that `send_columns` takes; None if that needs no conversion."""
     is_read_elsewhere = pa.types.is_dictionary(kind) and name in ("topic", "value", "key") and _plain(kind) == kind.value_type
     if kind != _plain(kind) and not is_read_elsewhere:
         return _decoded

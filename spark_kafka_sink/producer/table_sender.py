@@ -1,8 +1,8 @@
 """Queues the rows of a whole table, batch by batch, as `send_columns` would queue each batch, with one Delivery for all.
 
 table_batches.py reads the table, table_columns.py knows its columns, ColumnSender queues the rows of a batch.
-Laws: no batch is read before the one before it is queued, so that a stream is never in memory as a whole. The call is one
-hand-over from its first queued row to its last (hand_overs.py), and one call in a transaction: half a table is not committed.
+Laws: a batch is read only after the previous one is queued, so that a stream is never in memory as a whole. The call is one
+hand-over from its first queued row to its last (hand_overs.py). A transaction with only a part of a table cannot commit.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from spark_kafka_sink.producer.table_columns import TableColumns
 class TableSender:
     columns: ColumnSender  # queues the rows of a batch
     interceptors: Interceptors | None  # see the columns of each batch first
-    hand_overs: HandOvers  # rows are handed over under its rule
+    hand_overs: HandOvers  # runs the call, and notices an interrupt
     clock: Clock  # of the Delivery
-    on_half_sent: Callable[[KafkaError], None]  # gets an error after which rows of a table are queued and others never will be
+    on_half_sent: Callable[[KafkaError], None]  # gets the error if only the first rows of a table are queued
 
     def send(self, topic: str | None, table: object, check_usable: Callable[[], None]) -> Delivery:
         """As KafkaProducer.send_table. `check_usable`: raises when no further rows can be sent; called before each batch."""
@@ -78,7 +78,7 @@ class TableSender:
 
 
 def _name_row_of_table(error: InvalidRecordError, first_row: int) -> None:
-    """The producer numbers the rows of a batch, which is a chunk to it."""
+    """Number the row as in the whole table: ColumnSender numbers rows within their batch, which it calls a chunk."""
     if error.row is None:
         return
     of_chunk = f"row {error.row} of this chunk"
@@ -88,6 +88,6 @@ def _name_row_of_table(error: InvalidRecordError, first_row: int) -> None:
 
 
 def _half_sent(text: str, first_row: int) -> str:
-    """The text of an error, and from which row on the table is not sent."""
+    """The text of an error, and in which batch it happened. All rows before that batch are queued."""
     where = f"in the table's batch that begins at row {first_row:,}; the rows before it are queued, and are not taken back"
     return f"{text.removesuffix('.')} ({where})"

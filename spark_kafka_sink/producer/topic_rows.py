@@ -21,13 +21,13 @@ from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns, is_text, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
 
-# Rows that are encoded at a time: bounds the scratch memory, some 250 B per row. With few partitions, columns of this length stay
-# in the CPU's cache. With many, the work per partition and slice is what counts: slices are larger then, as long as they are
-# small in bytes.
+# How many rows are encoded at a time: this bounds the scratch memory, some 250 B per row. With few partitions, columns of
+# SLICE_ROWS stay in the CPU's cache. With many, most time goes into the work per partition and slice: slices are larger then, as
+# long as they are small in bytes.
 SLICE_ROWS = 32 * 1024
 LARGEST_SLICE_ROWS = 80 * 1024
 LARGEST_SLICE_BYTES = 8 * 1024 * 1024  # of records in a slice with more than SLICE_ROWS
-ROWS_PER_PARTITION = 256  # what a slice should have
+ROWS_PER_PARTITION = 256  # how many a slice should have on average, within the limits above
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class TopicRows:
     positions: npt.NDArray[np.int32]  # of each row in the caller's columns
 
     def slices(self, partitions: int = 1) -> Iterator[TopicRows]:
-        """Parts of about the same number of rows, at most SLICE_ROWS. They share this chunk's memory.
+        """Parts of about the same number of rows, which share the memory of these rows.
 
-        For a topic with many `partitions` they are larger, within the limits above.
+        A part has at most SLICE_ROWS rows, or more for a topic with many `partitions`, within the limits above.
         """
         count = -(-self.columns.row_count // SLICE_ROWS)
         wanted_rows = min(partitions * ROWS_PER_PARTITION, LARGEST_SLICE_ROWS)
@@ -65,7 +65,7 @@ def record_rows(given: ProducerColumns, row_count: int, now_ms: int) -> RecordCo
 
 
 def count_rows(given: ProducerColumns) -> int:
-    """Raises InvalidRecordError when no column says how many rows there are."""
+    """The number of rows. Raises InvalidRecordError if none of topic, value, key and partition is a column."""
     columns = (None if isinstance(given.topic, str) else given.topic, given.value, given.key, given.partition)
     lengths = [len(column) for column in columns if column is not None]
     if not lengths:
@@ -100,7 +100,7 @@ def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArr
 
 
 def by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> list[TopicRows]:
-    """The rows of each topic, in their order. Nothing for no rows."""
+    """The rows of each topic, in their order. An empty list if there are no rows."""
     if not columns.row_count:
         return []
     names, codes = ([topic], None) if isinstance(topic, str) else names_and_codes(topic)
@@ -116,7 +116,7 @@ def by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArra
 
 
 def check_topic_type(topic: str | pa.Array) -> None:
-    """Raises SchemaError for a column that is not of strings. A column of nulls passes: the error for it names a row."""
+    """Raises SchemaError if a topic column is not of strings. A column of nulls passes: names_and_codes rejects it by its row."""
     if isinstance(topic, str):
         return
     kind = topic.type.value_type if pa.types.is_dictionary(topic.type) else topic.type

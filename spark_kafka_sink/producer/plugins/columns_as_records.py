@@ -1,6 +1,6 @@
 """Columns to ProducerRecords and back, for interceptors that take one record at a time: some microseconds per row.
 
-Bytes in text columns that are not UTF-8 come back unchanged.
+Texts that are not UTF-8 come back unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def records_of(columns: ProducerColumns, row_count: int) -> list[ProducerRecord]
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """The column's values. A text that is not UTF-8 is bytes; a header's key has surrogate escapes instead."""
+    """The column's values. If the column has text that is not UTF-8, that text is bytes, and so is all text in headers."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     try:
@@ -57,7 +57,7 @@ def _with_bytes_for_text(kind: pa.DataType) -> pa.DataType:
 
 
 def _pairs(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of one row. In a list column each header is a dictionary, in a map column a pair."""
+    """The headers of one row: dicts in a list column, pairs in a map column. Keys that are not UTF-8 get surrogate escapes."""
     pairs = (entry.values() if isinstance(entry, dict) else entry for entry in headers or ())
     return tuple((_header_key(key), None if value is None else as_bytes(value)) for key, value in pairs)
 
@@ -74,7 +74,7 @@ def checked_record(found: object) -> ProducerRecord:
 
 
 def copied(record: ProducerRecord) -> ProducerRecord:
-    """A copy, so that an interceptor that fails half-way has changed nothing. Takes a third of dataclasses.replace."""
+    """A copy: an interceptor that fails half-way has then changed nothing. Takes a third of the time of dataclasses.replace."""
     return ProducerRecord(record.topic, record.value, record.key, record.partition, record.headers, record.timestamp)
 
 
@@ -116,7 +116,7 @@ def columns_of(records: Sequence[ProducerRecord]) -> ProducerColumns:
 
 
 def _headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
-    """A column of type HEADERS. Keys are built as bytes, because some may not be UTF-8, and read as text from their buffers."""
+    """A column of type HEADERS_MAP. Keys are built as bytes, as some may not be UTF-8; their buffers are then read as text."""
     octets = [[(key.encode("utf-8", "surrogateescape"), value) for key, value in headers] for headers in rows]
     column = pa.array(octets, pa.map_(pa.binary(), pa.binary()))
     keys = pa.Array.from_buffers(HEADERS_MAP.key_type, len(column.keys), column.keys.buffers())

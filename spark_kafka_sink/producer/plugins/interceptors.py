@@ -1,8 +1,8 @@
 """Interceptors: plug-ins that see rows before they are sent, and learn the outcome of each.
 
-The columns of `send_columns` pass through the interceptors before anything is checked. Records of `send` pass through those that
-take records at once, and through those that take columns when they have been gathered. plugin.py loads the interceptors.
-Law: when an interceptor raises, that is logged and the next one gets the rows unchanged, as in Java.
+Columns of `send_columns` pass through interceptors before their types, sizes and partitions are checked. Records of `send` pass
+at once through interceptors that take records, and after gathering through interceptors of columns. plugin.py loads both.
+Law: an Exception of an interceptor is logged, and the next interceptor gets the rows unchanged, as in Java.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPTION = "interceptor.classes"
 
 
 class ProducerInterceptor(Protocol):
-    """What `interceptor.classes` may name. A class need not inherit from it, and may leave out any method.
+    """What `interceptor.classes` may name. A class need not inherit from it, and one of the methods is enough.
 
     `configure(config)` is called once, with the producer's options and the interceptor's own; `close()` once, after all other
     calls. Several threads may call at the same time. No method may wait for the producer.
@@ -54,10 +54,10 @@ class ProducerInterceptor(Protocol):
         ...
 
     def on_batch_acknowledgement(self, metadata: BatchMetadata, error: Exception | None) -> None:
-        """The outcome of a run of rows: once for each batch, or once for all rows of a call and topic that were never queued.
+        """The outcome of rows of one call in one batch, or of all rows of a call and topic that were never queued.
 
         Called on the producer's own thread, before callbacks and futures get the outcome. For rows that were never queued it is
-        called on the thread that sent them.
+        called on the thread that tried to queue them.
         """
         ...
 
@@ -80,7 +80,7 @@ class RecordInterceptor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Interceptor:
-    """An interceptor's methods, None where it has none."""
+    """An interceptor's methods, None for each that it does not have."""
 
     plugin: Plugin
     on_send: Method | None
@@ -110,7 +110,7 @@ class InterceptedRecord(ProducerRecord):
 class Interceptors:
     """The chain of interceptors, in the order of the configuration. Any thread.
 
-    Raises ConfigError when one cannot be loaded, made or configured. Those that were made before are closed then.
+    Raises ConfigError when one cannot be loaded, created or configured, and closes the ones that were created before it.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -136,7 +136,7 @@ class Interceptors:
     # COLUMNS
 
     def send_columns(self, given: ProducerColumns, send: Callable[[ProducerColumns, InterceptedCall], T]) -> T:
-        """Pass columns through the chain, then send the result. What `send` raises is reported to the chain, for each row."""
+        """Pass columns through the chain, then send the result. Reports an Exception of `send`, for rows without a callback."""
         columns = replace(given, **{name: contiguous(column) for name, column in given.columns().items()})
         for interceptor in self._chain:
             if interceptor.on_send_columns is not None:
@@ -175,7 +175,7 @@ class Interceptors:
     # SINGLE RECORDS
 
     def send(self, record: ProducerRecord, callback: Callback | None, send: Callable[[ProducerRecord, Callback | None], T]) -> T:
-        """Pass a record through the chain, then send the result. What `send` raises is reported to the chain."""
+        """Pass a record through the chain, then send the result. Reports an Exception of `send` to the chain."""
         for interceptor in self._chain:
             if interceptor.on_send is None:
                 continue
@@ -193,7 +193,7 @@ class Interceptors:
     # OUTCOMES
 
     def report_success(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int, columns: RecordColumns) -> None:
-        """`columns`: those to which `batch_rows.positions` refer."""
+        """Report rows that are acknowledged. `columns`: those to which `batch_rows.positions` refer."""
         topic, partition = batch_rows.topic_partition
         batch = BatchMetadata(topic, partition, batch_rows.first_offset(base_offset), batch_rows.row_count, log_append_time_ms)
         records: list[RecordMetadata] = []
@@ -204,14 +204,14 @@ class Interceptors:
     def report_failure(
         self, topic: str, partition: int, row_count: int, error: Exception, record_errors: Mapping[int, Exception] | None = None
     ) -> None:
-        """`record_errors`: errors of single rows, by their positions from 0."""
+        """Report rows that failed. `record_errors`: errors of single rows, by their index among these rows."""
         batch = BatchMetadata(topic, partition, UNKNOWN_OFFSET, row_count, NO_TIMESTAMP)
         count = row_count if self._any_hears_records else 0
         records = [RecordMetadata(topic, partition, UNKNOWN_OFFSET, NO_TIMESTAMP, NULL_LENGTH, NULL_LENGTH)] * count
         self._report(batch, records, [(record_errors or {}).get(row, error) for row in range(count)], error)
 
     def report_unbatched(self, topic: str, partitions: npt.NDArray[np.int32], error: Exception) -> None:
-        """Gathered records that got into no batch. `partitions`: those that they name, or NO_PARTITION."""
+        """Report gathered records that got into no batch. `partitions`: what each record names, or NO_PARTITION."""
         for partition, row_count in Counter(partitions.tolist()).items():
             self.report_failure(topic, partition, row_count, error)
 
@@ -240,13 +240,13 @@ class Interceptors:
 
 @dataclass(eq=False, slots=True)
 class InterceptedCall:
-    """One send_columns call: makes the callbacks of its rows, and knows how many rows are reported by these."""
+    """One send_columns call: makes the callbacks of its rows, and counts the rows whose outcome these callbacks report."""
 
     interceptors: Interceptors
     queued: Counter[str] = field(default_factory=Counter)  # topic -> rows that have a callback
 
     def make_callback(self, rows: TopicRows, columns: RecordColumns, delivery: RowsCallback) -> RowsCallback:
-        """The callback of the rows that are queued next. `columns`: all of the call."""
+        """The callback of the rows that are queued next. `columns`: the columns of the whole call."""
         callback = InterceptorCallback(self.interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
         self.queued[rows.topic] += len(rows.positions)
         return callback
@@ -286,7 +286,7 @@ class InterceptorCallback:
 
 
 class Failures:
-    """Failures of one method for several records: one line in the log, not one per record."""
+    """Collects the failures of one method for several records, and logs them in one line."""
 
     def __init__(self, plugin: str, method: str) -> None:
         self._where = f"{plugin}.{method}"
@@ -303,7 +303,7 @@ class Failures:
 
 
 def _check_columns(found: object, row_count: int | None) -> None:
-    """Raises TypeError or ValueError unless these are ProducerColumns with this number of rows."""
+    """Raises TypeError or ValueError unless `found` is ProducerColumns with `row_count` rows."""
     if not isinstance(found, ProducerColumns):
         raise TypeError(f"returned {type(found).__name__}, not ProducerColumns")
     found.check_types()
@@ -313,7 +313,7 @@ def _check_columns(found: object, row_count: int | None) -> None:
 
 
 def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerColumns) -> ProducerColumns:
-    """Pass columns through an interceptor that takes records. A record at which it fails stays unchanged."""
+    """Pass columns through an interceptor that takes records. Records for which it fails stay unchanged."""
     if not columns.rows:
         return columns
     records = records_of(columns, columns.rows)

@@ -1,6 +1,6 @@
 """A user's own partitioner, `partitioner.class`: whole columns in, an int32 column out.
 
-Law: the answers of a user's partitioner are checked, and no row of a chunk is queued before all rows have an answer.
+Law: the answers of a user's partitioner are checked, and no row of a `send_columns` call is queued before all its rows have one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from spark_kafka_sink.records.interleave import contiguous
 class Partitioner(Protocol):
     """What `partitioner.class` may name: a class with this method, or a function with the same arguments.
 
-    The class need not inherit from this one. `configure` and `close` are optional. Threads that send call it, several
-    at the same time; for records of `send` also the Sender thread.
+    The class need not inherit from this one. `configure` and `close` are optional. Threads that send call the method,
+    perhaps several at the same time; for records of `send` the Sender thread does too.
     """
 
     def partition_columns(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> npt.NDArray[Any] | pa.Array:
@@ -36,8 +36,8 @@ class Partitioner(Protocol):
 
         A slice has at most 32,768 rows of columns, or the records that were gathered together.
 
-        If this raises, no row of the send_columns call is queued, and the caller gets an error that names this class. Of records
-        that are sent one by one, those that were gathered together fail. This method must not wait for the producer.
+        If it raises, no row of the send_columns call is queued, and the caller gets an error that names this class. For records
+        of `send`, all that were gathered together fail. The method must not wait for the producer.
 
         Args:
             topic: of all rows.
@@ -62,7 +62,8 @@ class RecordPartitioner(Protocol):
     ) -> int | None:
         """The record's partition; None or -1 to let the sticky partitioner choose.
 
-        `key` and `value` are the arguments of `send`. For rows that came as columns they are the bytes.
+        `key` and `value` are the arguments of `send`. They are bytes for rows of columns, and for records of `send` that an
+        interceptor takes as columns.
         """
         ...
 
@@ -70,7 +71,7 @@ class RecordPartitioner(Protocol):
 class UserPartitioner:
     """Calls a user's partitioner for the rows that name no partition, and checks its answers.
 
-    Raises ConfigError if the partitioner cannot be loaded, created or configured.
+    Raises ConfigError if the partitioner cannot be loaded, created or configured, or has neither method.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -93,9 +94,9 @@ class UserPartitioner:
         return self._by_columns is None
 
     def decide(self, given: TopicRows, cluster: Cluster) -> npt.NDArray[np.int32]:
-        """The partitions of all rows: those given, and the user's choice where NO_PARTITION is given.
+        """The partitions of all rows: as given, or the user's choice where NO_PARTITION is given. Raises KafkaError.
 
-        NO_PARTITION remains where the user's partitioner leaves the choice to the sticky one. Raises KafkaError.
+        NO_PARTITION remains where the user's partitioner leaves the choice to the sticky partitioner.
         """
         topic, columns, partitions, positions = given.topic, given.columns, given.explicit, given.positions
         undecided = partitions == NO_PARTITION
@@ -177,7 +178,7 @@ class UserPartitioner:
         )
 
     def close(self) -> None:
-        """Never raises."""
+        """As Plugin.close."""
         self._plugin.close()
 
 

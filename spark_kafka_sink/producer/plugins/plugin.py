@@ -1,4 +1,4 @@
-"""Loads, creates and configures the objects that `partitioner.class` and `interceptor.classes` name.
+"""Loads, creates, configures and closes the objects that `partitioner.class` and `interceptor.classes` name.
 
 An option holds a dotted name, a class, an instance or a function. A name is imported, a class is instantiated, and `configure` is
 called. partitioner.py and interceptors.py know what to do with the object.
@@ -29,12 +29,12 @@ class Plugin:
     name: str
 
     def method(self, name: str) -> Method | None:
-        """The method of that name, or None: all methods of a plug-in are optional except the one that does the work."""
+        """The method of that name, or None if the object has none."""
         found = getattr(self.instance, name, None)
         return found if callable(found) else None
 
     def configure(self, option: str, config: Mapping[str, object]) -> None:
-        """Raises ConfigError with what `configure` raised."""
+        """Call the object's `configure`, if it has one. Raises ConfigError with the text of an Exception that it raises."""
         method = self.method("configure")
         if method is None:
             return
@@ -44,7 +44,7 @@ class Plugin:
             raise ConfigError(f"{option}: {self.name}.configure failed: {_text_of(error)}") from error
 
     def close(self) -> None:
-        """Logs an Exception that `close` raises."""
+        """Call the object's `close`, if it has one. An Exception that it raises is logged."""
         method = self.method("close")
         if method is None:
             return
@@ -59,7 +59,7 @@ class Closable(Protocol):
 
 
 def close_all(plugins: Iterable[Closable]) -> None:
-    """Close each in this order, whatever the others raise. What is no Exception, like SystemExit, is raised in the end."""
+    """Close each in this order, whatever the others raise. In the end it raises what a `close` has raised, like SystemExit."""
     with ExitStack() as stack:
         for plugin in reversed(tuple(plugins)):
             stack.callback(plugin.close)

@@ -1,4 +1,4 @@
-"""What is plugged into one producer: a user's own partitioner and interceptors, and Avro serializers."""
+"""The plug-ins of one producer: a user's own partitioner and interceptors, and Avro serializers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ProducerPlugins:
-    """Each is None where the configuration names none. Raises ConfigError when one cannot be made; none is left open then."""
+    """Each is None if the configuration names none. Raises ConfigError when one cannot be made, and closes the others then."""
 
     def __init__(self, config: ProducerConfig, avro: AvroSerializers | None = None) -> None:
-        self.avro = avro  # encodes keys, values or both first
+        self.avro = avro  # encodes keys, values or both
         self.interceptors: Interceptors | None = None
         self.partitioner = None if config.partitioner_class in (None, *KAFKAS_PARTITIONERS) else UserPartitioner(config)
         try:
@@ -28,7 +28,7 @@ class ProducerPlugins:
             raise
         wanted = self.interceptors is not None and self.interceptors.any_wants_gathered
         self.interceptors_of_gathered = self.interceptors if wanted else None
-        # The partitioner, if `send` asks it for each record as Java does. Interceptors of gathered records come before it.
+        # The partitioner, if `send` asks it for each record as in Java; not if interceptors of gathered records come first.
         asks_per_record = self.partitioner is not None and self.partitioner.asks_per_record and not wanted
         self.record_partitioner = self.partitioner if asks_per_record else None
         self.bundle_partitioner = None if asks_per_record else self.partitioner  # asked when a gathered bundle is encoded
