@@ -70,9 +70,9 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Callable[[], Mapping[str, Any] | None]]]:
-    """The options with a reportPath, and what reads the report that the write appends to it.
+    """The options with a reportPath, and a function that reads the report that the write appends to that file.
 
-    Without one, uses a temporary file. The user's file may contain reports of other writes.
+    Uses a temporary file if the user has set none. The user's file may contain reports of other writes.
     """
     with tempfile.TemporaryDirectory(prefix="pykafka-sink-") as directory:
         name = next((each for each in options if each.lower() == "reportpath"), "reportPath")
@@ -82,7 +82,7 @@ def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Callable
 
 
 def _last_report(path: Path, begin: int) -> Mapping[str, Any] | None:
-    """None if there is no report from `begin` on; the sink has logged why it could not write it."""
+    """The last report from byte `begin` on. None if there is none: the sink has logged why it could not write it."""
     try:
         with path.open("rb") as file:
             file.seek(begin)
@@ -101,7 +101,7 @@ def in_words(report: Mapping[str, Any] | None) -> str:
     return f"{report['rows']:,} rows{f' ({rest})' if rest else ''} of "
 
 
-# What became of a version of exactly-once that this write has not written.
+# Why an exactly-once write has not written its version: what had become of that version before.
 _NOT_WRITTEN = {
     "found": "was in Kafka already",
     "rolled-forward": "had been written by an earlier run, and is committed now",
@@ -110,7 +110,7 @@ _NOT_WRITTEN = {
 
 
 def in_kafka_already(report: Mapping[str, Any] | None) -> str:
-    """Why an exactly-once write has written nothing, or not everything; nothing if it has."""
+    """Why an exactly-once write has not written all of its version; empty if it has."""
     version = (report or {}).get("exactly_once") or {}
     why = _NOT_WRITTEN.get(version.get("how", ""))
     return "" if why is None else f"; number {version['version']} of {version['owner']} {why}"

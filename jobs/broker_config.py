@@ -14,14 +14,14 @@ from jobs.ports import HOST
 
 @dataclass
 class LocalNode:
-    """One process of the cluster. `pid` is None while it is down."""
+    """One process of the cluster. `pid` is None before it is started and after it was stopped."""
 
     node_id: int
     port: int
-    controller_port: int | None  # None: a broker only
+    controller_port: int | None  # None: the node is no controller
     extra_ports: dict[str, int]  # listener name -> port
     pid: int | None = None
-    started: str = ""  # processes.process_start of the pid
+    started: str = ""  # what processes.process_start returned for the pid
 
 
 def server_properties(
@@ -52,7 +52,7 @@ def server_properties(
         "share.coordinator.state.topic.replication.factor": str(replicas),
         "share.coordinator.state.topic.min.isr": str(min(2, replicas)),
         "group.initial.rebalance.delay.ms": "0",
-        "metadata.max.idle.interval.ms": "0",  # no record twice a second that says nothing
+        "metadata.max.idle.interval.ms": "0",  # otherwise an empty record twice a second
         "log.cleaner.dedupe.buffer.size": "16777216",  # Kafka's default of 128 MB would be most of the heap
     }
 
@@ -72,5 +72,5 @@ def write_properties(file: Path, properties: Mapping[str, str]) -> None:
 
 
 def _as_java_reads(text: object) -> str:
-    """Java reads Latin-1, where a backslash begins an escape. Of JSON's escapes it knows all that a text needs."""
+    """Escape for .properties files, which Java reads as Latin-1. It knows all of JSON's escapes but the one for a backspace."""
     return json.dumps(str(text))[1:-1]

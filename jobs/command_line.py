@@ -1,8 +1,8 @@
 """The arguments of the Spark jobs: what to read, what to write, and the options of the sink.
 
 spark_job.py runs a job with them.
-Law: the value of an option is never printed or logged, because it may be a password. Such values belong in a --config file:
-every user of the machine can see a command line.
+Law: passwords and other secrets are never printed or logged. They belong in a --config file: every user of the machine can see a
+command line.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def _check_name(options: SinkOptions, *, is_stream: bool) -> None:
-    """A df.write without a name fails in its tasks, which is late: a job knows that it is in no foreachBatch."""
+    """Raises UsageError for an unnamed exactly-once batch. Without this check it fails in its tasks, which is late."""
     from spark_kafka_sink.config.sink_options import EXACTLY_ONCE
 
     is_named = is_stream or options.txn_app_id is not None or options.allow_unnamed_write
@@ -97,7 +97,7 @@ def checked_options(arguments: argparse.Namespace) -> SinkOptions:
 
 
 def input_format(arguments: argparse.Namespace) -> str:
-    """Spark's name for the format of the input: --input-format, else from the extension of --input."""
+    """Spark's name for the format of the input: --input-format, else from the extension of --input. Raises UsageError."""
     if arguments.input_format:
         return str(arguments.input_format)
     if not arguments.input:
@@ -114,7 +114,7 @@ def input_options(arguments: argparse.Namespace, format_name: str) -> dict[str, 
 
 
 def records(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
-    """The rows with the sink's columns: key, value and headers."""
+    """The rows with the sink's columns: key, value and headers. Raises UsageError if a key or value has another type."""
     formats = _formats(arguments)
     default = "struct(*)" if formats["value"] == AVRO else "to_json(struct(*))"
     columns = {"key": arguments.key, "value": arguments.value or default, "headers": arguments.headers}
@@ -132,7 +132,7 @@ def _formats(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _check_types_of_schema(arguments: argparse.Namespace) -> None:
-    """What --schema says of a column that is the key or the value is known before Spark starts."""
+    """Check the type of a key or value that is a column of --schema, before Spark starts."""
     for name, expression in (("key", arguments.key), ("value", arguments.value)):
         if arguments.schema and _formats(arguments)[name] != AVRO and re.fullmatch(r"\w+", expression or ""):
             found = re.search(rf"(?:^|,)\s*`?{expression}`?\s*:?\s+(\w+)", arguments.schema, re.IGNORECASE)

@@ -6,7 +6,7 @@ fail() {
     exit 1
 }
 
-# Prints the first Python of 3.11 or newer, with venv. PYTHON names another one to use.
+# Prints the path of the first Python 3.11 or newer that has venv. If PYTHON is set, only that one is tried.
 find_python() {
     for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3 python}; do
         if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
@@ -17,10 +17,10 @@ find_python() {
     return 1
 }
 
-# make_environment DIRECTORY WHAT, in the checkout: a virtual environment with this project, editable, and what WHAT names: a
-# dependency group of pyproject.toml, as test, or extras in brackets, as [spark,report].
-# Reused as long as pyproject.toml, WHAT and PYTHON are the same; the stamp is written last, so that an environment whose creation
-# was interrupted is made again.
+# make_environment DIRECTORY WHAT: makes a virtual environment with this project (editable) and what WHAT names: a dependency group
+# of pyproject.toml, such as test, or extras in brackets, such as [spark,report]. The current directory must be the checkout.
+# Reuses the environment as long as pyproject.toml, WHAT and PYTHON are the same. Writes the stamp last, so that an environment
+# whose creation was interrupted is made again.
 make_environment() {
     stamp="$2 ${PYTHON:-any} $(cksum <pyproject.toml)"
     if [ "$(cat "$1/.stamp" 2>/dev/null)" = "$stamp" ] && "$1/bin/python" -c '' 2>/dev/null; then
@@ -34,7 +34,7 @@ make_environment() {
         set -o pipefail
         case "$2" in
             "["*) pip_install "$1" -e ".$2" ;;
-            *) pip_install "$1" 'pip>=25.1' && pip_install "$1" -e . --group "$2" ;;  # older ones know no groups
+            *) pip_install "$1" 'pip>=25.1' && pip_install "$1" -e . --group "$2" ;;  # older versions of pip know no groups
         esac
     ) || fail "pip could not install this project with $2: see its message above; the usual reasons are the network, a proxy, or a full disk."
     echo "$stamp" >"$1/.stamp"
@@ -57,7 +57,7 @@ show_steps() {
     done
 }
 
-# Fails unless Java 17 or newer runs, from JAVA_HOME, else from the path. Checked first, because the environment takes longer.
+# Fails unless Java 17 or newer runs: JAVA_HOME's if set, else that on the path. Called first: to make the environment takes longer.
 require_java() {
     java=java
     if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java; fi

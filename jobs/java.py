@@ -1,4 +1,4 @@
-"""Finds the Java for Spark and the local Kafka broker. Fails with one sentence when there is none, or an old one.
+"""Finds the Java for Spark and the local Kafka broker. Raises ToolError if there is none or it is too old.
 
 `kafka_jars` and `local_kafka` start JVMs with it. Looks where Spark looks, in the same order: JAVA_HOME, then the path.
 """
@@ -20,7 +20,7 @@ _REMEDY = f"install a JDK or JRE {MINIMUM_JAVA} or newer, or point JAVA_HOME at 
 
 
 def find_java() -> Path:
-    """The `java` program. Raises ToolError when it is not new enough; blocks for one `java -version`."""
+    """The `java` program. Raises ToolError if it is missing or too old; blocks VERSION_TIMEOUT_S at most, for `java -version`."""
     java = java_program()
     version = _major_version(java)
     if version < MINIMUM_JAVA:

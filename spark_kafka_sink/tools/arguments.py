@@ -16,8 +16,8 @@ def new_parser(prog: str, description: str, examples: str, *, done: str, failed:
         prog: what people type, like `pykafka-sink report`.
         description: sentences that say what the tool does.
         examples: one a line; `PROG` stands for `prog`.
-        done: when the exit code is 0.
-        failed: when it is 1.
+        done: what exit code 0 means.
+        failed: what exit code 1 means.
     """
     return argparse.ArgumentParser(
         prog=prog,
@@ -39,7 +39,7 @@ def tool_name(prog: str) -> str:
 
 
 def pair(text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
-    """name=value. `form` is what an error shows."""
+    """Split NAME=VALUE at the first `=`. Raises ArgumentTypeError, which shows `form` instead of the text."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"not {form}")  # without the text: it may be a secret
@@ -60,7 +60,7 @@ def positive(text: str) -> int:
 
 
 def with_bootstrap_servers(options: Mapping[str, str], argument: str | None) -> dict[str, str]:
-    """The argument --bootstrap-servers overrides the option. Raises UsageError when there is neither."""
+    """The options; --bootstrap-servers overrides bootstrap.servers. Raises UsageError if both are missing."""
     found = {**options, "bootstrap.servers": argument or options.get("bootstrap.servers", "")}
     if not found["bootstrap.servers"].strip():
         raise UsageError("--bootstrap-servers is missing: pass it, or set bootstrap.servers in a --command-config file.")

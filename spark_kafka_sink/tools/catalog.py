@@ -1,6 +1,6 @@
-"""The tools of `pykafka-sink`. Their modules are named as text: each is imported when it is asked for.
+"""The tools of `pykafka-sink`. The table names their modules as text, so that a tool is imported only when it is used.
 
-A module has `main(arguments)`, which returns the exit code, and `build_parser()`, whose --help shows examples and exit codes.
+Each module has `main(arguments)`, which returns the exit code, and `build_parser()`, whose --help shows examples and exit codes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tool(NamedTuple):
     summary: str
 
     def load(self) -> Any:
-        """The module."""
+        """Import the module and return it."""
         return import_module(self.module)
 
 
@@ -48,7 +48,7 @@ TOOLS = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Reads the first word only: the tool's own parser reads the others."""
+    """A parser for the first word, which names the tool. The tool's own parser reads the other words."""
     description = "Tools for pykafka-sink, which need no Spark."
     parser = new_parser(PROG, description, EXAMPLES, done="done", failed="failed, with one line on stderr that says why")
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")

@@ -1,6 +1,6 @@
 """`pykafka-sink`: one command for all tools. `python -m spark_kafka_sink` is the same. `--help` imports no tool.
 
-Law: this file and exit_codes.py import next to nothing, so that Ctrl-C is one line also while everything else is imported.
+Law: this file and exit_codes.py import little when they are loaded, so that Ctrl-C prints one line even while a tool is imported.
 """
 
 from __future__ import annotations

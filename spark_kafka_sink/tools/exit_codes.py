@@ -18,11 +18,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of the disk that the output is red
 
 
 def run_tool(name: str, run: Callable[[], int]) -> int:
-    """The exit code of a tool. Errors for its user, Ctrl-C, a closed pipe and a full disk end it without a traceback.
+    """Run a tool and return its exit code. Errors for its user, Ctrl-C, a closed pipe and a full disk print no traceback.
 
     Args:
         name: begins the line that says what has ended the tool.
-        run: does the work, and returns its exit code. SystemExit, which argparse raises, passes through.
+        run: does the work, and returns its exit code. SystemExit, which argparse raises, and defects pass through.
     """
     _escape_what_cannot_be_encoded()
     try:
@@ -49,7 +49,7 @@ def run_tool(name: str, run: Callable[[], int]) -> int:
 
 
 def _code_of(error: Exception) -> int | None:
-    """None for an error that has no text for the user. The classes are imported here: they are loaded if one was raised."""
+    """The exit code; None for an error whose text is not for the user. The start of a tool need not wait for these imports."""
     from spark_kafka_sink.errors import ConfigError, KafkaError
     from spark_kafka_sink.tools.errors import ToolError, UsageError
 
@@ -66,7 +66,7 @@ def _escape_what_cannot_be_encoded() -> None:
 
 
 def _flushed(run: Callable[[], int]) -> int:
-    """Output that waits in a buffer would fail when Python ends, with a message that nobody could catch."""
+    """Run, then flush the output. If Python flushed it at its own end, no code could catch the error."""
     try:
         return run()
     finally:
@@ -75,7 +75,7 @@ def _flushed(run: Callable[[], int]) -> int:
 
 
 def _discard_output() -> None:
-    """Discard what streams hold that cannot be written to: Python flushes them once more when it ends."""
+    """Discard the output that cannot be written, because Python flushes both streams once more when it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -1,4 +1,4 @@
-"""A word on stderr when something takes longer than people wait without asking themselves whether it hangs."""
+"""Calls a function when work takes so long that its user may think that it hangs. The tools then print a line on stderr."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 
 AFTER_S = 10
-GRACE_S = 0.5  # an error that comes at a limit of ten seconds needs no word before it
+GRACE_S = 0.5  # so that nothing is printed just before the error of a time-out of ten seconds
 
 
 @contextlib.contextmanager
 def word_after(say: Callable[[], object], after_s: float = AFTER_S + GRACE_S) -> Iterator[None]:
     """Call `say` once, on another thread, if the block takes longer than `after_s` seconds.
 
-    The thread is a daemon: it keeps no process alive, also if an interrupt strikes while it is cancelled.
+    The thread is a daemon: it keeps no process alive, even if an interrupt prevents its cancellation.
     """
     timer = threading.Timer(after_s, say)
     timer.daemon = True

@@ -1,6 +1,6 @@
-"""Options in Java's .properties files.
+"""Reads options from Java's .properties files.
 
-Law: the value of an option is never printed or logged, because it may be a password.
+Law: this file puts no value of an option into an error or a log, because it may be a password.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 from spark_kafka_sink.config.registry_config import is_registry_key
 from spark_kafka_sink.tools.errors import UsageError
 
-# All other producer options of Kafka contain a dot. No option of the sink does, but for those of a schema registry.
+# All other producer options of Kafka contain a dot. No option of the sink contains one, except those of a schema registry.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
-# The Spark jobs look these up. The sink accepts them in any case, so they are renamed to one spelling.
+# sink_arguments.py and the jobs look these up. The sink accepts them in upper or lower case; here they get one spelling.
 _NAMED = (
     "kafka.bootstrap.servers",
     "topic",
@@ -30,7 +30,7 @@ NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
 def option_name(key: str) -> str:
     """The sink's name for a key in a .properties file, where Kafka's own keys need no `kafka.` prefix.
 
-    Those of a schema registry never have it.
+    Keys of a schema registry never have that prefix.
     """
     is_kafka_key = ("." in key or key in DOTLESS_KAFKA_KEYS) and not is_registry_key(key.lower())
     name = f"kafka.{key}" if is_kafka_key and not key.lower().startswith("kafka.") else key
@@ -38,7 +38,7 @@ def option_name(key: str) -> str:
 
 
 def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:
-    """The pairs of a Java .properties file. UsageError, naming `argument`, when it cannot be read."""
+    """The options in a .properties file. Raises UsageError, which names `argument`, if it cannot be read or parsed."""
     try:
         return parse_properties(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -48,9 +48,9 @@ def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse java.util.Properties' format.
+    """Parse the format of java.util.Properties. Raises ValueError for a \\u escape without four hexadecimal digits.
 
-    # and ! begin comments; = : or blanks follow the key; \\ escapes; a backslash at the end of a line joins it with the next.
+    `#` or `!` begins a comment. `=`, `:` or a blank ends a key. A backslash escapes; at the end of a line it joins the next line.
     """
     properties = {}
     for line in _logical_lines(text):

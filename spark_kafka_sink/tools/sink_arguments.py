@@ -1,7 +1,7 @@
-"""Arguments that name a write: brokers, topic, exactly-once, options and files of options; of the Spark jobs, and of `check`.
+"""The arguments of the Spark jobs and of `check` that describe a write: brokers, topic, exactly-once, formats, options.
 
-Law: the value of an option is never printed or logged, because it may be a password. Such values belong in a --config file:
-every user of the machine can see a command line.
+Law: this file puts no value of an option into an error or a log, because it may be a password. Passwords belong in a --config
+file: every user of the machine can see a command line.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def add_sink_arguments(parser: argparse.ArgumentParser) -> None:
     config = "file with one NAME=VALUE per line, options of the sink and of the producer; put passwords here; repeatable, "
     config += "later files override earlier ones; samples are in conf/"
     add("--config", type=Path, action="append", default=[], metavar="FILE", help=config)
-    parser.set_defaults(txn_version=None)  # an argument of batches alone
+    parser.set_defaults(txn_version=None)  # only batch_to_kafka has this argument
 
 
 def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The sink's options. Arguments of their own and --option override --config; later files win.
+    """The sink's options. Named arguments and --option override --config files; later files override earlier ones.
 
     Raises UsageError if an argument and --option give an option different values, or if brokers or topic are missing.
     """
@@ -53,7 +53,7 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _options_of_arguments(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
-    """The options that arguments of their own set: the argument and its value."""
+    """Option -> the named argument that sets it, and the value. Without the arguments that were not given."""
     once = arguments.exactly_once
     given = {
         "kafka.bootstrap.servers": ("--bootstrap-servers", arguments.bootstrap_servers or None),

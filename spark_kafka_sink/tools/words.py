@@ -1,4 +1,4 @@
-"""Numbers, times and parts in words that people read at a glance."""
+"""Writes numbers, sizes, times and shares in a short form for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNKNOWN = "–"
 
 
 def rounded(number: float) -> str:
-    """Three digits, with a letter for thousands and more: 950, 12.3k, 4.56M."""
+    """Three digits, from 10,000 on with a letter: 9.5, 950, 12.3k, 4.56M. In between in full: 9,876."""
     if isnan(number):
         return UNKNOWN
     for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -27,7 +27,7 @@ def _three_digits(number: float) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes."""
+    """Bytes, in units of 1,000: 950 B, 12.3 kB, 4.56 MB."""
     if isnan(number):
         return UNKNOWN
     for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -54,7 +54,7 @@ def _two_digits(number: float) -> str:
 
 
 def percent(part: float) -> str:
-    """Write a part of 1 in percent."""
+    """Write a share, from 0 to 1, in percent."""
     if isnan(part):
         return UNKNOWN
     if 0 < part < 0.001:
@@ -63,7 +63,7 @@ def percent(part: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Seconds since 1970."""
+    """Write a time in UTC. `at`: seconds since 1970."""
     return UNKNOWN if isnan(at) else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -72,6 +72,6 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def several(number: float, noun: str, plural: str = "") -> str:
-    """Rounded: 1 record, 12.3k records."""
+    """As `count`, but rounded: 1 record, 12.3k records."""
     text = rounded(number)
     return f"{text} {noun if text == '1' else plural or noun + 's'}"

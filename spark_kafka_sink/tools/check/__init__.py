@@ -2,12 +2,12 @@
 
 command.py        arguments and exit codes
 inspection.py     all checks in order, each phase within its time
-contact.py        makes one connection to a server, step by step, and keeps what each step has found
+contact.py        makes a connection to each server, step by step, and keeps what each step has found
 asks.py           asks the brokers about topics, groups and transactional ids, side by side
 writing.py        --write: sends one record
 connections.py    judges names, servers, TLS, logins, versions, the cluster
-releases.py       which release of Kafka a broker's answer to ApiVersions tells
-registry.py       asks the schema registry and judges it, if keys or values are encoded or framed
+releases.py       finds the release of Kafka from a broker's answer to ApiVersions
+registry.py       asks and judges the schema registry, if keys or values are encoded or framed
 topics.py         judges a topic: leaders, replicas, sizes, compression, permissions
 exactly_once.py   judges what exactly-once needs, and what earlier writes have left
 results.py        what a check says: green, yellow or red, what was found, what to do

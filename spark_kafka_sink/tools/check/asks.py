@@ -24,7 +24,7 @@ CHECKED_ID, MAY_WRITE, GROUP = "id", "may write", "group"
 
 class TimedOutcome(NamedTuple):
     value: Any  # what the operation returns, or a KafkaError
-    ms: int
+    ms: int  # how long it took
 
 
 def asks_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any]]:
@@ -55,7 +55,7 @@ def asks_about_prefix(names: PrefixNames, nodes: Sequence[int]) -> dict[Hashable
 def timed_outcomes(
     client: RequestClient, asks: Mapping[Hashable, Ask[Any, Any]], timeout_ms: int
 ) -> dict[Hashable, TimedOutcome]:
-    """Block until all are answered, `timeout_ms` at most."""
+    """The outcome of each ask by its name. Blocks until all asks have an outcome, `timeout_ms` at most."""
     began_ms = client.clock.now_ms()
     took_ms = [0] * len(asks)
 
@@ -67,7 +67,7 @@ def timed_outcomes(
 
 
 def all_listed(found: Mapping[Hashable, TimedOutcome]) -> TimedOutcome:
-    """What all brokers have listed, or the first error."""
+    """The transactions that all brokers have listed, or the first error; with the longest time."""
     lists = [outcome for name, outcome in found.items() if isinstance(name, tuple) and name[0] == "listed"]
     ms = max((each.ms for each in lists), default=0)
     error = next((each.value for each in lists if isinstance(each.value, KafkaError)), None)

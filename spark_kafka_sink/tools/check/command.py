@@ -1,7 +1,7 @@
 """Say whether a write would succeed: names, brokers, TLS, login, topic, permissions, and what exactly-once needs.
 
-Laws: no record is written without --write, which sends one. The first line comes at once, the last one within 20 seconds,
-whatever brokers do. Values of options are never printed.
+Laws: no record is written without --write, which sends one. The first line comes before any broker is asked, the last one within
+20 seconds after it, whatever brokers do. Passwords and other secrets are never printed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 def checked_options(arguments: argparse.Namespace) -> SinkOptions:
-    """Raises UsageError, and ConfigError with all problems of the options."""
+    """The options of the write. Raises UsageError, or ConfigError with all problems of the options."""
     options = SinkOptions.conceal(sink_options(arguments))
     options.setdefault("kafka.client.id", CLIENT_ID)
     problems: list[str] = []
@@ -71,14 +71,14 @@ def origin() -> Origin:
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:
-    """Returns the exit code. Raises UsageError and ConfigError before anything is printed."""
+    """Check, print, and return the exit code. Blocks about 20 s at most. Raises UsageError or ConfigError before it prints."""
     clock = Clock()
     began_ms = clock.now_ms()
     inspection = Inspection(checked_options(arguments), writes=arguments.write, clock=clock)
     screen = Screen(is_json=arguments.json)
     screen.begin(origin())
     results: list[CheckResult] = []
-    # Results say what warnings would.
+    # The results say what warnings in the log would say.
     with stderr_log.without_warnings(logging.CRITICAL), word_after(lambda: _say_it_takes_long(name)):
         for result in inspection.results():
             results.append(result)
@@ -94,7 +94,7 @@ def _say_it_takes_long(name: str) -> None:
 
 
 def main(argv: list[str] | None = None, prog: str = PROG) -> int:
-    """Exit code: 0 nothing is red, 1 something is red, 2 usage, 130 Ctrl-C."""
+    """Exit code: 0 nothing is red, 1 something is red (with --strict: or yellow), 2 usage, 130 Ctrl-C."""
     arguments = build_parser(prog).parse_args(argv)
     name = tool_name(prog)
     stderr_log.add_handler()

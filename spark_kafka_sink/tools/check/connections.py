@@ -1,4 +1,4 @@
-"""Judges names, servers, TLS, logins, versions and the cluster, by what contacts have found."""
+"""Judges names, servers, TLS, logins, versions and the cluster, from what the contacts have found."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from spark_kafka_sink.tools.check.results import CheckResult, Light, green, merg
 from spark_kafka_sink.tools.words import count
 
 SECONDS_PER_DAY = 86_400
-FEW_DAYS = 14  # certificates are renewed earlier
-SELF_EVIDENT = ("KAFKA_NETWORK", "KAFKA_ERROR")  # codes that say nothing
+FEW_DAYS = 14  # a certificate that is valid for fewer days is yellow
+SELF_EVIDENT = ("KAFKA_NETWORK", "KAFKA_ERROR")  # conditions that say no more than the message
 NO_ANSWER = KafkaError("no answer")
 TLS_FAILED = "KAFKA_SSL_AUTHENTICATION_FAILED"
 TRANSACTION_VERSION = "transaction.version"
@@ -33,9 +33,9 @@ class Servers:
     """What all contacts of one round have in common.
 
     Args:
-        is_advertised: their addresses are those that brokers tell, not those of bootstrap.servers.
-        is_another_reached: another server of bootstrap.servers answers.
-        nodes: the brokers that have been told of, by address.
+        is_advertised: whether the addresses come from brokers. Otherwise they come from bootstrap.servers.
+        is_another_reached: whether a server of bootstrap.servers has answered, so that a failed one may not be needed.
+        nodes: the brokers of the cluster, by address.
     """
 
     is_advertised: bool
@@ -43,7 +43,7 @@ class Servers:
     nodes: dict[str, MetadataResponseBroker]
 
     def light_of_failure(self, server: str) -> Light:
-        """Judge a server that cannot be used. A write succeeds without it if it is no broker's address and another answers."""
+        """Judge a server that cannot be used. A write does not need it if no broker has its address and another one answers."""
         is_needed = self.is_advertised or server in self.nodes
         return Light.YELLOW if self.is_another_reached and not is_needed else Light.RED
 
@@ -55,7 +55,7 @@ class Servers:
 def judge_contacts(
     contacts: Sequence[Contact], servers: Servers, config: ProducerConfig, now_s: float, *, exactly_once: bool
 ) -> list[CheckResult]:
-    """All stages of all contacts, one stage after the other."""
+    """Judge all contacts stage by stage: first all names, then all connections, and so on."""
     results = merged(judge_name(each, servers) for each in contacts)
     results += [judge_reach(each, servers) for each in contacts if each.has_begun(Stage.REACH)]
     if config.security_protocol in ("SSL", "SASL_SSL"):
@@ -77,7 +77,7 @@ def _failed(contact: Contact, servers: Servers, remedy: str, error: KafkaError |
 
 
 def _failed_check(stage: Stage, error: KafkaError) -> str:
-    """A broker may reject a certificate after the handshake, and demand a login when it is asked something."""
+    """The check that failed. A broker may reject a certificate after the handshake, and demand a login only at a request."""
     if error.condition == TLS_FAILED:
         return Stage.TLS.value
     if stage in (Stage.VERSION, Stage.METADATA) and isinstance(error, AuthenticationError):
@@ -130,7 +130,7 @@ def judge_tls(contact: Contact, servers: Servers, now_s: float, *, checks_name: 
 
 
 def _with_certificate(contact: Contact, now_s: float) -> KafkaError:
-    """The error, and the certificate that was not accepted."""
+    """The error; its text describes the certificate that was not accepted."""
     error = contact.error or NO_ANSWER
     if contact.peer is None or not contact.peer.chain:
         return error
@@ -138,7 +138,7 @@ def _with_certificate(contact: Contact, now_s: float) -> KafkaError:
 
 
 def _certificate(peer: TlsPeer, now_s: float) -> str:
-    """Names, the chain, and how long all of it is valid."""
+    """The certificate in words: its chain, its host names, and how long the whole chain is valid."""
     if not peer.chain:
         return "a certificate that Python does not describe"
     own = peer.chain[0]
@@ -188,7 +188,7 @@ def judge_login(contact: Contact, servers: Servers, mechanism: str) -> CheckResu
 
 
 def judge_version(contact: Contact, servers: Servers, *, exactly_once: bool) -> CheckResult:
-    """Judge a listener that has answered ApiVersions; then the first request that needs a login, if the listener demands one."""
+    """Judge the release of a broker; or why it did not answer ApiVersions or Metadata, such as because it demands a login."""
     if contact.error is not None:
         return _failed(contact, servers, COMPARE_PROTOCOL)
     assert contact.versions is not None

@@ -1,8 +1,8 @@
 """One connection to a server, made step by step on a thread of its own, and what each step has found.
 
-A NetworkClient hides these steps: it retries, tries further addresses, and tells the last trouble. Here each is tried once, with
-the same parts: Selector, TlsConnector, Connection, handshake. `make_contacts` runs many side by side, until a time.
-Laws: a Contact is written by its thread only; after the time is over it is a picture of what was found until then.
+NetworkClient hides these steps: it retries, and reports its last problem. Here each address is tried once (twice if it closes
+the TLS handshake), with the same parts: Selector, TlsConnector, Connection, handshake. `make_contacts` makes many side by side.
+Laws: only its own thread writes a Contact. make_contacts returns copies, so what a late thread finds changes nothing.
 A broker whose certificate is not accepted gets nothing but handshakes.
 """
 
@@ -34,7 +34,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.protocol.schema import Request
 
 NODE = 0  # each Selector here has one connection
-THREAD_GRACE_MS = 200  # in which threads whose time is over say what they have waited for
+THREAD_GRACE_MS = 200  # for threads whose time is over to report what they were waiting for
 LOOK_MS = 1_000  # how long a second handshake may take, to see a certificate that was not accepted
 
 
@@ -50,15 +50,15 @@ class Stage(StrEnum):
 
 @dataclass(slots=True)
 class Contact:
-    """What is known of a server. `stage` is under way, or has failed with `error`; all before it have succeeded.
+    """What is known of a server. `stage` is under way, or has failed with `error`. Earlier stages have succeeded or are not used.
 
     Args:
-        addresses: of its name.
+        addresses: those that DNS has for its name.
         unreached: addresses without a connection, and why.
-        peer: of TLS, also if its certificate was not accepted.
-        who: has logged in, in words; empty without SASL.
-        mechanisms: of SASL that the listener offers, if it was asked.
-        took_ms: of each stage that has succeeded.
+        peer: the server's certificate and cipher, with TLS; also if the certificate was not accepted.
+        who: the user that has logged in, in words; empty without SASL.
+        mechanisms: the SASL mechanisms that the listener offers, if it was asked.
+        took_ms: how long each stage took that has succeeded.
         failed_ms: how long the failed stage took.
     """
 
@@ -95,7 +95,7 @@ def make_contacts(
     clock: Clock,
     resolve_host: Resolver = resolve,
 ) -> list[Contact]:
-    """Make a contact with each server, side by side. Blocks until all have ended, and not beyond `until_ms`.
+    """Make a contact with each server, side by side. Blocks until all have ended, at most until `until_ms` on `clock`.
 
     Args:
         login: None without SASL. The threads share it.
@@ -113,7 +113,7 @@ def make_contacts(
 
 
 def _late(within_ms: int) -> KafkaError:
-    """Make the error of a thread that waits for DNS, for a token, or for a Kerberos server, and cannot be interrupted."""
+    """The error for a thread that still waits for DNS, a token or a Kerberos server: these waits cannot be interrupted."""
     return NetworkError(f"no answer within {within_ms:,} ms")
 
 
@@ -159,7 +159,7 @@ class _Steps:
     # TCP AND TLS
 
     def _selector(self, open_transport: Callable[[Address], Transport], opened: list[Transport]) -> Selector:
-        """`opened` gets each transport that it opens."""
+        """Make a Selector. It appends each transport that it opens to `opened`."""
 
         def open_and_keep(address: Address) -> Transport:
             opened.append(open_transport(address))
@@ -168,7 +168,7 @@ class _Steps:
         return Selector(self._clock, connections_max_idle_ms=-1, open_transport=open_and_keep)
 
     def _reach(self, selector: Selector, opened: list[Transport], addresses: Sequence[Address]) -> None:
-        """Connect to the first address that accepts connections; each gets its part of the time that is left."""
+        """Connect to the first address that accepts connections. Each address gets an equal part of the time that is left."""
         for number, address in enumerate(addresses):
             left_ms = self._until_ms - self._clock.now_ms()
             until_ms = self._clock.now_ms() + left_ms // (len(addresses) - number)
@@ -183,10 +183,10 @@ class _Steps:
         raise NetworkError(printable_list(self._contact.unreached))
 
     def _connect(self, selector: Selector, opened: list[Transport], address: Address, until_ms: int) -> Disconnect | None:
-        """None: it is established, with TLS if that is used."""
+        """Connect to one address. Returns None if the connection, with TLS if it is used, is established."""
         lost = self._try_to_connect(selector, opened, address, until_ms)
         if lost is not None and lost.error is None and self._contact.stage is Stage.TLS:
-            # The transport has noted a server that said nothing; the next one asks it whether it speaks TLS at all.
+            # The server closed the connection without a word. The next transport asks it whether it speaks TLS at all.
             lost = self._try_to_connect(selector, opened, address, until_ms)
         return lost
 
@@ -213,7 +213,7 @@ class _Steps:
         self._contact.peer = transport.peer() or self._contact.peer
 
     def _look_at_certificate(self, address: Address) -> TlsPeer | None:
-        """The certificate that was not accepted, by a second handshake; nothing else is sent. None if it cannot be seen."""
+        """Get the certificate that was not accepted, in another handshake. Sends nothing else. None if it cannot be seen."""
         opened: list[Transport] = []
         until_ms = min(self._until_ms, self._clock.now_ms() + LOOK_MS)
         with closing(self._selector(TlsConnector(self._config).of_any_certificate(), opened)) as selector:
@@ -238,7 +238,7 @@ class _Steps:
             return session
 
     def _note_login(self, step: HandshakeRequest) -> None:
-        """After the login, the versions are asked for once more, not in version 0."""
+        """Pass on to VERSION after the login: the handshake then asks for the versions again, and not in version 0."""
         if self._contact.stage is Stage.LOGIN and step.message.API_KEY is ApiKey.API_VERSIONS and step.version > 0:
             self._contact.who = "" if self._login is None else self._login.who
             self._pass_to(Stage.VERSION)

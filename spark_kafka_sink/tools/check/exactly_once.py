@@ -1,4 +1,4 @@
-"""Judges what exactly-once needs: coordinators, permissions, the time of transactions; and what earlier writes have left."""
+"""Judges what exactly-once needs: coordinators, permissions, the time-out of transactions; and what earlier writes have left."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class CheckedPrefix:
     """What coordinators have answered about the names of a prefix, or why they did not.
 
     Args:
-        names: of the prefix.
-        is_described: whether an id of the prefix can be described; its coordinator has answered.
+        names: makes the ids and groups of the prefix.
+        is_described: true if the coordinator has described an id of the prefix; otherwise the error.
         may_write: whether the user may WRITE to that id.
         group_permissions: what the user may do with a group of the prefix; None: brokers do not tell.
-        is_written: `--write` has written in a transaction.
+        is_written: whether `--write` has written in a transaction.
         ms: how long the answers took: ids, groups.
     """
 
@@ -57,7 +57,7 @@ def judge_ids(prefix: CheckedPrefix) -> CheckResult:
 
 
 def judge_groups(prefix: CheckedPrefix) -> CheckResult:
-    """READ on the groups, for markers and decisions."""
+    """A write needs READ on the groups of the prefix, for markers and decisions."""
     check, permissions, ms = "groups", prefix.group_permissions, prefix.ms[1]
     grant = f"grant the user READ on the groups that begin with '{printable(prefix.names.id_prefix)}'"
     if isinstance(permissions, AuthorizationError):
@@ -81,8 +81,8 @@ def judge_timeout(
     Args:
         given_ms: kafka.transaction.timeout.ms, if it is set; otherwise a write takes what brokers allow at most.
         answer: the brokers' transaction.max.timeout.ms.
-        default_ms: which they have unless it is set.
-        is_written: a transaction with our time-out has begun.
+        default_ms: Kafka's default of that setting.
+        is_written: `--write` has succeeded, so brokers accept our time-out.
     """
     check = "transaction time"
     told = number_in_setting(answer)
@@ -107,8 +107,8 @@ def judge_leftovers(
     """Judge what earlier writes have left unfinished.
 
     Args:
-        listed: the unfinished transactional ids that begin as those of the prefix do.
-        may_describe: brokers list nothing that the user may not describe.
+        listed: the unfinished transactional ids that begin with the prefix and a dash; other prefixes may begin so, too.
+        may_describe: whether the user may describe ids of the prefix. Brokers list no others.
     """
     check, subject = "leftovers", f"{printable(names.prefix)}-…"
     if isinstance(listed, UnsupportedVersionError):

@@ -1,6 +1,6 @@
-"""All checks in order. Each phase ends at its time, whatever brokers do: servers, brokers that they tell of, asks, a record.
+"""Runs all checks in order: bootstrap servers, the other brokers, questions to brokers, the record of --write, the registry.
 
-Results are yielded as soon as a phase has ended, so that somebody who waits sees how far it is.
+Each phase ends at its time, whatever brokers do. Its results are yielded when it ends, so that a user sees how far the check is.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ REGISTRY_END_MS = 15_000
 REGISTRY_GRACE_MS = 500  # for the registry's thread to report what it was waiting for
 ASKS_END_MS = REGISTRY_END_MS + REGISTRY_GRACE_MS
 RECORD_END_MS = 19_000
-MOST_BROKERS = 100  # the check connects to no more; each takes a thread
+MOST_BROKERS = 100  # beside bootstrap.servers, the check connects to no more; each takes a thread
 WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write` at most: an interrupted check leaves it open for so long
 
 Needs = dict[AclOperation, str]
@@ -70,7 +70,7 @@ class Inspection:
 
     Args:
         options: of the write.
-        writes: send one record.
+        writes: whether to send one record.
 
     Raises:
         ConfigError: certificates cannot be read, or what the login needs is missing.
@@ -88,13 +88,13 @@ class Inspection:
             TlsConnector(self._config)  # raises what each connection would
 
     def results(self) -> Iterator[CheckResult]:
-        """Blocks for RECORD_END_MS and a little more at most, in all."""
+        """Check, phase by phase. Blocks for RECORD_END_MS at most in all, and up to REGISTRY_GRACE_MS more for the registry."""
         registry = self._start_with_registry()
         yield from self._of_brokers()
         yield from registry()
 
     def _start_with_registry(self) -> Callable[[], list[CheckResult]]:
-        """The schema registry is asked meanwhile, if it is needed. Returns what waits for its results, until ASKS_END_MS."""
+        """Start to ask the schema registry, if the options need it. Returns a function that waits for the results."""
         if not self.options.has_format:
             return lambda: []
         from spark_kafka_sink.tools.check.registry import registry_results  # what it needs is imported only here
@@ -172,7 +172,7 @@ class Inspection:
             yield written
 
     def _reaching(self, reached: Sequence[Contact]) -> ProducerConfig:
-        """The user's options, with servers that have answered alone."""
+        """The user's options, with only those servers that have answered."""
         servers = tuple((each.host, each.port) for each in reached)
         return replace(self._config, bootstrap_servers=servers, client_dns_lookup="use_all_dns_ips")
 
@@ -223,24 +223,24 @@ class Inspection:
         transactional = None
         if self.options.is_exactly_once:
             limit_ms = number_in_setting(found[MAX_TIMEOUT].value)
-            # What a write would take, where it is not known whether brokers accept it.
+            # The time-out that a write would take, if it is not known whether brokers accept it.
             longest_ms = (self._given_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS) if limit_ms is None else None
             transactional = writing.Transactional(self._names.check_id, self._write_timeout_ms(limit_ms), longest_ms)
         return writing.write_record(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
 
     def _write_timeout_ms(self, limit_ms: int | None) -> int:
-        """Short, whatever the user's is: readers wait so long for the transaction of a check that was interrupted."""
+        """The time-out of the check's transaction: short, because readers wait so long if the check is interrupted."""
         return min(each for each in (WRITE_TIMEOUT_MS, self._given_timeout_ms, limit_ms) if each is not None)
 
 
 def _nodes(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:
-    """The brokers that the first answer tells of, by address."""
+    """The brokers that the first answer lists, by address."""
     answer = next((each.metadata for each in contacts if each.metadata is not None), None)
     return {} if answer is None else {address_text(each.host, each.port): each for each in answer.brokers}
 
 
 def _others(contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBroker]) -> tuple[list[MetadataResponseBroker], int]:
-    """The brokers without a contact, and how many more of them there are."""
+    """The first MOST_BROKERS brokers without a contact, and how many more there are."""
     known = {each.server for each in contacts}
     others = [node for server, node in nodes.items() if server not in known]
     return others[:MOST_BROKERS], max(len(others) - MOST_BROKERS, 0)

@@ -1,6 +1,6 @@
 """What `check` prints: a line for each result, with colors and hanging indents on a terminal; or JSON.
 
-Texts of others have been escaped by the judges; the end of an overlong one is cut off here.
+The judges have escaped texts from brokers and users. This file cuts off the end of a text that is too long.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def heading(origin: Origin) -> str:
 
 
 def line(result: CheckResult, columns: int = 0) -> str:
-    """One line. On a terminal with so many columns its text is broken, and indented below its own column."""
+    """One line. On a terminal with this many columns, a longer one is wrapped and indented; 0: no terminal."""
     more = f" and {len(result.also)} more" if result.also else ""
     name = f"{result.check} {result.subject}{more}".rstrip()
     begin = f"{result.light:<6} {result.ms:>6,} ms  {printable(name):<{NAME_COLUMNS}}  "

@@ -25,13 +25,13 @@ from spark_kafka_sink.tools.check.asks import TimedOutcome
 from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red, yellow
 
 REGISTRY_CHECK, SUBJECT = "registry", "subject"
-LAST_ANSWER_MS = 300  # in which the last answer is looked at
+LAST_ANSWER_MS = 300  # kept to look at the last answer
 
 Work = Callable[[], Any]
 
 
 class AskedPart(NamedTuple):
-    """What is asked about a key or value. `subject` is empty for a schema that is named by its id."""
+    """The answers about the schema of keys or values. `subject` is empty for a schema that is named by its id."""
 
     options: PartOptions
     subject: str
@@ -40,7 +40,7 @@ class AskedPart(NamedTuple):
 
 
 def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[CheckResult]:
-    """Blocks for `left_ms` at most. Empty if nothing is encoded or framed here."""
+    """Ask the registry and judge its answers. Empty if no key or value is encoded or framed. Blocks for `left_ms` at most."""
     parts = [found for part in (KEY_PART, VALUE_PART) if (found := part_options(options, options.registry, part)) is not None]
     config = options.registry
     if config is None or not parts:
@@ -72,7 +72,7 @@ def _results(
 
 
 def _subject(part: PartOptions, config: RegistryConfig, topic: str | None) -> str | ConfigError:
-    """The error, if it depends on the DataFrame."""
+    """The subject; an error if it contains a record name that is not known here."""
     if part.schema is not None and part.schema.kind == ID:
         return ""
     if part.subject is not None:
@@ -84,7 +84,7 @@ def _subject(part: PartOptions, config: RegistryConfig, topic: str | None) -> st
 
 
 class _Asking:
-    """Each question on a thread of its own, without repetitions, within the time."""
+    """Asks each question on a thread of its own, without retries, within `left_ms`."""
 
     def __init__(self, config: RegistryConfig, clock: Clock, left_ms: int) -> None:
         limit_ms = max(min(config.schema_registry_default_api_timeout_ms, left_ms - LAST_ANSWER_MS), 1)
@@ -97,7 +97,7 @@ class _Asking:
         return SchemaRegistry(replace(self._config, schema_registry_url=(address,)), self._clock)
 
     def of_part(self, part: PartOptions, subject: str | ConfigError) -> list[Work]:
-        """The schema, and the compatibility mode."""
+        """The two questions about a part: its schema, and the compatibility mode of the subject."""
         if isinstance(subject, ConfigError):
             return [lambda: None, lambda: None]
         registry, schema = self._of_all, part.schema
@@ -122,7 +122,7 @@ class _Asking:
 
 
 def is_reached(answer: TimedOutcome) -> bool:
-    """Also by a user who may not ask what was asked."""
+    """Whether the registry has answered. It may deny the user the answer, or not know the subject."""
     condition = answer.value.condition if isinstance(answer.value, KafkaError) else registry_errors.NOT_ALLOWED
     return condition in {registry_errors.NOT_ALLOWED, registry_errors.SUBJECT_NOT_FOUND}
 
@@ -130,7 +130,7 @@ def is_reached(answer: TimedOutcome) -> bool:
 def judge_addresses(
     addresses: Sequence[RegistryAddress], answers: Sequence[TimedOutcome], config: RegistryConfig
 ) -> Iterator[CheckResult]:
-    """Red only if no address answers: the next one is asked then."""
+    """An address without an answer is red only if no address answers, because a write asks the next address."""
     is_any_reached = any(map(is_reached, answers))
     for address, answer in zip(addresses, answers, strict=True):
         url = printable(address.url)

@@ -1,7 +1,7 @@
-"""Which release of Apache Kafka a broker's answer to ApiVersions tells. It does not name one.
+"""Finds the release of Apache Kafka from a broker's answer to ApiVersions, which does not name it.
 
-Brokers with KRaft since 3.3 tell the newest metadata.version that they support, which each release raises. For others the newest
-request decides that they take: of some releases none is new, so that the answer tells a range.
+Brokers with KRaft since 3.3 report the newest metadata.version that they support, which each release raises. For other brokers,
+the newest version of a request that they accept decides. Some releases brought none, so the result is a range of releases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LAST_LEVELS: tuple[tuple[int, Release], ...] = (
     (7, (3, 3)), (8, (3, 4)), (11, (3, 5)), (14, (3, 6)), (19, (3, 7)), (20, (3, 8)), (21, (3, 9)),
     (25, (4, 0)), (27, (4, 1)), (29, (4, 2)), (30, (4, 3)),
 )  # fmt: skip
-# Newest first: a version of a request, the release that brought it, and the last one before the next line's.
+# Newest first: a version of a request, the release that brought it, and the last release before that of the line above.
 _FIRST_VERSIONS: tuple[tuple[ApiKey, int, Release, Release], ...] = (
     (ApiKey.OFFSET_FETCH, 10, (4, 2), (4, 2)),
     (ApiKey.PRODUCE, 13, (4, 1), (4, 1)),
@@ -46,7 +46,7 @@ _FIRST_VERSIONS: tuple[tuple[ApiKey, int, Release, Release], ...] = (
 
 
 class Releases(NamedTuple):
-    """From the first to the last. `last` is None for what is newer than this client knows."""
+    """A range of releases. `last` is None for a broker that is newer than this client knows."""
 
     first: Release
     last: Release | None
@@ -63,7 +63,7 @@ def _text(release: Release) -> str:
 
 
 def releases_of(versions: NodeApiVersions) -> Releases | None:
-    """None for a broker that takes no batches as this client sends them."""
+    """The releases that a broker may be of; None if it does not accept this client's format of batches."""
     level = versions.supported_features.get(METADATA_VERSION)
     if level is not None:
         found = next((release for last, release in _LAST_LEVELS if level <= last), None)

@@ -23,12 +23,12 @@ class CheckResult:
     """One line of what a check says.
 
     Args:
-        check: of what kind: "TLS", "topic".
-        subject: of what: a server, a topic. Empty: of the cluster.
-        found: what is the case, a phrase.
+        check: what is checked: "TLS", "topic".
+        subject: the server or topic that is checked; empty: the cluster.
+        found: what was found, a phrase.
         remedy: what to do about it, a phrase; empty if nothing. Whatever is red has one.
         ms: how long it took to find out.
-        also: further subjects of which the same is the case.
+        also: further subjects with the same result.
     """
 
     check: str
@@ -64,7 +64,7 @@ def merged(results: Iterable[CheckResult]) -> list[CheckResult]:
 
 
 def number_in_setting(answer: object) -> int | None:
-    """Read a number from the text of a setting; None for anything else that a broker may have told."""
+    """Read a number from the text of a setting; None for an error, or for anything else."""
     is_number = isinstance(answer, str) and answer.isascii() and answer.isdecimal() and len(answer) <= MOST_DIGITS
     return int(str(answer)) if is_number else None
 
@@ -75,5 +75,5 @@ def worst(results: Iterable[CheckResult]) -> Light:
 
 
 def explained(error: KafkaError) -> str:
-    """The remedy for an error that no judge knows better."""
+    """The remedy for an error, where the judge has no better one."""
     return f"see {error.condition} on the page Troubleshooting"

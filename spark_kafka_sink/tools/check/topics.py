@@ -25,7 +25,8 @@ class CheckedTopic:
     """What brokers have answered about a topic, or why they did not.
 
     Args:
-        needs: the permissions that a write needs on it, each with what for.
+        needs: the permissions that a write needs on the topic, each with its purpose.
+        description: None: the topic does not exist.
         creates: the brokers' auto.create.topics.enable; None: not known.
         is_written: `--write` has written a record to it.
         ms: how long the answers took: description, settings.
@@ -45,10 +46,10 @@ class CheckedTopic:
 
 
 def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool) -> list[CheckResult]:
-    """All about one topic.
+    """Judge all about one topic.
 
     Args:
-        must_exist: a write does not create it, as it commits offsets for it (exactly-once).
+        must_exist: whether the topic must exist before the write, because exactly-once commits offsets that name it.
     """
     description = topic.description
     if isinstance(description, KafkaError):
@@ -137,7 +138,7 @@ def _number(settings: Mapping[str, str] | KafkaError, name: str) -> int | None:
 
 
 def judge_settings(topic: CheckedTopic, config: ProducerConfig) -> list[CheckResult]:
-    """Size and compression; and what is not known."""
+    """Judge size and compression, and name the settings that are not known."""
     if isinstance(topic.settings, KafkaError):
         return [yellow("settings", topic.subject, f"not known: {topic.settings}", ms=topic.ms[1])]
     results = []
@@ -153,7 +154,7 @@ def judge_settings(topic: CheckedTopic, config: ProducerConfig) -> list[CheckRes
 
 
 def judge_size(topic: CheckedTopic, theirs: int, config: ProducerConfig) -> CheckResult:
-    """A record that is larger than the topic takes is rejected. A batch of several is split and sent again."""
+    """Brokers reject a record above the topic's limit. A batch of several records above it is split and sent again."""
     ms, ours = topic.ms[1], config.max_request_size
     found = f"{MAX_BYTES}={theirs}, our max.request.size={ours} and batch.size={config.batch_size}"
     if theirs < ours:

@@ -1,7 +1,7 @@
 """`--write`: sends one record as a write would, and says what came of it.
 
 With exactly-once the record is part of a transaction that is aborted: readers with isolation.level=read_committed never see it.
-The transactional id is one that no task has. Whoever had it is fenced: two checks of one prefix must not write at the same time.
+No task has its transactional id. A check fences an earlier check of the same prefix: two must not write at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRITE_CHECK = "write"
 RECORD_KEY = b"pykafka-sink-check"  # compacted topics take no record without one
 RECORD_VALUE = b"One record of `pykafka-sink check --write`."
 LEAST_MS = 500  # of each wait
-# Code of users is for rows, and executors may have it where this host does not.
+# Users' plug-ins are for their rows. Executors may have their code when this host does not.
 _PLUG_INS = ("interceptor.classes", "partitioner.class")
 
 
@@ -33,7 +33,7 @@ class Transactional:
 
     Args:
         timeout_ms: after which brokers abort the transaction if this process cannot.
-        longest_ms: a time-out that brokers are asked to accept, before a transaction begins; None: need not be asked.
+        longest_ms: the time-out of a write, which a first producer tries with brokers; None: their limit is known.
     """
 
     transactional_id: str
@@ -44,7 +44,7 @@ class Transactional:
 def write_record(
     topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int, clock: Clock
 ) -> CheckResult:
-    """Green: the record is acknowledged. Blocks at most `timeout_ms`."""
+    """Send the record. Green: it is acknowledged. Blocks at most `timeout_ms`."""
     began_ms, subject = clock.now_ms(), printable(topic)
     outcome = outcome_within(partial(_write, topic, config, transactional, timeout_ms), timeout_ms)
     ms = clock.now_ms() - began_ms
@@ -82,7 +82,7 @@ def _write(topic: str, config: ProducerConfig, transactional: Transactional | No
 
 
 def _options(config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> Mapping[str, object]:
-    """The user's, with short waits, and without plug-ins. With acks=0 nobody would hear whether a broker has the record."""
+    """The user's options with short waits and without plug-ins. acks=0 becomes 1, so that the broker acknowledges the record."""
     options = {name: value for name, value in config.to_mapping().items() if name not in _PLUG_INS}
     if config.acks == 0:
         options["acks"] = 1

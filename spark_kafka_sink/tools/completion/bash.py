@@ -1,6 +1,6 @@
-"""The script for bash, of version 4 and newer. The one of macOS, 3.2, gets the same words, and a blank after `NAME=`.
+"""The script for bash, of version 4 and newer. Bash 3.2 of macOS completes the same words, with a blank after `NAME=`.
 
-Readline splits words at = and at : too. The script joins them, and returns what is to stand after the last of these characters.
+Readline splits words at = and at : too. The script joins the parts, and returns only what follows the last of these characters.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _commands(commands: Iterable[Command]) -> str:
 
 
 def _flags(commands: Iterable[Command]) -> str:
-    """A line for all flags that take the same."""
+    """One line for all flags that take the same values."""
     alike: dict[str, list[str]] = {}
     for command in commands:
         for flag in command.flags:

@@ -73,7 +73,7 @@ def script(commands: Sequence[Command]) -> str:
 
 
 def _words(path: Iterable[str]) -> str:
-    """As __pykafka_sink_at has them: a blank before each."""
+    """The words in the form that __pykafka_sink_at compares: a blank before each."""
     return "".join(f" {word}" for word in path)
 
 

@@ -1,6 +1,6 @@
 """What can be typed after `pykafka-sink`: the tools' parsers, read into plain data, and the options that take a value.
 
-A parser with commands has no flag with a value: the words before the first that is neither a command nor a flag are the command.
+Rule: a parser with commands has no flag with a value. So scripts find the command if they skip flags, and stop at other words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Value(Enum):
     OPTION_NAME = "option name"
 
 
-# Of arguments that parsers know as mere text, by their destination.
+# What the text of an argument is, by the argument's destination in its parser.
 VALUES_OF = {
     "option": Value.SINK_OPTION,
     "command_property": Value.PRODUCER_OPTION,
@@ -64,7 +64,7 @@ class Command:
 
     @property
     def positional(self) -> Argument | None:
-        """None has more than one."""
+        """The positional argument, if there is one: no command has two."""
         return next((each for each in self.arguments if not each.names), None)
 
 
@@ -72,7 +72,7 @@ class Command:
 
 
 def commands_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Command]:
-    """The parser's command, and those below it."""
+    """The parser's command, and its subcommands."""
     actions = [each for each in parser._actions if each.help != argparse.SUPPRESS]
     below = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
     summaries = {choice.dest: choice.help or "" for each in below for choice in each._choices_actions}
@@ -104,7 +104,7 @@ def _value(action: argparse.Action) -> Value:
 
 
 def _first_sentence(text: str) -> str:
-    """Up to a semicolon, a bracket or the end of the sentence: a shell shows it in one line."""
+    """The text up to a semicolon, a bracket or the end of the sentence: a shell shows it in one line."""
     return re.split(r"; | \(|\. |\.$", " ".join(text.split()), maxsplit=1)[0]
 
 
@@ -126,12 +126,12 @@ class OptionName:
 
 
 def sink_option_names() -> list[OptionName]:
-    """Those that may stand on a command line: those of the sink and, with `kafka.`, those of the producer."""
+    """The options that --option takes, without passwords: the sink's and, with `kafka.`, the producer's."""
     return [_option_name(row, row.key) for row in _rows("most used", "sink", "format", "producer", "security", "registry")]
 
 
 def producer_option_names() -> list[OptionName]:
-    """Those of the producer, by Kafka's names."""
+    """The producer's options by Kafka's names, without passwords."""
     rows = _rows("most used", "producer", "security")
     return [_option_name(row, row.key.removeprefix("kafka.")) for row in rows if row.key.startswith("kafka.")]
 
@@ -147,7 +147,7 @@ def _option_name(row: TableRow, name: str) -> OptionName:
 
 
 def values_of(options: Iterable[OptionName]) -> dict[tuple[str, ...], list[str]]:
-    """Names by the choices that they have; those of one kind stand together."""
+    """Choices -> the names of all options that have these choices."""
     found: dict[tuple[str, ...], list[str]] = {}
     for each in options:
         if each.choices:

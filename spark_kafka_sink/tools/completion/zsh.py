@@ -1,6 +1,6 @@
 """The script for zsh: a function for each command, which calls `_arguments`.
 
-Where a flag takes several values, the first is completed: zsh would not complete flags after it if it offered further values.
+If a flag takes several values, only the first is completed: zsh would otherwise complete no flags after it.
 """
 
 from __future__ import annotations

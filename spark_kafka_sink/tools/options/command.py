@@ -53,7 +53,7 @@ def _has_words(row: TableRow, words: Iterable[str]) -> bool:
 
 
 def _nothing(rows: Iterable[TableRow], words: Sequence[str]) -> str:
-    """A misspelt option is looked for with and without its prefix."""
+    """The error line, with the option whose name is most alike; names are compared with and without `kafka.`."""
     by_name = {name: row.key for row in rows for name in (row.key, row.key.removeprefix("kafka."))}
     near = nearest_key(" ".join(words), by_name)
     meant = "" if near is None else f"; the name that is most alike is {by_name[near]}"
@@ -80,7 +80,7 @@ def _values_and_default(row: TableRow) -> str:
 
 
 def _json_line(row: TableRow) -> str:
-    """`type`, `allowed` and `default` are null where there is none; `kafka_default` is null where it is the sink's, too."""
+    """`type`, `allowed` and `default` are null if there is none; `kafka_default` is null unless it differs from `default`."""
     return json.dumps(
         {
             "name": row.key,

@@ -3,7 +3,7 @@
 Takes the arguments of Kafka's tool and prints its lines. Records are sent as columns, a chunk at a time, or with --single one by
 one with a callback each, as in Java.
 With a transactional id the records are written in transactions, each committed when it is --transaction-duration-ms old.
-Laws: only acknowledged records count as sent. The first failure ends the run. Values of options are never printed.
+Laws: only acknowledged records count as sent. A failure ends the run, after its chunk. Secrets are never printed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ say = partial(print, flush=True)
 
 
 def rate(text: str) -> float:
-    """Records per second; zero and less: no limit."""
+    """Records per second; zero or less: no limit."""
     try:
         number = float(text)
     except ValueError:

@@ -91,7 +91,7 @@ class Window:
 class Measurements:
     """Prints a line each interval and the totals, and keeps the first failure.
 
-    One thread calls `acknowledged` and `failed`: the caller's for columns, the Sender's for single records.
+    For columns, the caller's thread counts; for single records, the Sender's. There the caller only adds why it could not go on.
     """
 
     def __init__(self, clock: Clock, interval_ms: int, warmup_records: int, say: Callable[[str], None]) -> None:
@@ -105,13 +105,13 @@ class Measurements:
         self.begin()
 
     def begin(self) -> None:
-        """The first record follows: what was done until now, such as init_transactions(), is no part of the rates."""
+        """Start the time before the first record: what came before, such as init_transactions(), is no part of the rates."""
         self._window_ns = self._clock.now_ns()
         self._window = Window(self._window_ns)
         self.total = Window(self._window_ns)
 
     def begin_steady(self) -> None:
-        """The producer has all records of the warm-up; those that follow are the steady state."""
+        """Start the steady state: the producer has all records of the warm-up."""
         self.steady = Window(self._clock.now_ns(), " steady state")
 
     def acknowledged(self, first: int, records: int, size_bytes: int, started_ns: int, settled_ns: int) -> None:

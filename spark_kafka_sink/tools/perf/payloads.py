@@ -18,7 +18,7 @@ Payloads = Callable[[int, int], pa.Array]  # (number of the first record, how ma
 
 
 def payloads(arguments: argparse.Namespace) -> Payloads:
-    """The source of payloads that the arguments name. Raises UsageError when the file has none."""
+    """The source of payloads that the arguments name. Raises UsageError if the file has none or cannot be read."""
     random = np.random.default_rng(0)
     if arguments.payload_monotonic:
         return lambda first, count: pc.cast(pa.array(np.arange(first, first + count)), pa.string())

@@ -40,7 +40,7 @@ class ThroughputThrottler:
         self._started_ns = clock.now_ns()
 
     def early_ms(self, sent: int) -> int:
-        """How long to wait after this many records in total."""
+        """How long to wait after this many records in total; 0 or less: not at all."""
         if self._per_second <= 0:
             return 0
         return round(sent / self._per_second * 1000) - (self._clock.now_ns() - self._started_ns) // NS_PER_MS
@@ -72,7 +72,7 @@ def chunk_records(arguments: argparse.Namespace) -> int:
 
 
 class _Sent(NamedTuple):
-    """A chunk. `first`: the number of its first record."""
+    """A chunk that was sent. `first`: the number of its first record."""
 
     first: int
     size_bytes: int
@@ -82,9 +82,9 @@ class _Sent(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Sending:
-    """All records of a run, as the arguments say. Both ways wait until each is settled, and stop after a failure.
+    """Sends all records of a run. Both ways to send wait until each record is settled, and send no further chunk after a failure.
 
-    The transaction of a failure is left open: close() aborts it.
+    A transaction with a failure is left open, and the producer's close() aborts it.
     """
 
     producer: KafkaProducer
@@ -107,7 +107,7 @@ class Sending:
             yield first, self.values(first, count)
 
     def send_columns(self) -> None:
-        """Blocks for at most delivery.timeout.ms after the last chunk."""
+        """Send chunk by chunk. Blocks for at most delivery.timeout.ms after the last chunk. Failures go to the measurements."""
         failure: tuple[int, KafkaError] | None = None
         for first, chunk in self._chunks():
             failure = self._send_chunk(first, chunk)
@@ -117,10 +117,10 @@ class Sending:
             self._throttler.wait(first + len(chunk))
         self._await_pending()
         if failure is not None:
-            self.measurements.failed(*failure)  # last: in a transaction, a record that failed before is the reason
+            self.measurements.failed(*failure)  # last: in a transaction, the failure of an earlier record is the cause
 
     def _send_chunk(self, first: int, chunk: pa.Array) -> tuple[int, KafkaError] | None:
-        """The failure, if there is one, and how many records were not sent at all."""
+        """None, or how many records of the chunk were not sent at all, and the error."""
         unsent = len(chunk)
         try:
             self.transactions.begin_if_none()
@@ -135,7 +135,7 @@ class Sending:
 
     def _await_pending(self) -> None:
         while self._pending:
-            with suppress(KafkaError):  # not settled yet, or failed; _settle tells them apart
+            with suppress(KafkaError):  # not settled yet, or failed: _settle finds out
                 self._pending[0].delivery.result(self.measurements.until_next_line_ms())
             self._settle()
             self.measurements.progress()

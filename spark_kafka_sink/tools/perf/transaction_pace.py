@@ -1,4 +1,4 @@
-"""The transactions that `perf` writes in: when they begin and end, and whose they are, as in kafka-producer-perf-test."""
+"""The transactions of `perf`: when they begin and end, and their transactional.id, as in kafka-producer-perf-test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TransactionPace:
     Each call may block for at most max.block.ms and raises what KafkaProducer's method raises.
 
     Args:
-        duration_ms: that age; None for a run without transactions.
+        duration_ms: the age at which it is committed; None for a run without transactions.
     """
 
     def __init__(self, producer: KafkaProducer, duration_ms: int | None, clock: Clock) -> None:
@@ -41,13 +41,13 @@ class TransactionPace:
         self._began_ms: int | None = None  # None: no transaction is open
 
     def begin_if_none(self) -> None:
-        """Before records are sent."""
+        """Call this before records are sent."""
         if self._duration_ms is not None and self._began_ms is None:
             self._producer.begin_transaction()
             self._began_ms = self._clock.now_ms()
 
     def commit_if_due(self, *, is_last: bool) -> None:
-        """After records were sent. The last of the run are committed at once."""
+        """Call this after records were sent. After the last records of the run, it commits at once."""
         if self._duration_ms is None or self._began_ms is None:
             return
         if is_last or self._clock.now_ms() - self._began_ms >= self._duration_ms:

@@ -3,7 +3,7 @@
     lines.py        files of JSON lines → CommitLine, one at a time; what could not be read, in words
     series.py       values over time in a bounded number of buckets
     heat.py         rows by topic-partition over time, bounded as well
-    statistics.py   Commits → what is known of each query
+    statistics.py   CommitLines → what is known of each query
     findings.py     what stands out, and which option to turn: a table of rules
     pictures.py     statistics → SVG (needs matplotlib); svg.py makes it fit into a page
     page.py         the page (needs jinja2)

@@ -1,4 +1,4 @@
-"""`pykafka-sink report`: what commits have reported, as a page of HTML, or as a table in the shell.
+"""`pykafka-sink report`: what commits have reported, as a page of HTML, a table in the shell, or JSON.
 
 This is the command: arguments, the order of the files, --follow, and the exit code.
 """
@@ -26,7 +26,7 @@ from spark_kafka_sink.tools.words import count
 
 T = TypeVar("T")
 
-FOLLOW_S = 10  # between two pages, at least
+FOLLOW_S = 10  # pause after each page
 INSTALL = 'pip install "pykafka-sink[report]"'
 PROG = "pykafka-sink report"
 EXAMPLES = """
@@ -94,9 +94,9 @@ def _show(reports: Reports, arguments: argparse.Namespace) -> None:
 
 
 def require_extra() -> None:
-    """Raises ToolError when what draws the page is not installed."""
+    """Raises ToolError if jinja2 or matplotlib, which the page needs, is not installed."""
     try:
-        import jinja2  # noqa: F401 - page.py uses both
+        import jinja2  # noqa: F401 - for page.py and pictures.py
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ToolError(f"The page needs {error.name}: {INSTALL}. --terminal shows the numbers without it.") from error
@@ -122,7 +122,7 @@ class Reports:
         self._files = sorted(files, key=lambda file: self._read(file, file.first_commit_at, inf))
 
     def _read(self, file: ReportFile, read: Callable[[], T], if_missing: T) -> T:
-        """Return what `read` does. Raises ToolError for a file that cannot be read, unless it is missing and may come yet."""
+        """What `read` returns, or `if_missing` for a file that may appear later. Raises ToolError for one that cannot be read."""
         try:
             return read()
         except OSError as error:
@@ -132,7 +132,7 @@ class Reports:
             raise ToolError(f"{printable(file.path)} cannot be read ({error.strerror or error}): {remedy}.") from error
 
     def read(self, *, once: bool = True, pause: Callable[[float], object] | None = None) -> Iterator[bool]:
-        """Read what is there, and yield; then, unless `once`, do so again every FOLLOW_S seconds, for ever.
+        """Read the files, and yield. Unless `once`, go on for ever: pause for FOLLOW_S seconds, read what is new, and yield.
 
         Yields whether there is something new to show. Raises ToolError for a file that cannot be read.
         """
@@ -150,7 +150,7 @@ class Reports:
             pause(FOLLOW_S)
 
     def _begin_again_if_cut(self) -> bool:
-        """A file that is shorter than before, or another one, is read anew, and with it all others: the sums are of all."""
+        """If a file was cut or replaced, read all files anew, because the sums are of all. Returns whether one was."""
         cut = [str(file.path) for file in self._files if self._read(file, file.has_begun_anew, False)]
         if not cut:
             return False
@@ -160,7 +160,7 @@ class Reports:
 
 
 def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) -> None:
-    """Needs the extra `report`. Raises ToolError when the page cannot be written."""
+    """Write the page. Needs the extra `report`. Raises ToolError if the page cannot be written."""
     from spark_kafka_sink.tools.report import page
 
     names = [path.name for path in reports.paths]

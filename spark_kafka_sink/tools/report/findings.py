@@ -1,8 +1,8 @@
 """What stands out in a query's numbers, and which option to turn: a table of rules.
 
-A rule looks at the statistics and answers how bad it is, in words, or None. A weight of 1 or more is trouble, below that a hint.
+A rule looks at a query and returns a Finding or None. A weight of 1 or more is trouble, above 0.5 a hint; others are good news.
 A number that a report does not have is NaN. Every comparison with NaN is false, so a rule asks `if not share >= WAITING`.
-The page first says whether all rows arrived, and then shows the SHOWN heaviest, no two of which turn the same option of a query.
+The page first says that all rows arrived, if they did. Then it shows the SHOWN heaviest findings, one for each option of a query.
 docs/report.md lists the rules, and docs/tuning.md explains the options.
 """
 
@@ -18,12 +18,12 @@ from spark_kafka_sink.tools.words import count, percent, rounded, seconds, sever
 
 SHOWN = 3
 ENOUGH = 12  # micro-batches to speak of a trend
-FEW_ROWS = 1_000  # tell nothing of speed: a write begins slowly
+FEW_ROWS = 1_000  # fewer rows tell nothing of speed, because a write begins slowly
 QUARTERS = 4  # a trend compares the first and the last quarter of the time
 BUSY, WITHOUT_PAUSE = 0.85, 0.95  # the share of the time spent at work
 LONGER, FULLER = 1.4, 1.2  # how many times the time and the rows of the first quarter, when a stream falls behind
 WAITING = 0.1  # of the tasks' time
-THROTTLED, LONG_THROTTLE_S = 0.02, 1  # of the tasks' time; once
+THROTTLED, LONG_THROTTLE_S = 0.02, 1  # a share of the tasks' time; the longest time
 SLOW_METADATA_S = 0.5
 SENT_AGAIN = 0.005  # of the records
 SLOW_ANSWER_S = 0.5
@@ -32,7 +32,7 @@ LARGEST_SHARE = 0.5  # of the time, or of the tasks' time
 LONG_COMMITS = 0.2  # of the time
 LONG_ENOUGH_S, SHORT_S = 1, 5  # of a micro-batch
 SMALL_BATCH, MANY_BYTES = 16_384, 1_000_000
-COMPRESSED = 0.99  # less than this share of the bytes
+COMPRESSED = 0.99  # what is sent is compressed if it has less than this share of the records' bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class FindingRule:
     """One row of the table: when to speak, and the function that judges.
 
     Args:
-        option: that its advice is about.
-        when: it speaks, in words.
-        takes_few_rows: whether few rows tell.
+        option: the option that its advice is about.
+        when: in which case it finds something, for docs/report.md.
+        takes_few_rows: whether it also judges a query with fewer than FEW_ROWS rows.
     """
 
     name: str
@@ -89,7 +89,7 @@ def finding_rule(name: str, option: str, when: str, *, takes_few_rows: bool = Tr
 
 
 def markdown_table() -> str:
-    """For docs/report.md."""
+    """The rules, for docs/report.md."""
     rows = []
     for each in FINDING_RULES:
         name, option = each.name if each.takes_few_rows else f"{each.name} \\*", f"`{each.option}`" if each.option else ""
@@ -120,7 +120,7 @@ def _named(finding: Finding, query: str) -> Finding:
 
 
 def _arrived(queries: list[Query]) -> list[Finding]:
-    """That all rows arrived, unless some did not."""
+    """The finding that all rows arrived; none if some did not."""
     if not queries or any(query.skipped.total() or query.dead_lettered.total() or query.other_rows for query in queries):
         return []
     rows = sum(query.totals.rows for query in queries)
@@ -136,14 +136,14 @@ def _arrived(queries: list[Query]) -> list[Finding]:
 
 
 def _quarters(query: Query, name: str) -> tuple[float, float]:
-    """The medians of the first and the last quarter of the time."""
+    """The medians of a column in the first and in the last quarter of the buckets."""
     buckets = len(query.series.buckets)
     quarter = max(1, buckets // QUARTERS)
     return query.series.median_of(name, slice(0, quarter)), query.series.median_of(name, slice(buckets - quarter, buckets))
 
 
 def _busy(query: Query) -> float:
-    """The share of its time in which a micro-batch was at work, in the middle of the last quarter: an outage does not count."""
+    """The share of the time at work, as the median of the last quarter: a single outage does not change it."""
     return _quarters(query, "busy")[1]
 
 
@@ -252,7 +252,7 @@ def _remedy_by_reason(reason: str, skipped: int) -> str:
 )
 def throttling(query: Query) -> Finding | None:
     share, longest = query.share("throttle"), query.totals.longest_throttle
-    if not longest or (share < THROTTLED and longest < LONG_THROTTLE_S):  # NaN: of no task
+    if not longest or (share < THROTTLED and longest < LONG_THROTTLE_S):  # share is NaN if no task has told its time
         return None
     much = "" if isnan(share) or not share else f", in all {percent(share)} of the tasks' time"
     text = f"Brokers throttled the sink, once for {seconds(longest)}{much}"
@@ -516,7 +516,7 @@ def speed(query: Query) -> Finding | None:
 
 
 def speed_in_words(query: Query) -> str:
-    """For the page and for shells."""
+    """For the page, for shells and for the quick start."""
     running, tasks = query.series.sum_of("running"), query.totals.most_tasks
     in_tasks = f"{count(tasks, 'task')} ran" if query.totals.commits == 1 else "tasks ran"
     return f"{rounded(query.rows_per_s)} rows/s were written while {in_tasks} ({seconds(running)})"

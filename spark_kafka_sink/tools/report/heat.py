@@ -1,4 +1,4 @@
-"""Rows by partition of a topic over time: at most MOST_COLUMNS columns, joined as the buckets of series.py are."""
+"""Rows by partition of a topic over time. Neighbouring columns are joined at MOST_COLUMNS, like buckets in series.py."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Heat:
         self._columns: list[_Column] = []
 
     def add(self, time: float, partitions: Mapping[int, int]) -> None:
-        """The rows of the next commit."""
+        """Add the rows of the next commit, by partition."""
         self.rows += sum(partitions.values())
         if self._columns and self._columns[-1].commits < self._width:
             self._columns[-1].join(_Column(time, time, 1, Counter(partitions)))
@@ -82,7 +82,7 @@ class Heat:
         return [(column.first, column.last) for column in self._columns]
 
     def by_partition(self) -> tuple[list[int], npt.NDArray[np.float64]]:
-        """The partitions that have rows, and their rows: partitions × columns. Their sum may be more than an int64 holds."""
+        """The partitions that have rows, and a table of their rows: partitions × columns. A sum may exceed an int64."""
         numbers = sorted({number for column in self._columns for number in column.rows})
         row = {number: place for place, number in enumerate(numbers)}
         table = np.zeros((len(numbers), len(self._columns)), np.float64)
@@ -91,7 +91,7 @@ class Heat:
         return numbers, table
 
     def skew(self) -> Skew | None:
-        """None: no row, or none but in partition 0, so that no second one is known of. sink/prometheus counts likewise."""
+        """None if no partition but 0 has a row, because there may be no other partition. sink/prometheus counts likewise."""
         numbers, table = self.by_partition()
         rows = table.sum(axis=1)
         highest = max((number for number, written in zip(numbers, rows, strict=True) if written), default=0)
@@ -102,7 +102,7 @@ class Heat:
         return Skew(numbers[most], float(rows[most] / rows.sum()), partitions, 1 / partitions, empty)
 
     def in_words(self) -> str:
-        """How even it is."""
+        """How evenly the rows are spread, in one or two sentences."""
         skew = self.skew()
         if skew is None:
             return f"{count(self.rows, 'row')}, all in partition 0."

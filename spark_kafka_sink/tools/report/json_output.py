@@ -11,7 +11,7 @@ from spark_kafka_sink.tools.report.statistics import Query, Statistics
 
 
 def json_lines(statistics: Statistics) -> Iterator[str]:
-    """The query with the most rows first. Numbers that are not known are null."""
+    """One line for each query, those with the most rows first. Numbers that are not known are null."""
     for query in statistics.by_rows():
         yield json.dumps(_figures(query))
 

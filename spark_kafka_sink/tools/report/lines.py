@@ -1,6 +1,6 @@
-"""Reads the lines that commits append to `reportPath`: one CommitLine for each, and what could not be read, counted and in words.
+"""Reads the lines that commits append to `reportPath`. Yields a CommitLine for each; counts and describes those it cannot read.
 
-Lines of later versions are read, as they only have further keys. A file is read line by line, and a line only up to LONGEST_LINE.
+Lines of later versions are read, too: they only have more keys. A file is read line by line, and a line only up to LONGEST_LINE.
 The last line of a file may lack its end while the driver is writing it, or after its disk was full.
 Law: a CommitLine can be counted, drawn and printed, whoever wrote the line: its numbers are within limits, its names printable.
 """
@@ -44,7 +44,7 @@ class VersionOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitLine:
-    """One line. Seconds and rates are NaN where the line does not say."""
+    """One line. Times and seconds are NaN where the line does not tell them."""
 
     version: int
     query: str | None
@@ -69,11 +69,11 @@ class CommitLine:
 
 
 class NotALine(ValueError):
-    """The text says what is wrong with a line."""
+    """A line that cannot be read. The text says what is wrong with it."""
 
 
 def parse(text: bytes) -> CommitLine:
-    """Raises NotALine."""
+    """Read one line. Raises NotALine for text that is not the line of a commit, or has a wrong value."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -123,7 +123,7 @@ def _name(value: object) -> str:
 
 
 def _number(value: object, most: float) -> float:
-    """Keep three digits after the point, as the sink writes them: what is divided by a smaller number is infinite."""
+    """Keep three digits after the point, as the sink writes them. Division by a smaller number could give infinity."""
     if type(value) not in NUMBERS or not 0 <= value <= most:  # type: ignore[operator]
         raise ValueError(f"{value!r} is not a number from 0 to {most:g}")
     return round(float(value), 3)  # type: ignore[arg-type]
@@ -160,12 +160,12 @@ def _reasons(found: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass
 class Troubles:
-    """What was not as it should be, of all files. `sentences` tells."""
+    """The problems of all files, which `sentences` describes."""
 
     lines: int = 0  # read
     newer: int = 0
     unreadable: int = 0
-    named: list[str] = field(default_factory=list)  # the first of those
+    named: list[str] = field(default_factory=list)  # the first unreadable lines, and why
     unfinished: list[str] = field(default_factory=list)  # files whose last line has no end
     empty: list[str] = field(default_factory=list)  # files without a line
     began_anew: list[str] = field(default_factory=list)  # files that became shorter while they were followed
@@ -190,7 +190,7 @@ class ReportFile:
     """One file, read from where the last call ended.
 
     Args:
-        troubles: it adds to them.
+        troubles: where it notes problems.
     """
 
     def __init__(self, path: Path, troubles: Troubles) -> None:
@@ -201,7 +201,7 @@ class ReportFile:
         self._identity: tuple[int, int] | None = None
 
     def first_commit_at(self) -> float:
-        """When the first commit of the file was, to order files by; never, if there is none. Raises OSError."""
+        """When the commit of the first line was, to order files by; infinity if that is no commit's line. Raises OSError."""
         with self.path.open("rb") as file:
             try:
                 return parse(file.readline(LONGEST_LINE)).committed_at
@@ -216,7 +216,7 @@ class ReportFile:
         return (found.st_dev, found.st_ino) != self._identity or found.st_size < self._offset
 
     def commits(self) -> Iterator[CommitLine]:
-        """Those that were appended since the last call. A last line without an end is left for the next call. Raises OSError."""
+        """The lines since the last call. A last line without an end is left for the next call. Raises OSError."""
         name = str(self.path)
         for known in (self._troubles.unfinished, self._troubles.empty):
             if name in known:

@@ -1,6 +1,6 @@
-"""The page: one HTML file that needs nothing else. page.html is its template; jinja2 is imported here only.
+"""The page: one HTML file that needs nothing else. page.html is its template. Only this file uses jinja2.
 
-Names of topics, queries and files are other people's text: jinja2 escapes them.
+Names of topics, queries and files may contain anything: jinja2 escapes them, and svg.py and matplotlib in pictures.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _tiles(query: Query) -> Iterator[tuple[str, str]]:
 
 
 def _single(query: Query) -> Iterator[Table]:
-    """The numbers that have no picture, as there is no time over which they change."""
+    """The numbers of a single moment, which have no picture."""
     if not is_one_moment(query):
         return
     of = query.series.median_of

@@ -2,7 +2,7 @@
 
 A line is the median of each bucket; the band around it reaches from the lowest to the highest value. It has a gap where a stream
 has paused. A batch write has nothing to do with the one before, so it is a dot. Parts of a whole are means, stacked.
-matplotlib is imported here and in svg.py only.
+Only this file and svg.py use matplotlib.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_kafka_sink.tools.report.svg import HEAT, HEIGHT, LINES, STYLE, new_fi
 from spark_kafka_sink.tools.words import moment, percent, rounded, seconds, several, size
 
 Part = tuple[str, str, Values]  # label, color, values
-MOST_HEAT_MAPS = 6  # heat maps of a query
+MOST_HEAT_MAPS = 6  # of a query
 MOST_ROWS = 32  # of a heat map; partitions next to each other share one if there are more
 PART_NAMES = {
     "running": "tasks run",
@@ -43,7 +43,7 @@ PART_COLORS = dict(
     zip((*TIME_SHARES, *TASK_SHARES), (*LINES[3:1:-1], LINES[4], LINES[0], LINES[5], LINES[1], LINES[2]), strict=True)
 )
 BAND = 0.22  # opacity
-BAR_WIDTH = 0.008  # of the picture's: a stack at one moment
+BAR_WIDTH = 0.008  # of the picture's width, for a stack at one moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Picture:
 
 
 def pictures(query: Query, name: str) -> list[Picture]:
-    """All of a query, without those for which there are no numbers. `name`: unique on the page."""
+    """All pictures of a query, except those without numbers. `name`: unique on the page."""
     draw = (_speed, _time, _task_time, _bytes, _busy, _tasks, _waits, _batches, _compression, _requests, _retries)
     with mpl.rc_context(STYLE):
         drawn = [each(query, f"{name}-{number}") for number, each in enumerate(draw)]
@@ -63,7 +63,7 @@ def pictures(query: Query, name: str) -> list[Picture]:
 
 
 def heat_maps(query: Query, name: str) -> list[Picture]:
-    """Draw the topics with the most rows."""
+    """Draw a heat map for each of the topics with the most rows. `name`: unique on the page."""
     topics = [topic for topic in query.topics_by_rows()[:MOST_HEAT_MAPS] if query.heat[topic].rows]
     with mpl.rc_context(STYLE):
         drawn = [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics)]
@@ -126,7 +126,7 @@ def _retries(query: Query, name: str) -> Picture | None:
 def _lines(
     query: Query, name: str, title: str, caption: str, columns: dict[str, str], unit: Callable[[float], str]
 ) -> Picture | None:
-    """None: no number is known, or there is but one, which needs no picture."""
+    """None if no number is known, or if nothing can change because all commits are at one moment."""
     known = {column: label for column, label in columns.items() if not np.isnan(query.series.median(column)).all()}
     if not known or is_one_moment(query):
         return None
@@ -150,7 +150,7 @@ def _lines(
 
 
 def _pieces(query: Query) -> list[tuple[Any, list[int]]]:
-    """What is drawn in one go: times, and the buckets that they stand for. A bucket within which a stream paused is in two."""
+    """The pieces of a line: times, and the buckets that they stand for. A bucket with a pause in it is in two pieces."""
     buckets = query.series.buckets
     pieces: list[tuple[list[float], list[int]]] = [([], [])]
     pauses = query.pauses()
@@ -182,7 +182,7 @@ def _dates(times: Values) -> Any:
 
 
 def _legend(axes: Axes, columns: int) -> None:
-    """Above the picture."""
+    """Draw the legend above the picture."""
     where = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
     axes.legend(**where, ncols=columns, handlelength=1, columnspacing=1, fontsize=10.5)
 
@@ -227,7 +227,7 @@ def _task_time(query: Query, name: str) -> Picture | None:
 
 
 def _shares(parts: Mapping[str, float]) -> str:
-    """The largest first."""
+    """The shares in words, the largest first."""
     text = "; ".join(f"{PART_NAMES[part]} {percent(share)}" for part, share in sorted(parts.items(), key=lambda each: -each[1]))
     return f"{text[:1].upper()}{text[1:]}"
 
@@ -249,7 +249,7 @@ def _waits(query: Query, name: str) -> Picture | None:
 def _stack(
     query: Query, name: str, title: str, caption: str, parts: Sequence[Part], unit: Callable[[float], str]
 ) -> Picture | None:
-    """None: nothing is known, or there is but one bar, which is a number in a table."""
+    """None if nothing is known, or if there is only one bar: a table has its number."""
     is_still = is_one_moment(query)
     if not parts or (is_still and len(parts) == 1):
         return None
@@ -281,7 +281,7 @@ def _areas(axes: Axes, query: Query, parts: Sequence[Part]) -> None:
 
 
 def _bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> None:
-    """Lying, with their labels: for a single commit."""
+    """Draw horizontal bars with their labels, when all commits are at one moment."""
     means = [float(np.nanmean(values)) for _, _, values in parts]
     axes.barh(range(len(parts)), means, color=[color for _, color, _ in parts], height=0.6)
     axes.set_yticks(range(len(parts)), [label for label, _, _ in parts])
@@ -293,7 +293,7 @@ def _bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> No
 
 
 def _annotate(axes: Axes, lengths: Sequence[float], unit: Callable[[float], str]) -> None:
-    """The length of each bar, beside its end."""
+    """Write the length of each bar beside its end."""
     for place, length in enumerate(lengths):
         axes.annotate(unit(length), (length, place), (5, 0), textcoords="offset points", va="center")
 
@@ -308,7 +308,7 @@ def _without_frame(axes: Axes) -> None:
 
 
 def _heat_map(topic: str, query: Query, name: str) -> Picture | None:
-    """None: there is but one bar, which is a number in a table."""
+    """None if there is only one bar: a table has its number."""
     heat = query.heat[topic]
     numbers, table = heat.by_partition()
     labels, table = _joined(numbers, table)
@@ -350,7 +350,7 @@ def _columns(query: Query, times: Sequence[tuple[float, float]]) -> list[list[tu
 
 
 def _joined(numbers: Sequence[int], table: Any) -> tuple[list[str], Any]:
-    """Join partitions into at most MOST_ROWS rows; of those that share one, the fullest counts, so that none hides."""
+    """Join partitions into at most MOST_ROWS rows. A row shows its fullest partition, so that no skew is hidden."""
     if len(numbers) <= MOST_ROWS:
         return [str(number) for number in numbers], table
     starts = np.unique(np.linspace(0, len(numbers), MOST_ROWS + 1).astype(int))[:-1]
@@ -360,7 +360,7 @@ def _joined(numbers: Sequence[int], table: Any) -> tuple[list[str], Any]:
 
 
 def _cells(axes: Axes, table: Any, columns: Sequence[Sequence[tuple[float, float]]]) -> None:
-    """One outline for each shade, of all its cells: a tenth of the size of a cell each."""
+    """Draw all cells of a shade as one outline, which takes a tenth of the bytes of one outline for each cell."""
     edges = [_dates(np.array(spans).ravel()).reshape(-1, 2) for spans in columns]
     some = table[table > 0]
     # Rows that are all alike get the shade in the middle.
@@ -393,6 +393,6 @@ def _partition_bars(axes: Axes, labels: Sequence[str], rows: Any) -> None:
 
 
 def _label_rows(axes: Axes, labels: Sequence[str], offset: float) -> None:
-    """Label at most 12 of them."""
+    """Label at most 12 rows."""
     step = 1 if len(labels) <= 12 else -(-len(labels) // 8)
     axes.set_yticks([place + offset for place in range(0, len(labels), step)], labels[::step])

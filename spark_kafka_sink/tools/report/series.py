@@ -1,8 +1,7 @@
 """Values over time, in a bounded number of buckets: each has the lowest and highest value, the sum, and a sample for the median.
 
-A bucket stands for as many consecutive rows of values as the others. When there are MOST_BUCKETS, neighbours are joined,
-so each of half as many stands for twice as many rows. So 10,000 micro-batches take as much memory as 1,000, and a peak stays
-visible.
+Each bucket but the last has the same number of consecutive rows of values. When there are MOST_BUCKETS, neighbours are joined:
+half as many buckets have twice as many rows each. So 10,000 micro-batches take as much memory as 1,000, and a peak stays visible.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SAMPLE = 32  # rows of a bucket from which its medians are taken
 
 @dataclass(slots=True)
 class Bucket:
-    """Arrays have a value for each column, NaN where no row had one."""
+    """Consecutive rows, summed up. Arrays have a value for each column, NaN where no row had one."""
 
     first: float  # when, of the first row
     last: float
@@ -76,14 +75,14 @@ class Series:
         self._open_rows: list[Sequence[float]] = []
 
     def add(self, time: float, row: Sequence[float]) -> None:
-        """The next row, in the order of time."""
+        """Add the next row, in the order of time."""
         self._open_times.append(time)
         self._open_rows.append(row)
         if len(self._open_rows) >= self._width or len(self._open_rows) >= MOST_OPEN:
             self._close()
 
     def _close(self) -> None:
-        """A bucket that stands for very many rows is filled in parts, so that only some rows are held."""
+        """Put the open rows into a bucket. A bucket of very many rows is filled in parts, so that few rows are held."""
         made = Bucket.of(self._open_times, np.array(self._open_rows, float))
         self._open_times, self._open_rows = [], []
         if self._buckets and self._buckets[-1].rows < self._width:
@@ -98,7 +97,7 @@ class Series:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """All, the one that is not full included."""
+        """All buckets, the one that is not full included."""
         if not self._open_rows:
             return self._buckets
         return [*self._buckets, Bucket.of(self._open_times, np.array(self._open_rows, float))]
@@ -126,7 +125,7 @@ class Series:
         return np.array([_median(bucket.sample[:, column]) for bucket in self.buckets])
 
     def median_of(self, name: str, part: slice = slice(None)) -> float:
-        """Return the median of all rows, or of those in a part of the buckets; NaN if none has a value."""
+        """The median of the samples of all buckets, or of a part of them; NaN if no row has a value."""
         column = self._column[name]
         return _median(np.concatenate([[], *(bucket.sample[:, column] for bucket in self.buckets[part])]))
 

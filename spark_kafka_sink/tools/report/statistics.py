@@ -1,10 +1,10 @@
 """What is known of each query, added up from its commits. Batch writes count as one query, as they have no id.
 
-A commit is timed from its first task's start to its line: in this time tasks run, something happens outside of tasks, or the
-driver commits. A *cycle* is the time from one commit to the next, with what Spark does in between, or waits for. Rates are over
+The time of a commit is from the start of its first task to its line. In it, tasks run, something happens outside of tasks, or the
+driver commits. A *cycle* is the time from one commit to the next, with what Spark does or waits for in between. Rates are over
 the time in which tasks ran.
-Laws: every number was measured, or is a sum, difference or proportion of such numbers; what a line does not tell is not known.
-Memory does not grow with the number of commits, and grows by names only up to MOST_QUERIES and MOST_TOPICS.
+Laws: every number was measured, or is a sum, difference, quotient or median of such; what a line does not tell is not known.
+Memory does not grow with the number of commits, and with names only up to MOST_QUERIES, MOST_TOPICS and MOST_REASONS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONG_PAUSE = 10  # cycles: a stream that commits nothing for so long has paused
 TIME_SHARES = ("running", "outside", "commit")
 # The parts of `task_seconds`, the time of all its tasks together.
 TASK_SHARES = ("spark", "held_back", "sink", "brokers")
-# Columns that are a counter of the line, and by what it is divided: times become seconds.
+# Columns that are a counter of the line, and the divisor: times become seconds.
 COLUMNS_OF_COUNTERS = {
     "batch_size": ("batch-size-avg", 1),
     "requests": ("produce-request-total", 1),
@@ -90,7 +90,7 @@ class Query:
     """The numbers of one query, or of all batch writes.
 
     Args:
-        query: its id; None stands for all batch writes.
+        query: the id of the streaming query; None stands for all batch writes.
     """
 
     def __init__(self, query: str | None) -> None:
@@ -104,7 +104,7 @@ class Query:
         self.skipped_partitions = 0
         self.fenced = 0
         self.other_rows = 0
-        self.repeated = 0  # micro-batches that were committed more than once
+        self.repeated = 0  # commits of a micro-batch that had been committed before
         self.first_at = nan
         self.last_at = nan
         self._last_batch: int | None = None
@@ -120,7 +120,7 @@ class Query:
 
     @property
     def unit(self) -> str:
-        """What one commit is of."""
+        """The word for what one commit is of."""
         return "micro-batch" if self.is_stream else "write"
 
     @property
@@ -131,7 +131,7 @@ class Query:
         return count(self.totals.commits, self.unit, "micro-batches" if self.is_stream else "writes")
 
     def topics_by_rows(self) -> list[str]:
-        """The one with the most rows first."""
+        """The topics, the one with the most rows first."""
         return sorted(self.heat, key=lambda topic: -self.heat[topic].rows)
 
     def add(self, commit: CommitLine) -> None:
@@ -169,7 +169,7 @@ class Query:
             heapq.heappop(self._pauses)
 
     def pauses(self) -> list[Pause]:
-        """Those that are long for this stream, such as an outage, a restart or a night without rows. In the order of time."""
+        """The pauses that are long for this stream, such as an outage, a restart or a night without rows; in order of time."""
         long = LONG_PAUSE * self.series.median_of("cycle")
         return sorted((each for each in self._pauses if each.seconds > long), key=lambda pause: pause.after)
 
@@ -205,7 +205,7 @@ class Query:
 
     @property
     def rows_per_s(self) -> float:
-        """While tasks ran, over all commits; NaN if that is not known."""
+        """Rows per second while tasks ran, over all commits; NaN if that is not known."""
         running = self.series.sum_of("running")
         return self.series.sum_of("timed_rows") / running if running else nan
 
@@ -216,7 +216,7 @@ class Query:
         return self.totals.sent_bytes / before if before else nan
 
     def share(self, name: str) -> float:
-        """Return what a column, in seconds of all tasks, has of their time: 0 to 1; NaN if it is not known."""
+        """Return the share of all tasks' time that a column of seconds has: 0 to 1; NaN if it is not known."""
         total = self.series.sum_of("task_seconds")
         return min(1.0, self.series.sum_of(name) / total) if total else nan
 
@@ -256,5 +256,5 @@ class Statistics:
             query.add(commit)
 
     def by_rows(self) -> list[Query]:
-        """The one with the most rows first."""
+        """The queries, the one with the most rows first."""
         return sorted(self.queries.values(), key=lambda query: -query.totals.rows)

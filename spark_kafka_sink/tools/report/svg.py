@@ -1,4 +1,4 @@
-"""Makes matplotlib's SVG fit into a page: colours that follow the page's, text as text, no name twice, nothing to be fetched.
+"""Makes matplotlib's SVG fit into a page: the page's colours, text as text, unique ids, nothing to be fetched.
 
 A picture is drawn in *stand-in* colours. They become the CSS variables of the same names, which the page sets for light and dark.
 """

@@ -46,7 +46,7 @@ ROWS: Sequence[Row] = (
 
 
 def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
-    """All lines. Names of others are escaped: they may contain any characters."""
+    """All lines. Names from reports are escaped: they may contain any characters."""
     queries = statistics.by_rows()
     for number, finding in enumerate(top(queries), 1):
         yield f"{number}. {printable(finding.sentence, 1000)}"
@@ -87,7 +87,7 @@ def _block(query: Query) -> Iterator[str]:
 
 
 def sparkline(values: Values, width: int = SPARKLINE_WIDTH) -> str:
-    """From 0 to the highest value; a blank where nothing is known. Nothing at all for a single value."""
+    """A bar for each value, from 0 to the highest one; a blank where nothing is known. Empty for a single value."""
     if len(values) < 2:
         return ""
     step = max(1.0, len(values) / width)

@@ -4,7 +4,7 @@ survey.py           which transactional ids of a prefix there are, and what is d
 signs_of_life.py    two looks at them, and what has changed in between
 verdicts.py         which are to be aborted or committed, which are left alone, and why
 output.py           tables, JSON and sentences
-changes.py          abort and commit: look, look again, judge, ask, look a third time, end the transactions
-console.py          who runs the command: its streams, its questions, the time
+changes.py          abort and commit: look twice, judge, ask, look a third time, end the transactions
+console.py          the terminal and the clock
 command.py          list, abort, commit; arguments and exit codes
 """

@@ -1,6 +1,7 @@
-"""`abort` and `commit`: look, look again, judge, ask, look a third time, and then end the transactions.
+"""`abort` and `commit`: look twice, judge, ask, look a third time, and then end the transactions. With --yes, they do not ask.
 
-Laws: nothing is ended without a "y" or --yes; what has shown a sign of life since the question, or was decided, is left alone.
+Laws: nothing is ended without a "y" or --yes. Both leave a query alone that has shown a sign of life, even
+during the question. `abort` also leaves a decided version alone. Flags of `abort` override the last two.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Change(ABC):
         self._console = console
 
     def run(self) -> int:
-        """Returns the exit code. Blocks for --watch-seconds, and for the answer to the question."""
+        """Returns the exit code. Blocks for --watch-seconds, the answer to the question, and requests. Raises KafkaError."""
         before = self._look()
         for warning in output.warnings(before.survey):
             self._console.note(f"warning: {warning}")
@@ -91,7 +92,7 @@ class _Change(ABC):
         return exit_codes.DONE if has_ended_all and len(chosen) == len(verdicts) else exit_codes.FAILED
 
     def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:
-        """The question may have waited for hours."""
+        """Look and judge again after the question, which may have waited for hours."""
         asked = {each.transaction.task for each in _chosen(verdicts)}
         again = [each for each in self._judge(seen, self._look(seen)) if each.transaction.task in asked]
         self._console.say(*output.verdict_lines(again, self.DONE))
@@ -105,7 +106,7 @@ class _Change(ABC):
 
     @abstractmethod
     def _end(self, chosen: Sequence[Verdict]) -> bool:
-        """Whether all of them have ended. Prints which have, and what failed."""
+        """End them, and print which have ended and what failed. Returns whether all have ended."""
 
 
 def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -137,7 +138,7 @@ class AbortOpen(_Change):
         return not failed
 
     def _fence(self, tasks: Collection[AttemptId]) -> tuple[Survey, KafkaError | None]:
-        """What there is then, and the error of one that could not be fenced; the others are, and may be Empty."""
+        """Fence the ids. Returns what there is then, and an error if an id could not be fenced. Fenced ids may be Empty."""
         trouble: KafkaError | None = None
         try:
             fence_all(self._client, self._names, tasks)
@@ -150,7 +151,7 @@ class AbortOpen(_Change):
 
 
 def _is_left(now: SurveyedTransaction, before: SurveyedTransaction) -> bool:
-    """Whether a transaction is open that was to be aborted, or its task can still begin. An id that was fenced can stay Empty."""
+    """Whether a transaction is still open, or its task can still begin one. A fenced id can be Empty, with another identity."""
     return now.is_ongoing or (now.is_empty and now.identity == before.identity)
 
 
@@ -164,7 +165,7 @@ class CommitDecided(_Change):
         return [each for each in found.unfinished if each.is_decided]
 
     def _judge(self, before: Look, after: Look) -> list[Verdict]:
-        """A live query goes on to its next version, whose decision would be overwritten: --force does not go over that."""
+        """--force does not override ALIVE: a live query may decide its next version, and this command would overwrite that."""
         return judge_decided(before, after, {Obstacle.UNWATCHED} if self._arguments.force else ())
 
     def _end(self, chosen: Sequence[Verdict]) -> bool:

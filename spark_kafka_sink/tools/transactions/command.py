@@ -1,10 +1,11 @@
 """List the open transactions of exactly-once writes, and abort or commit what a query that has died left open.
 
-Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out; `abort` does so
-at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more, and ends
-them. A version that is decided must not be aborted: `commit` commits it, as the next run of its query would.
-Laws: a query that shows a sign of life is left alone, and by `abort` a version that is decided, unless a flag of its own says
-otherwise. Nothing is aborted or committed without a "y" or --yes. Values of options are never printed.
+Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out. `abort` does so
+at once: it fences their transactional ids (InitProducerId), so that their producers can write no more, and ends them. A version
+that is decided should not be aborted: `commit` commits it, as the next run of its query would.
+Laws: a query that shows a sign of life is left alone; only `abort --force` overrides this. `abort` leaves a version alone that is
+decided, or may be; only --even-decided overrides this. Nothing is aborted or committed without a "y" or --yes. Secrets are never
+printed.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def list_transactions(client: TransactionClient, names: PrefixNames, arguments: argparse.Namespace, console: Console) -> int:
-    """Print them. Returns the exit code."""
+    """Print the open transactions, and recent ones. Returns the exit code."""
     with console.waiting_for("for transactions"):
         surveyed = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
         prefixes = None if surveyed.transactions else other_prefixes(client, names)
@@ -158,7 +159,7 @@ def list_transactions(client: TransactionClient, names: PrefixNames, arguments: 
 
 
 def check(arguments: argparse.Namespace, console: Console) -> None:
-    """Raises UsageError for what can be said before any broker is asked."""
+    """Raises UsageError for flags that do not fit, before any broker is asked."""
     verb = arguments.command
     if verb == "list":
         return
@@ -169,7 +170,7 @@ def check(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Returns the exit code. Raises UsageError, ConfigError and KafkaError."""
+    """Run the command, and return the exit code. Raises UsageError, ConfigError and KafkaError."""
     check(arguments, console)
     names = PrefixNames(arguments.prefix)
     with TransactionClient(client_options(arguments)) as client:

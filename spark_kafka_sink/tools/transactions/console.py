@@ -1,4 +1,4 @@
-"""Who runs `transactions`, and the time."""
+"""The terminal and the clock of `transactions`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_kafka_sink.tools.patience import AFTER_S, word_after
 
 
 class Console:
-    """Tests have one of their own."""
+    """Prints, asks and waits. Tests replace it."""
 
     def __init__(self, prog: str = "transactions") -> None:
         self._prog = prog
@@ -26,17 +26,17 @@ class Console:
             print(line, flush=True)
 
     def note(self, line: str) -> None:
-        """To stderr: what is not part of the result."""
+        """Print to stderr what is not part of the result."""
         print(f"{self._prog}: {line}", file=sys.stderr, flush=True)
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Note that brokers take long, if the block does."""
+        """Print a note if the block, which asks brokers, takes long."""
         with word_after(lambda: self.note(f"brokers have been asked {what} for {AFTER_S} s; --timeout-ms limits each step")):
             yield
 
     def confirms(self, question: str) -> bool:
-        """Blocks until a line was entered."""
+        """Ask a question. Blocks until a line was entered; False at the end of the input."""
         try:
             return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
         except EOFError:

@@ -1,6 +1,6 @@
 """What `transactions` prints: tables for people, JSON for programs, and sentences.
 
-Names of others are escaped: they may contain any characters.
+Names from brokers are escaped: they may contain any characters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransacti
 from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
 from spark_kafka_sink.tools.words import count
 
-TABLE_ROWS = 100  # of those that `abort` shows; `list` shows all
+TABLE_ROWS = 100  # that `abort` and `commit` show; `list` shows all
 PARTITIONS_SHOWN = 40  # characters
 PREFIXES_SHOWN = 10
 NOT_KNOWN = "?"
@@ -56,7 +56,7 @@ CONSEQUENCES = {
 
 
 def table(transactions: Iterable[SurveyedTransaction]) -> list[str]:
-    """A line for each, below a heading; those of one owner below the form of its transactional ids."""
+    """A line for each transaction, below a heading; those of one owner below the form of its transactional ids."""
     forms: dict[str, list[tuple[str, ...]]] = {}
     for transaction in transactions:
         forms.setdefault(_form(transaction), []).append(tuple(map(printable, _cells(transaction))))
@@ -110,7 +110,7 @@ def duration(ms: int) -> str:
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """orders: 0-5, 7; events: 0"""
+    """Write partitions in ranges, by topic: orders: 0-5, 7; events: 0."""
     by_topic = groupby(sorted(partitions), key=lambda each: each.topic)
     text = "; ".join(f"{topic}: {_ranges([each.partition for each in parts])}" for topic, parts in by_topic)
     return printable(text, PARTITIONS_SHOWN) or NONE
@@ -130,7 +130,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def json_line(transaction: SurveyedTransaction) -> str:
-    """One object. Times are milliseconds; `version` is null unless a decision names this transaction."""
+    """One transaction as an object. Times are milliseconds; `version` is null unless a decision names this transaction."""
     known, decision, began_ms = transaction.known, transaction.decision, transaction.known.start_time_ms
     started = None if began_ms is None else datetime.fromtimestamp(began_ms / 1000, UTC).isoformat("T", "milliseconds")
     last = {"version": decision.version, "state": decision.state.value} if isinstance(decision, Decision) else None
@@ -159,7 +159,7 @@ def json_line(transaction: SurveyedTransaction) -> str:
 
 
 def summary(found: Survey, prefix: str, recent: str) -> str:
-    """How many there are in which state."""
+    """How many transactional ids there are in which state."""
     ended = sum(each.is_complete for each in found.transactions)
     empty = sum(each.is_empty for each in found.transactions)
     still_open = len(found.transactions) - ended - empty
@@ -199,7 +199,7 @@ def shown(transactions: Sequence[SurveyedTransaction]) -> list[str]:
 
 
 def verdict_lines(verdicts: Sequence[Verdict], done: str) -> list[str]:
-    """What is left alone and why, and what is gone over: two lines for each owner and reason, of all its transactions."""
+    """What is left alone and why, and which obstacles are overridden: two lines for each owner and obstacle."""
     groups: dict[tuple[str, bool, Obstacle, str], list[SurveyedTransaction]] = {}
     for verdict in verdicts:
         for obstacle, more in verdict.obstacles.items():
@@ -215,7 +215,7 @@ def verdict_lines(verdicts: Sequence[Verdict], done: str) -> list[str]:
 
 
 def plan(chosen: Sequence[Verdict]) -> str:
-    """What will be done, as a noun phrase."""
+    """What will be aborted or committed, as a noun phrase."""
     ongoing = sum(each.transaction.is_ongoing for each in chosen)
     empty = len(chosen) - ongoing
     parts = [count(ongoing, "open transaction")] if ongoing else []

@@ -1,9 +1,9 @@
 """Whether a query is alive: two looks at its transactions, some seconds apart, and what has changed between them.
 
-Signs of life count for an owner, since all transactions of a version end together. They are ids that begin, changed states, new
-rows, decisions, and heartbeats of tasks at work (exactly_once/heartbeat.py). A query can be alive without a sign: when it has
-open transactions and no task at work, when its process is stopped, or when the looks are closer together than heartbeats.
-An abort is no sign: no query aborts its own transactions, but whoever fences them, or brokers at their time-out.
+A sign of life counts for all transactions of its owner, since those of a version end together. Signs are new ids, changed states,
+new rows, decisions, and heartbeats of tasks at work (exactly_once/heartbeat.py). A query can be alive without a sign: if it has
+open transactions and no task at work, if its process is stopped, or if the looks are closer together than heartbeats.
+An abort is no sign: not only a failed task aborts, but also brokers at a time-out, and whoever fences the id.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Look:
 
 
 def look(client: TransactionClient, names: PrefixNames, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
-    """Blocks and raises as `survey` does. Looks again at what was unfinished before."""
+    """Look at the prefix, and again at the ids of the look before. Blocks and raises as `survey` does."""
     found = survey(client, names, wall_ms, also=() if before is None else before.survey.states)
     ongoing = [each for each in found.transactions if each.is_ongoing]
     written = {partition for each in ongoing for partition in each.written}
@@ -65,7 +65,7 @@ def _heartbeats(client: TransactionClient, names: PrefixNames, owners: Iterable[
 
 
 def unwatched(before: Look, after: Look) -> dict[str, str]:
-    """The owners of which it cannot be seen whether rows still arrive, or whether tasks show a heartbeat, and why."""
+    """Owner -> why brokers do not show whether its rows still arrive, or whether its tasks send heartbeats."""
     heartbeats = ((owner, heartbeat) for seen in (before, after) for owner, heartbeat in seen.heartbeats.items())
     reasons = {owner: str(heartbeat) for owner, heartbeat in heartbeats if isinstance(heartbeat, KafkaError)}
     for transaction in after.survey.transactions:
@@ -79,12 +79,12 @@ def unwatched(before: Look, after: Look) -> dict[str, str]:
 
 
 def _is_gone(trouble: KafkaError) -> bool:
-    """The topic was deleted: no row arrives there, and nobody waits for any."""
+    """Whether the topic was deleted: no row arrives there, and nobody waits for any."""
     return isinstance(trouble, BrokerError) and trouble.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
 
 
 def signs_of_life(before: Look, after: Look) -> dict[str, list[str]]:
-    """What has changed, by owner, in sentences; an owner without a change is not in it."""
+    """Owner -> what has changed, in sentences. Owners without a change are left out."""
     signs: dict[str, list[str]] = {}
     for owner, sign in chain(_of_transactions(before, after), _of_decisions(before, after), _of_heartbeats(before, after)):
         signs.setdefault(owner, []).append(sign)
@@ -107,7 +107,7 @@ def _of_transactions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
 
 
 def _is_its_own_doing(was: str, state: str) -> bool:
-    """Whether it is the query that has changed the state, and not the coordinator, or somebody who fenced it."""
+    """Whether the change counts as the query's own: it is no abort, and not the end of a commit that had begun."""
     return state not in ABORTED and not (was in ENDING and state in COMPLETE)
 
 

@@ -1,7 +1,7 @@
 """What brokers and the ledger know of a prefix's transactional ids, at one moment.
 
-Reads only. Ids that begin alike but are of another prefix are left out (exactly_once/names.py parses them). So are complete ones,
-unless they are asked for.
+Reads only. Ids that begin alike but are of another prefix are left out (exactly_once/names.py parses them). Complete ids are
+left out, too, unless they are asked for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from spark_kafka_sink.exactly_once.names import FIELDS_AFTER_PREFIX, AttemptId, 
 from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-OFFSETS_TOPIC = "__consumer_offsets"  # where markers go; a transaction's partitions of it say nothing about its rows
+OFFSETS_TOPIC = "__consumer_offsets"  # where markers go: its partitions say nothing about the rows of a transaction
 
-# The owner's decision: None, there is none; an error, why that is not known.
+# The decision of an owner. None: there is none. An error says why it is not known.
 KnownDecision = Decision | KafkaError | None
 
 
@@ -34,7 +34,7 @@ class SurveyedTransaction:
     known: TransactionDescription
     seen_ms: int  # since 1970-01-01 UTC
     decision: KnownDecision = None  # the last one of its owner
-    decided_version: int | None = None  # the version that it is a part of, if that is to be committed and has not been
+    decided_version: int | None = None  # the version that it is a part of, if that is decided and not carried out
 
     @property
     def transactional_id(self) -> str:
@@ -58,12 +58,12 @@ class SurveyedTransaction:
 
     @property
     def is_complete(self) -> bool:
-        """Committed, or aborted: by its time-out, or by whoever has fenced it. Nothing is open."""
+        """Whether the last transaction of the id was committed or aborted, and none is open."""
         return self.state in COMPLETE
 
     @property
     def is_empty(self) -> bool:
-        """Its task is at work or dead and has written nothing yet, or had no rows to write."""
+        """Its task, at work or dead, has written nothing yet; or it had no rows; or the id was fenced."""
         return self.state == TransactionState.EMPTY
 
     @property
@@ -72,17 +72,17 @@ class SurveyedTransaction:
 
     @property
     def age_ms(self) -> int | None:
-        """Since the transaction's first request. Clocks differ: it is never negative."""
+        """The time since the transaction's first request; 0 if the brokers' clocks are ahead."""
         return None if self.known.start_time_ms is None else max(0, self.seen_ms - self.known.start_time_ms)
 
     @property
     def time_left_ms(self) -> int | None:
-        """Until brokers abort it by themselves; below zero when that is due. None for one that is not ongoing."""
+        """The time until brokers abort the transaction; below zero when the abort is due. None if it is not ongoing."""
         return None if self.age_ms is None or not self.is_ongoing else self.known.timeout_ms - self.age_ms
 
     @property
     def written(self) -> list[TopicPartition]:
-        """The partitions that have rows of it, in order."""
+        """The partitions to which the transaction has written rows, in order."""
         return sorted(each for each in self.known.partitions if each.topic != OFFSETS_TOPIC)
 
 
@@ -92,7 +92,7 @@ class Survey:
 
     Args:
         states: of every id that was looked at.
-        transactions: all that are not complete, and the complete ones that began lately; oldest first, open ones before.
+        transactions: open ones, then Empty ones, then complete ones that began lately; the oldest of each first.
         seen_ms: since 1970-01-01 UTC.
         warning: what may be missing here, and why.
     """
@@ -114,15 +114,16 @@ def survey(
     recent_ms: int = 0,
     also: Iterable[AttemptId] = (),
 ) -> Survey:
-    """Look at the ids of the prefix. Blocks for some requests, max.block.ms for each kind of them.
+    """Look at the ids of the prefix. Blocks for several calls of the client, for each at most max.block.ms.
 
     Args:
-        wall_ms: the time since 1970-01-01 UTC.
+        wall_ms: returns the time since 1970-01-01 UTC.
         recent_ms: complete transactions are described if they began no longer ago than this; 0: none is.
         also: ids to look at, whatever their state is by now.
 
     Raises:
-        KafkaError: the brokers cannot be asked; AuthorizationError: nothing is listed, and listing takes a permission.
+        AuthorizationError: no id is listed, and the user lacks DESCRIBE.
+        KafkaError: as the client's methods, for any other problem.
     """
     tasks = set(also) | _tasks(client, names, () if recent_ms else UNFINISHED)
     warning = _what_is_hidden(client, names, has_found=bool(tasks))
@@ -143,7 +144,7 @@ def _tasks(client: TransactionClient, names: PrefixNames, states: Collection[str
 
 
 def other_prefixes(client: TransactionClient, names: PrefixNames) -> tuple[str, ...] | None:
-    """Find the prefixes of other writes if there is no id of this prefix in any state. None: there is one, or too many ids."""
+    """Find the prefixes of other writes, if this prefix has no id in any state. None: it has an id, or there are too many ids."""
     try:
         if any(names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix)):
             return None
@@ -184,7 +185,7 @@ def _decisions(client: TransactionClient, names: PrefixNames, owners: Iterable[s
 
 
 def _hidden_decisions(client: TransactionClient, names: PrefixNames, owners: Collection[str]) -> dict[str, KafkaError]:
-    """Brokers hide offsets of topics that the user may not describe. An owner that has committed must have had a decision."""
+    """An error for each owner that has committed, but shows no decision: brokers hide offsets that the user may not see."""
     if not owners:
         return {}
     try:

@@ -1,6 +1,6 @@
 """Which transactions of a prefix are to be ended, which are left alone, and why.
 
-Judges by two looks; changes nothing.
+Judges from two looks; changes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Verdict:
     """What becomes of one transaction, and why.
 
     Args:
-        obstacles: what stands in the way, or is overridden; and what more is known of it, or "".
+        obstacles: what stands in the way, or the obstacles that were overridden; each with details, or "".
         is_left_alone: whether an obstacle stands in the way.
     """
 
@@ -45,10 +45,10 @@ class Verdict:
 
 
 def judge(before: Look, after: Look, allowed: Collection[Obstacle]) -> list[Verdict]:
-    """A verdict on aborting each transaction that is open, or whose id is Empty, at the second look. Older ones first.
+    """A verdict on aborting each transaction that is open, Empty or stuck in its end at the second look, in its order.
 
     Args:
-        allowed: what is overridden.
+        allowed: the obstacles that are overridden.
     """
     signs, unseen = signs_of_life(before, after), unwatched(before, after)
     earlier = {each.task: each.known for each in before.survey.transactions}
