@@ -1,18 +1,18 @@
 """Connections to brokers, the requests on them, and the metadata of the cluster. Knows nothing of records and batches.
 
-"NetworkClient's thread" is the one that uses a NetworkClient, or a part of it alone, at that time: the Sender, the caller of an
-admin client, or a thread of `pykafka-sink check`.
+"NetworkClient's thread" is the one thread that uses a NetworkClient, or one of its parts, at that time. It is the Sender, the
+caller of an admin client, or a thread of `pykafka-sink check`.
 
 Requests and metadata
     network_client.py        requests to many brokers: send, poll, callbacks; which broker is the least loaded. Start here
-    kafka_client.py          what users of the network see: KafkaClient, requests and responses
+    kafka_client.py          what callers of NetworkClient see: KafkaClient, requests and responses
     metadata.py              what is known about the cluster, and callers that wait for it; cluster.py is one snapshot
     metadata_updater.py      sends Metadata requests
     coordinators.py          which broker coordinates a group or transactional id
 A connection
     broker_connection.py     all of one broker's connection: state, back-off, requests in flight, session
     connection_setup.py      from a host name to a connection that is ready: DNS, TCP, TLS, login
-    connection_failures.py   why connections failed, and when that is final
+    connection_failures.py   why connections failed, and when a failed login is final
     connection.py            frames in, frames out, without a socket
     handshake.py             the first requests on a connection; finds out that a listener demands a login
     selector.py              the only place that waits for sockets; transport.py and tls/ are its two kinds of connections

@@ -1,10 +1,10 @@
-"""Work that may block (DNS, a token endpoint, a Kerberos server), done on threads of its own: NetworkClient need not wait.
+"""Runs work that may block (DNS, a token endpoint, a Kerberos server) on its own threads, so that NetworkClient does not wait.
 
-A handshake yields BackgroundWork(work), or a new connection needs a name looked up. ConnectionSetup starts the work here, and the
-client serves its other connections until the outcome arrives. Each work runs on its own daemon thread: one that hangs in
-foreign code blocks nothing else, and the connection that needs it gives up after its own time-out.
-Law: an exception of `work` leaves this file as a KafkaError. Neither it nor its cause has the thread's frames, whose locals may
-be secrets.
+A handshake yields BackgroundWork(work), or a host name has to be looked up. ConnectionSetup starts the work here, and the client
+serves its other connections until the outcome arrives. Each work runs on its own daemon thread: work that hangs in foreign code
+blocks nothing else. The connection that waits for the work is closed when its time-out has passed.
+Law: an Exception of `work` leaves this file as a KafkaError. Neither the error nor its cause keeps the thread's frames, whose
+locals may be secrets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import KafkaError, NetworkError, printable
 
 
 class BackgroundWork(NamedTuple):
-    """A handshake yields this to have `work()` run; it receives the result, or the KafkaError is raised in it."""
+    """A handshake yields this to run `work()`. The handshake receives the result, or the KafkaError is raised in it."""
 
     work: Callable[[], Any]
 
@@ -31,26 +31,26 @@ class Outcome(NamedTuple):
     error: KafkaError | None
 
 
-# After this time a work with the same key is started again. glibc's resolver reads answers over TCP without any time-out.
+# Work that runs for longer counts as hanging, and work with the same key may start. glibc's resolver has no time-out over TCP.
 HANGS_AFTER_MS = 300_000
 
 
 class BackgroundWorker:
-    """For one thread, that of NetworkClient. The work's thread calls `wakeup` when the work is done."""
+    """Starts work for nodes and returns its outcomes. NetworkClient's thread only; a work's thread ends with `wakeup`."""
 
     def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup
         self._clock = clock or Clock()
         self._lock = threading.Lock()  # guards _outcomes and _tokens
-        self._outcomes: dict[object, Outcome] = {}  # by the token of its start
-        self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the running work, time to start another
+        self._outcomes: dict[object, Outcome] = {}  # by the token that start() made
+        self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the running work, when another may start
         self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:
-        """Start `work` for a node, at most one at a time for each node.
+        """Start `work` for a node. The node waits for one work only: a new start replaces the one before it.
 
-        If work with the same key is running, the node waits for its outcome, and no thread is started: work that hangs and is
-        requested repeatedly takes one thread, and one more each HANGS_AFTER_MS.
+        If work with the same key is running, the node waits for that outcome, and no thread is started. So work that hangs and
+        is requested repeatedly takes one more thread only every HANGS_AFTER_MS. `overdue` returns the node after `deadline_ms`.
         """
         now_ms = self._clock.now_ms()
         with self._lock:
@@ -75,7 +75,7 @@ class BackgroundWorker:
         self._wakeup()
 
     def finished(self) -> list[tuple[int, Outcome]]:
-        """The node ids whose work is done, with the outcome; each once. Outcomes that no node waits for are dropped."""
+        """Each node id whose work is done, once, with the outcome. Outcomes that no node waits for are dropped."""
         if not self._running and not self._outcomes:
             return []
         with self._lock:
@@ -93,9 +93,9 @@ class BackgroundWorker:
 
 
 def outcome_of(work: Callable[[], Any]) -> Outcome:
-    """Run `work` on this thread. What it raises and is no KafkaError is a defect, and the cause of a KafkaError that says so.
+    """Run `work` on this thread. Any exception but a KafkaError is a bug: it becomes the cause of a KafkaError that names it.
 
-    Work that runs foreign code makes KafkaErrors of its exceptions.
+    Work that runs foreign code must convert the exceptions of that code to KafkaErrors itself.
     """
     cause: Exception | None = None
     try:
@@ -116,7 +116,7 @@ def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
 
 
 def outcomes_within(works: Sequence[Callable[[], Any]], timeout_ms: int, clock: Clock | None = None) -> list[Outcome | None]:
-    """Run all works at the same time, each on a thread; wait at most `timeout_ms`. None for those not finished by then."""
+    """Run all works at the same time, each on a thread; wait at most `timeout_ms`. None for each that has not finished then."""
     clock = clock or Clock()
     done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     for number, work in enumerate(works):

@@ -12,7 +12,7 @@ _JITTER = 0.2
 
 
 class ExponentialBackoff:
-    """`backoff_ms(0)` is the delay after the first failure. Any thread."""
+    """A delay that grows with each failure in a row. Any thread."""
 
     def __init__(self, initial_ms: int, max_ms: int, random: Random) -> None:
         self._initial_ms = min(initial_ms, max_ms)
@@ -22,7 +22,7 @@ class ExponentialBackoff:
         self._max_exponent = math.log2(max_ms / max(initial_ms, 1)) if max_ms > initial_ms else 0.0
 
     def backoff_ms(self, failures: int) -> int:
-        """The delay after `failures` earlier failures. If it cannot grow, it is constant and has no jitter."""
+        """Milliseconds to wait; `failures` is 0 after the first failure. Without jitter if max_ms is at most initial_ms."""
         if not self._max_exponent:
             return self._initial_ms
         delay = self._initial_ms * math.pow(2, min(failures, self._max_exponent))

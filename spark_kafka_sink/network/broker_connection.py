@@ -1,7 +1,7 @@
 """One broker's connection: its state and back-off, addresses, requests in flight, handshake, API versions, session.
 
-NetworkClient's thread only. The object lives as long as the broker has its address; TCP connections come and go. NetworkClient
-and ConnectionSetup report what happened, and ask what is allowed. The Selector owns the sockets, Connection frames the bytes.
+NetworkClient's thread only. The object outlives TCP connections; a broker at a new address gets a new object. NetworkClient and
+ConnectionSetup report what happened, and ask what is allowed. The Selector owns the sockets, Connection frames the bytes.
 
     DISCONNECTED ──> CONNECTING ──> CHECKING_API_VERSIONS ──> READY <──> REAUTHENTICATING
       │     ▲          ▲     │                │                 │               │
@@ -68,7 +68,7 @@ class BrokerConnection:
     """One broker's connection, over all its TCP connections.
 
     Args:
-        node: the broker; at another address it is another object.
+        node: the broker, with the address to connect to.
         config: client.id, back-off, time-outs, and how many requests may be in flight.
     """
 
@@ -76,12 +76,12 @@ class BrokerConnection:
         self.node = node
         self.state = ConnectionState.DISCONNECTED
         self.in_flight: deque[InFlightRequest] = deque()  # sent and not answered, oldest first; any thread may read its length
-        self.last_attempt_ms = 0
+        self.last_attempt_ms = 0  # when the last attempt began, or the connection ended
         self.last_warning_ms = LONG_AGO_MS  # when a failure to connect was last logged as a warning
-        self.refusals = 0  # since the node last accepted us: attempts in which authentication failed, on either side
+        self.refusals = 0  # since the node last accepted this client: attempts in which authentication failed, on either side
         self.authentication_error: AuthenticationError | None = None
         self.login_detection = LoginDetection()  # for a client without a login: whether the listener demands one
-        self._attempts_in_vain = 0  # since the node last accepted us: attempts that ended before READY, for any reason
+        self._attempts_in_vain = 0  # since the node last accepted this client: attempts that ended before READY, for any reason
         self._config = config
         self._selector = selector
         self._random = random
@@ -89,12 +89,12 @@ class BrokerConnection:
         self._setup_timeout = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._back_offs = 0  # since the last READY: a failed login counts twice, as it ends the connection too
-        self._failed_connects = 0  # since then: attempts whose TCP connection was never established
+        self._back_offs = 0  # since the last READY; a failed login counts twice, once for the lost connection
+        self._failed_connects = 0  # in a row: attempts that ended before the handshake's first request was sent
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
         self._throttled_until_ms = 0
-        self._addresses: Sequence[Address] = ()  # to be tried, the present one first; then the name is looked up again
+        self._addresses: Sequence[Address] = ()  # the present one, then those not tried yet; without any, the name is looked up
         self._last_address: Address | None = None
         self._forget_connection()
 
@@ -137,7 +137,7 @@ class BrokerConnection:
 
     @property
     def is_shut_out(self) -> bool:
-        """Whether the last attempt failed: authentication failed, or the node could not be reached."""
+        """Whether attempts have failed since the node last accepted this client, and the connection is not READY now."""
         return self.state is not ConnectionState.READY and self.refusals + self._attempts_in_vain > 0
 
     def can_connect(self, now_ms: int) -> bool:
@@ -154,13 +154,13 @@ class BrokerConnection:
         return self.is_ready(now_ms) and self.can_write() and not self.is_session_due(now_ms)
 
     def can_write(self) -> bool:
-        """Whether any request can be written. One is written at a time, and no more than the limit wait for answers."""
+        """Whether a request can be written: the last one is written completely, and fewer than the limit are in flight."""
         queue = self.in_flight
         has_room = not queue or (queue[-1].is_written and len(queue) < self._config.max_in_flight_requests_per_connection)
         return has_room and self.is_channel_ready
 
     def poll_delay_ms(self, now_ms: int) -> int:
-        """How long until an attempt is allowed or a throttle ends; while connecting, the set-up time-out; else NEVER_MS."""
+        """Milliseconds until an attempt is allowed or a throttle ends; while connecting, the set-up time-out; else NEVER_MS."""
         if self.is_connected:
             return max(self._throttled_until_ms - now_ms, 0) or NEVER_MS
         if self.is_connecting:
@@ -169,7 +169,7 @@ class BrokerConnection:
 
     @property
     def times_out_at_ms(self) -> int:
-        """When the attempt to connect, or a request in flight, has timed out."""
+        """When the attempt to connect, or the first of the requests in flight, times out; NEVER_MS if there is none."""
         if self.is_connecting:
             return self.last_attempt_ms + self.setup_timeout_ms + 1
         return min((request.times_out_at_ms for request in self.in_flight), default=NEVER_MS)
@@ -177,15 +177,15 @@ class BrokerConnection:
     # REQUESTS
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
-        """Queue a request.
+        """Write a request: at once what the socket takes, the rest in later polls.
 
         Raises:
-            UnsupportedVersionError: the broker and this client have no version in common that can carry it. It is not sent.
+            UnsupportedVersionError: no version that the broker and this client support can carry it. It is not sent.
         """
         self._transmit(request, self._usable_version(request), now_ms, is_internal=False)
 
     def send_internal(self, message: Request[Any], now_ms: int, version: int | None = None) -> None:
-        """Queue a request of the network itself. Without `version`, raises as `send`."""
+        """Write a request of the network itself (Metadata, handshake), in `version` or the negotiated one. Raises as `send`."""
         timeout_ms = self._config.request_timeout_ms
         request = ClientRequest(self.node.id, message, now_ms, expect_response=True, request_timeout_ms=timeout_ms)
         self._transmit(request, self._usable_version(request) if version is None else version, now_ms, is_internal=True)
@@ -204,7 +204,7 @@ class BrokerConnection:
         in_flight.is_written = self._selector.send(self.node.id, buffers)
 
     def throttle(self, throttle_ms: int, now_ms: int) -> None:
-        """The broker does not read from the connection for a while. A longer throttle stays in force."""
+        """Send nothing for `throttle_ms`: the broker does not read from the connection. A throttle that ends later stays."""
         self._throttled_until_ms = max(self._throttled_until_ms, now_ms + throttle_ms)
         for request in self.in_flight:
             request.throttled_ms += throttle_ms
@@ -212,7 +212,7 @@ class BrokerConnection:
     # FROM AN ATTEMPT TO A CONNECTION
 
     def connecting(self, now_ms: int) -> None:
-        """An attempt begins, with the address after the last one."""
+        """An attempt begins, with the next address."""
         self._transition_to(ConnectionState.CONNECTING)
         self._addresses = self._addresses[1:]
         self.last_attempt_ms = now_ms
@@ -224,13 +224,13 @@ class BrokerConnection:
 
     def resolved(self, addresses: Sequence[Address], now_ms: int) -> None:
         """The name has these addresses, at least one. The attempt with the first address gets the whole set-up time-out."""
-        # Do not retry the address that was just lost first: its host may be broken.
+        # Do not begin with the address of the last attempt: its host may be broken.
         is_lost = len(addresses) > 1 and addresses[0] == self._last_address
         self._addresses = addresses[1:] if is_lost else addresses
         self.last_attempt_ms = now_ms
 
     def open(self) -> None:
-        """Start the TCP connection. Raises OSError: there is no way to the address."""
+        """Start the TCP connection. Raises OSError if that fails at once, for instance without a route to the address."""
         self._last_address = self._addresses[0]
         logger.debug("= node %d: connecting to %s at %s", self.node.id, self.node.address, self._last_address)
         framing = Connection(self._config.client_id, peer=f"node {self.node.id}")
@@ -240,7 +240,7 @@ class BrokerConnection:
     # HANDSHAKE AND SESSION
 
     def begin_handshake(self, steps: Handshake) -> Step:
-        """Returns the first step."""
+        """Start a handshake. Returns its first step."""
         self._renew_session_ms = NEVER_MS
         self._handshake = steps
         return next(steps)
@@ -285,14 +285,14 @@ class BrokerConnection:
         self._reset_setup_timeout()
 
     def accepted(self) -> None:
-        """After READY: the login was accepted, or the node has answered a request without a login."""
+        """Called after READY: the login was accepted, or, without a login, the node has answered a request."""
         self.authentication_error = None
         self.refusals = self._attempts_in_vain = 0
 
     # THE END
 
     def disconnected(self, now_ms: int) -> None:
-        """The connection has ended, or could not be established. What is in flight stays for the client to cancel."""
+        """The connection has ended, or could not be established. NetworkClient cancels what is in flight."""
         self._forget_connection()
         self.last_attempt_ms = now_ms
         self._back_off()
@@ -311,7 +311,7 @@ class BrokerConnection:
         """Keep the error, and back off once more.
 
         Args:
-            attempts: that ended with this result.
+            attempts: how many attempts this failure counts for.
         """
         self.authentication_error = error
         self.refusals += attempts

@@ -1,4 +1,4 @@
-"""What is known about brokers and topics at one moment. A Cluster never changes; Metadata replaces it.
+"""What is known about brokers and topics at one moment. A Cluster does not change; Metadata replaces it.
 
 Any thread may read any Cluster without a lock.
 """
@@ -57,24 +57,24 @@ class Topic(NamedTuple):
 
 
 _NO_TOPIC = Topic(None, MappingProxyType({}))
-_UNCHANGED = Topic(None, MappingProxyType({}))  # its identity counts
+_UNCHANGED = Topic(None, MappingProxyType({}))  # compared by identity
 
 
 class Topics(Mapping[str, Topic]):
-    """Topics by name; never changes. `changed` makes another one that shares what stays.
+    """Topics by name; immutable. `changed` returns another object, which shares the topics that stay.
 
-    Of thousands of topics, most answers are about a few, and a copy of all each time would take longer than everything else. So
-    changes are kept apart, and merged when they are more than the square root of the whole: neither is long then.
+    Most answers are about a few of thousands of topics, and copying all of them each time would take longer than everything else.
+    So changes are kept apart, and merged when there are more of them than the square root of the number of topics.
     """
 
     __slots__ = ("_changes", "_merged")
 
     def __init__(self, merged: Mapping[str, Topic] = MappingProxyType({})) -> None:
         self._merged = dict(merged)
-        self._changes: dict[str, Topic | None] = {}  # since then; None: removed
+        self._changes: dict[str, Topic | None] = {}  # since the last merge; None: removed
 
     def changed(self, topics: dict[str, Topic], removed: Iterable[str] = ()) -> Topics:
-        """With these topics, new ones or others than before, and without those that are `removed`."""
+        """A copy with `topics` added or replaced, and without those in `removed`."""
         changes = self._changes | dict.fromkeys(removed) | topics
         made = Topics()
         if len(changes) ** 2 < len(self._merged):
@@ -106,7 +106,7 @@ class Topics(Mapping[str, Topic]):
 
 
 class Cluster:
-    """An immutable picture of the cluster."""
+    """An immutable snapshot of the cluster."""
 
     __slots__ = ("_available", "_nodes", "cluster_id", "is_bootstrap", "nodes", "topics")
 
@@ -120,9 +120,9 @@ class Cluster:
     ) -> None:
         self.nodes: tuple[Node, ...] = tuple(nodes)
         self.cluster_id = cluster_id
-        self.is_bootstrap = is_bootstrap  # the nodes are bootstrap.servers; no broker has answered yet
+        self.is_bootstrap = is_bootstrap  # the nodes are bootstrap.servers; no broker has answered since bootstrap()
         self._nodes = {node.id: node for node in self.nodes}
-        # every topic that an answer mentioned, even with an error
+        # also those that the last answer reported with an error
         self.topics = topics if isinstance(topics, Topics) else Topics(topics)
         self._available: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
 
@@ -137,15 +137,15 @@ class Cluster:
         return self._topic(topic_partition.topic).partitions.get(topic_partition.partition)
 
     def partition_count(self, topic: str) -> int | None:
-        """None while the topic is unknown."""
+        """How many partitions the topic has; None while it is unknown."""
         return len(self._topic(topic).partitions) or None
 
     def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
-        """Every partition of the topic, by number; empty while the topic is unknown."""
+        """Every partition of the topic, sorted by number; empty while the topic is unknown."""
         return tuple(info for _, info in sorted(self._topic(topic).partitions.items()))
 
     def available_partitions(self, topic: str) -> Sequence[PartitionInfo]:
-        """The partitions that have a leader whose address is known, by number."""
+        """The partitions that have a leader whose address is known, sorted by number."""
         available = self._available.get(topic)
         if available is None:
             available = tuple(info for info in self.partitions_for(topic) if info.leader in self._nodes)
@@ -162,11 +162,11 @@ class Cluster:
         return None if info is None else info.leader_epoch
 
     def topic_id(self, topic: str) -> UUID | None:
-        """None when the topic is unknown or the brokers do not support topic ids."""
+        """The topic's id; None when the topic is unknown or the brokers do not support topic ids."""
         return self._topic(topic).id
 
     def topic_error(self, topic: str) -> ErrorCode | None:
-        """The error in the last answer about this topic."""
+        """The topic's error in the last answer about it; None if there was none."""
         return self._topic(topic).error
 
     def __repr__(self) -> str:

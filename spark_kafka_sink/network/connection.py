@@ -2,8 +2,8 @@
 
 `send` frames a request and remembers it; `receive_data` takes bytes in pieces of any size and returns the responses that they
 complete. NetworkClient decides what is sent, Selector moves the bytes.
-Laws: a broker answers in the order of the requests, so every correlation id is known in advance; the size of a frame is compared
-with the limit of its API before memory is reserved for it; a violation sets `error`, and nothing is read after it.
+Laws: a broker answers in the order of the requests, so the next correlation id is known. The size of a frame is compared with
+the limit of its API before the frame is read. A violation of the protocol sets `error`, and nothing is read after it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Connection:
         self._client_id = client_id
         self._peer = peer
         self._next_correlation_id = 0
-        self.last_correlation_id = -1  # of the request that was sent last; NetworkClient knows its answer by it
+        self.last_correlation_id = -1  # of the last request; NetworkClient recognizes the answer by this id
         self._pending: deque[_ExpectedResponse] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
-        self._has_answered = False  # as Kafka does: what listens there is a broker
-        self._logged_surplus: set[ApiKey] = set()  # APIs with a response that had bytes after its last field
+        self._has_answered = False  # a response was read: what listens there is a Kafka broker
+        self._logged_surplus: set[ApiKey] = set()  # APIs for which bytes after the last field were logged
         self.error: ProtocolError | AuthenticationError | None = None  # why this connection cannot be used any more
 
     def send(self, message: Request[Any], version: int, *, expect_response: bool = True) -> list[Buffer]:
-        """The frame to write. It refers to the opaque buffers of the message and does not copy them.
+        """Return the frame to write. It refers to the opaque buffers of the message instead of copying them.
 
         Raises:
             UnsupportedVersionError: the version cannot carry the message; nothing must be written.
@@ -84,7 +84,7 @@ class Connection:
         return bool(self._pending)
 
     def receive_data(self, data: Buffer) -> list[Response]:
-        """Responses that `data` completes, in order. Check `error` afterwards: bytes behind the responses may have set it."""
+        """The responses that `data` completes, in order. Check `error` afterwards: bytes after them may have set it."""
         self._received += data
         responses: list[Response] = []
         try:

@@ -1,7 +1,7 @@
 """Connections that fail: what is logged and kept about them, and when a failed authentication is final.
 
-Part of NetworkClient, on its thread. A broker that starts may not know all users yet, or not have read its own certificate,
-so a failed authentication is final only when it happens twice in a row, or when no broker accepts this client.
+Part of NetworkClient, on its thread. A broker that starts may not know all users yet, or may not have read its certificate. So
+callers get the error only after two failures with one broker, or two in all while no broker accepts this client.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ class ConnectionFailures:
     def authentication_failed(
         self, connection: BrokerConnection, now_ms: int, cause: AuthenticationError, *, attempts: int
     ) -> None:
-        """The node may be tried again after its back-off. Callers that wait for metadata get the error when no broker accepts us.
+        """Keep the error. If no broker accepts this client, a caller that waits for metadata gets it.
+
+        The client may connect to the node again after its back-off.
 
         Args:
-            attempts: connections that it took to find out.
+            attempts: how many lost connections this failure counts for.
         """
         where = f"node {connection.node.id} ({connection.node.address})"
         error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
@@ -66,10 +68,10 @@ class ConnectionFailures:
             self._metadata.report_error(error)
 
     def login_refusal(self, node_id: int) -> AuthenticationError | None:
-        """The error with which everything that waits for this node fails; None if nothing has to fail.
+        """The error with which every request to this node fails; None if none has to fail.
 
-        An error stays until the next attempt to connect begins, and at least until the next poll: with reconnect.backoff.ms=0
-        the next attempt begins within the same poll.
+        The error is returned until the next attempt to connect begins, and at least until the next poll: with
+        reconnect.backoff.ms=0 the next attempt begins within the same poll.
         """
         connection = self._connections.get(node_id)
         if connection is None or not self._is_refused_or_disconnected(connection):
@@ -77,7 +79,7 @@ class ConnectionFailures:
         return connection.authentication_error if connection.refusals > 1 or self._no_broker_accepts() else None
 
     def refusal_by_all(self) -> AuthenticationError | None:
-        """The error with which everything that any broker could do fails; None if nothing has to fail."""
+        """The error with which every request that any broker could answer fails; None if none has to fail."""
         connections = self._of_cluster()
         if not self._no_broker_accepts() or not all(each and self._is_refused_or_disconnected(each) for each in connections):
             return None
@@ -87,7 +89,7 @@ class ConnectionFailures:
         return connection.node.id in self._refused_in_this_poll or connection.is_disconnected
 
     def _no_broker_accepts(self) -> bool:
-        """Whether the last attempt with every broker failed, and authentication failed in at least two attempts."""
+        """Whether each broker is shut out, and authentication has failed in at least two attempts."""
         connections = self._of_cluster()
         return all(each and each.is_shut_out for each in connections) and sum(each.refusals for each in connections if each) > 1
 

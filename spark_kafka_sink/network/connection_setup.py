@@ -1,7 +1,7 @@
-"""Makes connections ready for requests: looks names up, connects, shakes hands; and logs in again before a session ends.
+"""Makes connections ready for requests: looks names up, connects, does the handshake; logs in again before a session ends.
 
-Part of NetworkClient, which reports events of connections here and sends the requests of handshakes. The background worker does
-what may block: DNS, a token endpoint, a Kerberos server. All else runs on NetworkClient's thread.
+Part of NetworkClient, which reports events of connections here. The background worker does what may block: DNS, a token endpoint,
+a Kerberos server. All else runs on NetworkClient's thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConnectionSetup:
     # FROM A NODE TO A TCP CONNECTION
 
     def initiate(self, connection: BrokerConnection, now_ms: int) -> None:
-        """Never waits for DNS: the worker looks names up, and handle_finished_work() connects when it has the addresses."""
+        """Start to connect. Does not wait for DNS: the worker looks names up, and handle_finished_work() connects then."""
         connection.connecting(now_ms)
         if connection.needs_address:
             try:
@@ -60,7 +60,7 @@ class ConnectionSetup:
         node = connection.node
         logger.debug("= node %d: looking up %s", node.id, printable(node.host))
         connection.is_resolving = True
-        # No deadline: the connection set-up time-out ends it.
+        # No deadline: the connection set-up time-out ends the wait.
         work = partial(look_up, self.resolve_host, node.host, node.port)
         self.worker.start(node.id, work, NEVER_MS, key=(node.host, node.port))
 
@@ -84,7 +84,7 @@ class ConnectionSetup:
     # HANDSHAKES
 
     def handle_connected(self, connection: BrokerConnection, now_ms: int) -> None:
-        """The TCP (and TLS) connection is established."""
+        """Start the handshake: the TCP (and TLS) connection is established."""
         steps = handshake(self.login, connection.node.host, asks_mechanisms=connection.login_detection.handshake_begins())
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
 
@@ -105,7 +105,7 @@ class ConnectionSetup:
             connection.next_request = step
 
     def handle_finished_work(self, now_ms: int) -> bool:
-        """Continue after the background worker's work. Returns whether any work has finished or timed out."""
+        """Continue where background work has finished, close connections whose work is overdue. Returns whether any was."""
         self._finished_work += self.worker.finished()
         overdue = self.worker.overdue(now_ms)
         is_any = bool(self._finished_work or overdue)
@@ -124,7 +124,7 @@ class ConnectionSetup:
         return is_any
 
     def send_requests(self, now_ms: int) -> None:
-        """The next request of every handshake whose connection can take it now."""
+        """Send the next request of every handshake whose connection can take it now."""
         for connection in self.connections.values():
             try:
                 connection.send_next_request(now_ms)
@@ -133,7 +133,7 @@ class ConnectionSetup:
                 raise
 
     def _fail_handshake(self, connection: BrokerConnection, now_ms: int, error: BaseException) -> None:
-        """After a bug, an interrupt, or for lack of memory: with nothing in flight, no time-out would end this connection."""
+        """Close the connection after a bug, an interrupt or a MemoryError: with nothing in flight, no time-out would close it."""
         reason = f"the handshake failed with {type(error).__name__}"
         self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
 
@@ -157,7 +157,7 @@ class ConnectionSetup:
     def _become_ready(self, connection: BrokerConnection, session: Session, now_ms: int) -> None:
         connection.become_ready(session, now_ms)
         if self.login is None:
-            connection.login_detection.connection_ready(session.mechanisms)  # accepted when the broker answers a request
+            connection.login_detection.connection_ready(session.mechanisms)  # accepted() follows with the first answer
         else:
             connection.accepted()
         self.metadata.report_reachable(connection.node.address)

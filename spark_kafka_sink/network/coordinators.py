@@ -1,6 +1,6 @@
-"""Which broker coordinates a group or a transactional id: the directory, and what an answer of FindCoordinator says.
+"""Which broker coordinates a group or a transactional id: the directory, and how an answer of FindCoordinator is read.
 
-For producers and for clients without one. Who asks decides when a coordinator is looked up, and what an error means.
+For producers and for admin clients. The caller decides when to look a coordinator up, and what an error means.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class CoordinatorDirectory:
         self._nodes: dict[CoordinatorKey, Node] = {}  # oldest first
 
     def get(self, key: CoordinatorKey) -> Node | None:
-        """None if the coordinator must be looked up first."""
+        """The coordinator of `key`; None if it must be looked up first."""
         node = self._nodes.get(key)
         if node is not None:
-            self._client.learn_node(node)  # the client forgets those that it has not heard of for long
+            self._client.learn_node(node)  # the client keeps only the nodes that it learnt last
         return node
 
     def found(self, key: CoordinatorKey, node: Node) -> None:
@@ -53,7 +53,7 @@ class CoordinatorDirectory:
             del self._nodes[next(iter(self._nodes))]
 
     def lost(self, key: CoordinatorKey) -> None:
-        """The broker says that it is not the coordinator, or cannot be reached."""
+        """Forget a coordinator: the broker says that it is not the coordinator, or cannot be reached."""
         self._nodes.pop(key, None)
 
 
@@ -66,7 +66,7 @@ def read_coordinator(key: CoordinatorKey, answer: FindCoordinatorResponse, versi
     """The coordinator that an answer names for one of the requested keys, or the error for that key.
 
     Raises:
-        ProtocolError: the answer does not mention the key, or names a node that cannot be.
+        ProtocolError: the answer does not mention the key, or names a node with an id below zero.
     """
     where = f"FindCoordinator of {key.kind} {printable(key.key)}"
     coordinator = answer.of(key.key, version)

@@ -1,7 +1,7 @@
 """Host names to addresses. A look-up blocks as long as the system's resolver does, which can be long.
 
-So a thread of background.py looks names up. IP addresses need no look-up. Nothing is cached here: that is left to the system.
-Law: whatever host and port a broker names, the system looks up and connects to exactly these or rejects them.
+So threads of background.py look names up. IP addresses need no look-up. Nothing is cached here: that is left to the system.
+Law: a host or port that the system would shorten raises OSError, so that no other host or port than the named one is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The requests that a new connection sends before it is ready, as a generator that reads like the protocol page.
 
 `handshake()` yields requests and receives their responses; it returns a Session, what the connection then knows about its broker.
-With SASL it logs in first. `authenticate()` logs in again on the open connection before the session ends (KIP-368).
+With SASL it also logs in. `authenticate()` logs in again on the open connection before the session ends (KIP-368).
 The generators only compute: ConnectionSetup sends what they yield, starts work that may block, and watches the time.
 LoginDetection finds out whether a listener demands a login from a client that is configured without one.
 """
@@ -23,8 +23,8 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Request
 
-SOFTWARE_NAME = "pykafka-sink"  # for brokers' metrics (KIP-511); they reject a name with other than letters, digits, - and .
-CONNECTIONS_NEEDED = 2  # lost ones, until LoginDetection knows
+SOFTWARE_NAME = "pykafka-sink"  # for brokers' metrics (KIP-511); they accept only letters, digits, - and .
+CONNECTIONS_NEEDED = 2  # lost connections after which LoginDetection knows that a login is demanded
 _NO_MECHANISM = "NONE"  # not the name of any mechanism
 _REMEDY = " Check the user and its password or token (sasl.jaas.config), and that the brokers know it for this sasl.mechanism."
 
@@ -87,8 +87,8 @@ def handshake(login: Login | None = None, host: str = "", *, asks_mechanisms: bo
     """Yield each request that a new connection sends before it is ready; receive its response.
 
     Args:
-        login: the credentials, with SASL.
-        host: the broker's, as it was connected to.
+        login: the credentials; None without SASL.
+        host: the broker's host name, as the client connected to it.
         asks_mechanisms: without a login, ask which SASL mechanisms the listener offers.
 
     Raises:
@@ -124,7 +124,7 @@ def _ask_mechanisms(api_versions: NodeApiVersions) -> Generator[Step, Any, tuple
 
 
 def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Handshake:
-    """Log in, on a new connection or again on one that is in use. Every AuthenticationError names the user or principal."""
+    """Log in, on a new connection or again on an open one. Every AuthenticationError names the user or principal."""
     try:
         answer = yield HandshakeRequest(
             SaslHandshakeRequest(mechanism=login.mechanism), api_versions.latest_usable_version(ApiKey.SASL_HANDSHAKE)
@@ -141,7 +141,7 @@ def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Hand
 
 
 def _exchange(exchange: Exchange, version: int) -> Generator[Step, Any, int]:
-    """Carry messages between a mechanism and the broker until the mechanism ends. Returns the session's lifetime."""
+    """Carry messages between a mechanism and the broker until the mechanism ends. Returns the session's lifetime in ms."""
     lifetime_ms = 0
     try:
         step = next(exchange)
@@ -216,10 +216,10 @@ class LoginDetection:
     def __init__(self) -> None:
         self._asks_mechanisms = False
         self._mechanisms: tuple[str, ...] = ()  # that the listener offered in the handshake of the present connection
-        self.awaits_first_answer = False  # the present connection is ready, without a login, and nothing on it is answered
+        self.awaits_first_answer = False  # the present connection is ready, without a login; no request since was answered
 
     def handshake_begins(self) -> bool:
-        """Return whether this handshake asks for mechanisms: one does after each connection that was lost that way."""
+        """Return whether this handshake asks for mechanisms: true once after a connection was lost before its first answer."""
         asks, self._asks_mechanisms = self._asks_mechanisms, False
         return asks
 
@@ -232,7 +232,7 @@ class LoginDetection:
         self.awaits_first_answer = False
 
     def demanded_login(self) -> AuthenticationError | None:
-        """The error for a connection that the broker has just closed, if it closed it because there was no login."""
+        """The error for a connection that the broker has just closed for lack of a login; None if there was another reason."""
         return login_demanded(self._mechanisms) if self.awaits_first_answer and self._mechanisms else None
 
     def connection_lost(self) -> None:

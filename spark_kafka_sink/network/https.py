@@ -1,4 +1,4 @@
-"""What clients of HTTP servers have in common, those of a token server and of a schema registry: TLS and a proxy."""
+"""TLS and the proxy for the two clients of HTTP servers: of a token server and of a schema registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tls_context(options: Mapping[str, object], where: str) -> ssl.SSLContext:
 
     Args:
         options: the ssl.* options, with secrets wrapped.
-        where: they are set, to begin the message of a ConfigError.
+        where: where the options are set; begins the message of a ConfigError, which a wrong option or file raises.
     """
     needed = {"bootstrap.servers": "none:1", "security.protocol": "SSL"}  # what a ProducerConfig needs to be valid
     try:
@@ -29,9 +29,9 @@ def tls_context(options: Mapping[str, object], where: str) -> ssl.SSLContext:
 
 
 def proxy_for(url: str) -> str | None:
-    """The environment's https_proxy, which no_proxy restricts, for https; never http_proxy, which would read secrets.
+    """The proxy for an https URL: https_proxy of the environment, else the system's. None without one, or if no_proxy applies.
 
-    As with Java's default of http.nonProxyHosts, this machine is reached without a proxy.
+    An http URL has none, since a proxy could read secrets; nor has this machine, as by default in Java (http.nonProxyHosts).
     """
     parts = urlsplit(url)
     if parts.scheme != "https" or parts.hostname in LOOPBACK or proxy_bypass(parts.netloc):

@@ -1,4 +1,4 @@
-"""What users of the network see: KafkaClient, its requests and responses; and a request that is in flight.
+"""What callers of NetworkClient see: KafkaClient, its requests and responses; and a request that is in flight.
 
 One thread at a time; __init__.py says which.
 """
@@ -21,10 +21,10 @@ class ClientRequest:
 
     Args:
         node_id: of the broker, or of a bootstrap server (below zero).
-        message: sent in the newest version that the node supports too.
+        message: sent in the newest version that this client and the node support.
         created_ms: when it was created; for metrics and logs.
         expect_response: false for Produce with acks=0; the request is then complete when its last byte is written.
-        request_timeout_ms: the connection is closed when this time has passed since sending without an answer.
+        request_timeout_ms: the connection is closed if no answer comes within this time after sending, plus throttles.
         callback: called with the ClientResponse, inside poll(), on the thread that polls.
         max_version: never use a newer version than this.
     """
@@ -53,7 +53,7 @@ class ClientResponse:
 
 
 class KafkaClient(Protocol):
-    """NetworkClient, which says what the methods do; tests of its users pass another."""
+    """The interface of NetworkClient, whose docstrings say what the methods do; tests pass fakes of it."""
 
     def learn_node(self, node: Node) -> None: ...
     def ready(self, node_id: int, now_ms: int) -> bool: ...

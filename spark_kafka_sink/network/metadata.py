@@ -1,9 +1,10 @@
-"""What the producer knows about the cluster, how old that is, and which callers wait for an update.
+"""What a client knows about the cluster, how old that is, and which callers wait for an update.
 
-Callers add topics and wait. NetworkClient, on its thread, asks `time_to_next_update_ms`, fetches, and passes each answer
-to `update`. Metadata knows no connection and sends nothing. `cluster()` is an immutable snapshot that is read without a lock.
-Laws: a partition's leader epoch never decreases unless its topic was re-created; a topic that was not used for
-metadata.max.idle.ms is removed; an error is raised to one waiting caller, once, unless it is permanent.
+Callers add topics and wait. MetadataUpdater, on NetworkClient's thread, asks `time_to_next_update_ms`, sends requests and passes
+each answer to `update`. Metadata itself sends nothing. `cluster()` is an immutable snapshot that is read without a lock.
+Laws: a partition's leader epoch does not decrease, unless its topic was re-created or removed, bootstrap() was called, or brokers
+report no reliable epochs. An answer removes topics that were not used for metadata.max.idle.ms. An error is raised once,
+to one waiting caller, unless it is permanent or Metadata is closed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class MetadataRequestAndVersion(NamedTuple):
 
 
 class Metadata:
-    """Any thread may call any method; only `await_update` blocks.
+    """The cluster as one client knows it. Any thread may call any method; only `await_update` blocks.
 
     One class, though a long one: every field is guarded by the one lock, and an answer changes almost all of them together.
 
@@ -73,7 +74,7 @@ class Metadata:
         self._waiters = Waiters(self._lock)  # woken on every update, fatal error and close
         self._cluster = Cluster()  # replaced as a whole, so that reading it needs no lock
         self._before_bootstrap = Cluster()  # what was known before the last bootstrap()
-        self._update_version = 0  # counts answers
+        self._update_version = 0  # counts answers and calls of bootstrap()
         self._request_version = 0  # counts additions of topics
         self._needs_full_update = False
         self._needs_partial_update = False
@@ -90,7 +91,7 @@ class Metadata:
         self._passing_error: KafkaError | None = None
         self._permanent_error: KafkaError | None = None
         self._rejected: dict[str, ErrorCode] = {}  # the cluster's unauthorized and invalid topics
-        self._topic_errors: dict[str, ErrorCode] = {}  # the same, until raised to a caller
+        self._topic_errors: dict[str, ErrorCode] = {}  # the same, until the next raise_error_for_topic()
         self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached; latest last
         self._is_closed = False
         self._ended_by: KafkaError | None = None
@@ -119,7 +120,7 @@ class Metadata:
         return self._epochs.get(topic_partition.topic, {}).get(topic_partition.partition)
 
     def last_known_leader(self, topic_partition: TopicPartition) -> Node | None:
-        """The leader, for messages. While only the bootstrap servers are known, the leader before the last bootstrap()."""
+        """The leader, for error texts. While only the bootstrap servers are known, the leader before the last bootstrap()."""
         with self._lock:
             cluster = self._last_known_locked()
             leader = cluster.leader_for(topic_partition)
@@ -148,11 +149,11 @@ class Metadata:
             self._new_topics.discard(topic)
 
     def request_update(self, reason: str, *, at_once: bool = False) -> int:
-        """Request an update of all topics as soon as back-off allows, by default one after each answer.
+        """Request an update of all topics, which is sent when the back-off after the last answer or failure has passed.
 
         Args:
             reason: for the log.
-            at_once: do not back off after answers, but only after failures.
+            at_once: do not wait for the back-off after an answer, only for the back-off after a failure.
 
         Returns:
             The current version, for await_update.
@@ -168,7 +169,7 @@ class Metadata:
             return self._update_version
 
     def request_update_for_topic(self, topic: str) -> int:
-        """As request_update, but a topic without an answer so far is requested alone, without back-off."""
+        """As request_update, but a topic without an answer so far is requested without back-off, and without the known topics."""
         with self._lock:
             if topic in self._new_topics:
                 self._request_update_for_new_topics_locked()
@@ -182,12 +183,12 @@ class Metadata:
         self._request_version += 1
 
     def await_update(self, last_version: int, timeout_ms: int) -> None:
-        """Block until there is a version newer than `last_version`.
+        """Block until there is a version newer than `last_version`, at most `timeout_ms`.
 
         Raises:
             KafkaTimeoutError: no update within `timeout_ms`; quotes why brokers could not be reached.
-            ProducerClosedError: closed while waiting.
-            KafkaError: a fatal error, such as a failed authentication; raised to one waiting caller.
+            ProducerClosedError: this object is closed; if an error ended the producer, a copy of that error instead.
+            KafkaError: a fatal error, such as a failed authentication, which one waiting caller gets; or a permanent one.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         if not self._waiters.wait_until(lambda: self._raise_or_compare_locked(last_version), self._clock, deadline_ms):
@@ -195,14 +196,14 @@ class Metadata:
             raise KafkaTimeoutError(f"no broker answered with metadata within {timeout_ms} ms{f'; {hint}' if hint else ''}")
 
     def _raise_or_compare_locked(self, version: int) -> bool:
-        """Raise the error that is kept, which takes it; without one, return whether there is a newer version."""
+        """Take and raise the kept error; without one, return whether there is a newer version."""
         error = self._take_error_locked()
         if error is not None:
             raise fresh_copy(error)
         return self._update_version > version
 
     def raise_error_for_topic(self, topic: str) -> None:
-        """Raise the reported error, or that this topic is unauthorized or invalid. Each once; drops those of other topics."""
+        """Raise the kept error, else the error of this topic if it is unauthorized or invalid. Drops the errors of all topics."""
         with self._lock:
             error = self._topic_errors.get(topic)
             self._topic_errors = {}
@@ -266,7 +267,7 @@ class Metadata:
             self.bootstrap(self._bootstrap_servers)
 
     def time_to_next_update_ms(self, now_ms: int) -> int:
-        """0 when an update is due: it was requested or the metadata is too old, and back-off has passed."""
+        """Milliseconds until an update is due: one was requested or the metadata is too old, and the back-off has passed."""
         with self._lock:
             until_too_old_ms = max(self._last_successful_refresh_ms + self._max_age_ms - now_ms, 0)
             if self._needs_full_update or self._needs_partial_update:
@@ -275,7 +276,7 @@ class Metadata:
 
     def _time_to_allow_update_locked(self, now_ms: int) -> int:
         if self._last_successful_refresh_ms + self._max_age_ms <= now_ms:
-            self._equivalent_responses = 0  # a refresh by age does not wait for anything new
+            self._equivalent_responses = 0  # answers without anything new do not delay a refresh by age
         backoff_ms = self._backoff.backoff_ms(max(self._failures - 1, 0))
         if self._equivalent_responses > 0:
             backoff_ms = max(backoff_ms, self._backoff.backoff_ms(self._equivalent_responses - 1))
@@ -298,7 +299,7 @@ class Metadata:
             self._equivalent_responses = 0
 
     def report_error(self, error: KafkaError) -> None:
-        """Raise `error` to one caller that waits now, or to the next one that waits."""
+        """Raise `error` to one caller that waits now, or to the next one that waits, unless an answer comes first."""
         with self._lock:
             self._passing_error = error
             self._waiters.wake_all_locked()
@@ -309,10 +310,10 @@ class Metadata:
             return None not in (cluster_id, self._cluster_id) and cluster_id != self._cluster_id
 
     def cluster_changed(self, cluster_id: str | None) -> None:
-        """bootstrap.servers lead to another cluster now: from now on every caller gets the error, and nothing is written.
+        """Keep a permanent error, as bootstrap.servers lead to another cluster now. Every caller gets it, and nothing is written.
 
         The other cluster does not know this producer's id and sequences: it may take a batch for a duplicate from another
-        producer and drop it. And the rows would be spread over two clusters.
+        producer, and drop the batch. And the rows would be spread over two clusters.
         """
         with self._lock:
             if self._permanent_error is not None:
@@ -332,7 +333,7 @@ class Metadata:
         return self._permanent_error
 
     def report_unreachable(self, address: str, reason: str) -> None:
-        """For last_connection_error()."""
+        """Keep why a broker cannot be reached, for last_connection_error()."""
         with self._lock:
             self._connection_errors.pop(address, None)
             self._connection_errors[address] = reason
@@ -423,7 +424,7 @@ class Metadata:
             if error.refresh_metadata:
                 self.request_update(f"topic {name}: {error}")
             return Topic(topic_id, {}, error, answer.is_internal)
-        # Also when no id was known, as after bootstrap(): then any epoch is accepted.
+        # True also when no id was known, as after bootstrap(): any epoch is accepted then.
         is_recreated = topic_id is not None and topic_id != self._cluster.topic_id(name)
         if is_recreated and self._last_known_locked().topic_id(name) not in (None, topic_id):
             logger.info("= metadata: topic %s was re-created with id %s", name, topic_id)
@@ -443,7 +444,7 @@ class Metadata:
         is_recreated: bool,
         has_reliable_leader_epochs: bool,
     ) -> PartitionInfo:
-        """The partition as answered, or as known if that is newer than the answer."""
+        """The partition as answered; as known before, if the answer has an older epoch."""
         key = TopicPartition(topic, answer.partition_index)
         if not has_reliable_leader_epochs or answer.leader_epoch < 0:
             self._epochs.get(topic, {}).pop(answer.partition_index, None)

@@ -1,7 +1,7 @@
 """Sends Metadata requests when an update is due, chooses the node to ask, and handles the answers.
 
-Part of NetworkClient, on its thread. Metadata decides whether an update is due, MetadataUpdater what to do about it.
-Law: at most one Metadata request is in flight.
+Part of NetworkClient, on its thread. Metadata decides when an update is due.
+Law: at most one Metadata request is in flight, unless an exception came while one was sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REMEDY = "; create topics that are unknown, or correct their names"
 
 
 class MetadataSender(Protocol):
-    """What the updater needs of NetworkClient."""
+    """The methods of NetworkClient that MetadataUpdater calls."""
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
         """The node to ask, and whether any node is connected."""
@@ -60,7 +60,7 @@ class MetadataUpdater:
         return self._in_progress is None and self._metadata.time_to_next_update_ms(now_ms) == 0
 
     def maybe_update(self, now_ms: int) -> int:
-        """If an update is due, ask a node or connect to one. Returns how long to wait before calling again."""
+        """If an update is due, ask a node or connect to one. Returns after how many ms to call again."""
         delay_ms = self._metadata.time_to_next_update_ms(now_ms)
         if self._in_progress is not None:
             delay_ms = max(delay_ms, self._request_timeout_ms)
@@ -82,7 +82,7 @@ class MetadataUpdater:
             try:
                 self._sender.send_metadata_request(node.id, self._in_progress.request, now_ms)
             except BaseException:
-                self._in_progress = None  # else no other would ever be sent
+                self._in_progress = None  # otherwise no other request would ever be sent
                 raise
             return self._request_timeout_ms
         self._sender.renew_session(node.id, now_ms)
@@ -110,7 +110,7 @@ class MetadataUpdater:
     def handle_response(self, response: MetadataResponse, version: int, now_ms: int) -> None:
         in_progress, self._in_progress = self._in_progress, None
         if in_progress is None:
-            return  # an interrupt came while the request was sent: the next one is under way
+            return  # after an interrupt of a send, an answer comes that nothing waits for
         self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
@@ -132,7 +132,7 @@ class MetadataUpdater:
             )
 
     def _warn_of_topics(self, response: MetadataResponse, now_ms: int, *, is_partial: bool) -> None:
-        """A topic that brokers are creating is unknown at first, then has no leader: a warning only if that lasts, and once."""
+        """Warn once of each topic's error. A topic in creation is unknown, then has no leader: a warning only if that lasts."""
         errors = {topic.name: Errors.for_code(topic.error_code) for topic in response.topics if topic.error_code}
         answered = {topic.name for topic in response.topics}
         coming = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
@@ -149,7 +149,7 @@ class MetadataUpdater:
                 logger.log(level, "! metadata reports problems with topics: %s%s", listed, _REMEDY if is_missing else "")
 
     def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
-        """A broker of another cluster may have got the address of one of ours: only an answer of bootstrap.servers counts."""
+        """Fail for good if bootstrap.servers lead there or may not be asked; else a broker may have got an address of ours."""
         self._metadata.failed_update(now_ms)
         if self._metadata.cluster().is_bootstrap or not self._may_rebootstrap:
             self._metadata.cluster_changed(cluster_id)

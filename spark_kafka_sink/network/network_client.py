@@ -1,12 +1,12 @@
 """Requests to many brokers: which node is ready, what is in flight, which responses came back.
 
-Its user asks `ready`, calls `send`, and lets `poll` do everything else: write, read, connect, keep metadata fresh, time
+Its caller asks `ready`, calls `send`, and lets `poll` do everything else: write, read, connect, keep metadata fresh, time
 requests out, run the callbacks. Selector waits and owns the sockets; a BrokerConnection has what belongs to one broker;
 ConnectionSetup makes connections ready.
-Threads: one at a time; __init__.py says which. Any may call `wakeup` and `in_flight_request_count`.
-Laws: the callback of every request runs exactly once, unless `close` drops it; the callbacks of one node run in the order of its
-requests, but one that needs no answer (acks=0), or was not sent because no version is in common, waits for no older one; when a
-callback runs, nothing refers to the request's buffers any more.
+Threads: one at a time; __init__.py says which. Any thread may call `wakeup` and `in_flight_request_count`.
+Laws: every request has its callback run exactly once, unless `close` drops it. The callbacks of one node run in the order of its
+requests. But a request that needs no answer (acks=0), or was not sent for lack of a common version, does not wait for older ones.
+When a callback runs, the network does not read the request's buffers any more.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ MAX_LEARNT_NODES = 1000  # nodes that answers have named and metadata does not l
 
 
 class NetworkClient:
-    """Connects to brokers, sends each the requests it is given, and polls for their responses.
+    """Connects to brokers, sends requests to them, and polls for their responses.
+
+    With client.dns.lookup=resolve_canonical_bootstrap_servers_only, __init__ waits for DNS, at most
+    socket.connection.setup.timeout.ms.
 
     Args:
-        config: the network options that __init__ reads.
-        metadata: shared with callers; this client keeps it fresh.
-        clock: gives the time after a poll.
+        metadata: shared with callers; this client keeps it fresh, and closes it.
         metrics: where the Selector and this client count; without it the numbers go nowhere.
         selector, resolve_host, random, worker: for tests.
 
@@ -85,8 +86,8 @@ class NetworkClient:
         self._login = login_for(config, clock, self._random)  # None without SASL
         self._metrics = metrics or NetworkMetrics()
         self._selector = selector or _selector(config, clock, self._metrics)
-        self._connections: dict[int, BrokerConnection] = {}  # of every node that a connection was ever attempted to
-        self._learnt: dict[int, Node] = {}  # that other answers than Metadata's have named: coordinators; latest last
+        self._connections: dict[int, BrokerConnection] = {}  # of every node to which a connection was ever attempted
+        self._learnt: dict[int, Node] = {}  # coordinators, which answers other than Metadata's have named; latest last
         self._setup = ConnectionSetup(
             self._connections,
             metadata,
@@ -97,8 +98,8 @@ class NetworkClient:
             request_timeout_ms=config.request_timeout_ms,
         )
         self._failures = ConnectionFailures(self._connections, metadata, config.security_protocol)
-        # Called back at the end of the present poll, or by the next one. Added to by `+=`, not `append`: Python looks for signals
-        # after a call, and an interrupt would leave a request both here and in flight.
+        # To be called back at the end of the present or next poll. Added to by `+=`, not `append`: Python looks for signals after
+        # a call, and an interrupt would leave a request both here and in flight.
         self._responses: list[ClientResponse] = []
         self._updater = MetadataUpdater(metadata, self, config)
         self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker reported: epoch, levels
@@ -112,7 +113,7 @@ class NetworkClient:
     def ready(self, node_id: int, now_ms: int) -> bool:
         """Whether a request can be sent now. If not, start to connect when that is allowed.
 
-        A node that neither metadata nor `learn_node` has named is never ready. While a metadata update is due, no node is.
+        A node that neither metadata nor `learn_node` has named is never ready. While a metadata update is due, no node is ready.
         """
         if not self._updater.is_update_due(now_ms) and self.can_send(node_id, now_ms):
             return True
@@ -123,9 +124,9 @@ class NetworkClient:
         return False
 
     def learn_node(self, node: Node) -> None:
-        """Make a broker connectable that another answer than metadata's named: a coordinator that FindCoordinator found.
+        """Allow connections to a broker that only FindCoordinator has named.
 
-        The last MAX_LEARNT_NODES are kept. Metadata's address takes precedence.
+        The MAX_LEARNT_NODES nodes that were learnt last are kept. An address in the metadata takes precedence.
         """
         self._learnt.pop(node.id, None)
         self._learnt[node.id] = node
@@ -150,7 +151,7 @@ class NetworkClient:
         return connection is None or connection.can_connect(now_ms)
 
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
-        """How long to wait before calling ready() again: see BrokerConnection.poll_delay_ms."""
+        """Milliseconds to wait before calling ready() again; BrokerConnection.poll_delay_ms says how they are counted."""
         connection = self._connections.get(node_id)
         return 0 if connection is None else connection.poll_delay_ms(now_ms)
 
@@ -159,11 +160,11 @@ class NetworkClient:
         return connection is not None and connection.is_disconnected
 
     def login_refusal(self, node_id: int) -> AuthenticationError | None:
-        """The error with which everything for this node fails: authentication failed twice in a row, or no broker accepts us."""
+        """The error for requests to this node, if authentication failed twice or no broker accepts this client; else None."""
         return self._failures.login_refusal(node_id)
 
     def refusal_by_all(self) -> AuthenticationError | None:
-        """The error with which everything that any broker could do fails: no broker accepts this client."""
+        """The error for requests that any broker could answer, if no broker accepts this client; else None."""
         return self._failures.refusal_by_all()
 
     def finalized_features(self) -> tuple[int, Mapping[str, int]]:
@@ -178,27 +179,26 @@ class NetworkClient:
         return self._features
 
     def api_versions(self, node_id: int) -> NodeApiVersions | None:
-        """None before the connection is ready."""
+        """The API versions that a node supports; None before the connection is ready."""
         connection = self._connections.get(node_id)
         return None if connection is None else connection.api_versions
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
         """Count the requests in flight to one node, or to all, the client's own included. Any thread."""
         if node_id is None:
-            return sum(len(each.in_flight) for each in self._connections.copy().values())  # a copy: other threads read metrics
+            return sum(len(each.in_flight) for each in self._connections.copy().values())  # a copy, as other threads call this
         connection = self._connections.get(node_id)
         return 0 if connection is None else len(connection.in_flight)
 
     def least_loaded_node(self, now_ms: int) -> int | None:
-        """The node with the fewest requests in flight; None when every node is busy, throttled or backing off."""
+        """The node with the fewest requests in flight, or one to connect to; None if each is busy, throttled or backing off."""
         node, _ = self.find_least_loaded_node(now_ms)
         return None if node is None else node.id
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
         """As least_loaded_node; and whether any node is connected, even if it is busy or throttled.
 
-        A connected node is preferred, then one that is being connected, then the one with the longest time since its last
-        attempt.
+        Prefers a node that can take a request now, then one that is being connected, then the one with the oldest last attempt.
         """
         nodes = list(self._metadata.cluster().nodes)
         self._random.shuffle(nodes)  # so that not every client chooses the first among equals
@@ -224,7 +224,7 @@ class NetworkClient:
         return any(each.is_connecting for each in self._connections_of(self._metadata.cluster().nodes))
 
     def initiate_connect(self, node: Node, now_ms: int) -> None:
-        """Start to connect. Never waits for DNS: a name is looked up in the background, then poll() continues.
+        """Start to connect. Does not wait for DNS: a name is looked up in the background, then poll() continues.
 
         A node whose address has changed starts without the failures of its old address.
         """
@@ -243,7 +243,7 @@ class NetworkClient:
         """Write a request to a node that is ready: at once what the socket takes, the rest in the next polls.
 
         If the broker and this client have no version in common that can carry the request, it is not sent, and the next poll
-        calls back with an UnsupportedVersionError.
+        calls back with an UnsupportedVersionError. Raises RuntimeError if the node is not ready, ProducerClosedError after close.
         """
         self._ensure_open()
         connection = self._connections.get(request.node_id)
@@ -270,9 +270,9 @@ class NetworkClient:
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]:
         """Send, receive, and handle time-outs; wait at most `timeout_ms` when there is nothing to do. Runs the callbacks.
 
-        An exception does not lose responses: those that were taken before it are called back first, and the next poll handles
-        the events that this one has not reached. The answer at which it came may be lost: its connection ends, at the next answer
-        or when the request times out.
+        Raises the first exception of a callback, after all callbacks have run. After any exception, the responses that were taken
+        before it have been called back, and the next poll handles the events that are left. One answer may be lost: then its
+        connection is closed at the next answer, or when the request times out.
 
         Returns:
             The responses that were called back.
@@ -280,7 +280,7 @@ class NetworkClient:
         self._ensure_open()
         self._failures.begin_poll()
         try:
-            # Requests that could not be sent, or that need no answer, are called back at once; others must not wait for that.
+            # No wait if there are responses to call back: of requests that were not sent or need no answer.
             self._poll(0 if self._responses else timeout_ms, now_ms)
         finally:
             responses, self._responses = self._responses, []
@@ -293,7 +293,7 @@ class NetworkClient:
         if not self._has_unhandled_events():
             self._selector.poll(0 if is_work_finished else min(timeout_ms, metadata_timeout_ms, self._next_timeout_ms(now_ms)))
         now_ms = self._clock.now_ms()
-        # The order matters: an answer that arrived together with the end of its connection is an answer.
+        # Answers come before disconnections: one that arrived together with the end of its connection counts.
         self._handle_completed_sends(now_ms)
         self._handle_completed_receives(now_ms)
         self._handle_disconnections(now_ms)
@@ -339,7 +339,7 @@ class NetworkClient:
                 reason = "an answer before this one was lost in an exception: nobody knows any more what it said"
                 self._close_connection(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
                 continue
-            if not connection.in_flight[0].is_written:  # its callback would give back buffers that are still being written
+            if not connection.in_flight[0].is_written:  # its callback would release buffers that are still being written
                 reason = "the broker answered a request that it had not been sent completely"
                 self._close_connection(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
                 continue
@@ -451,7 +451,7 @@ class NetworkClient:
             elif isinstance(lost.request.message, MetadataRequest):
                 self._updater.handle_failed_request(now_ms)
             connection.in_flight.popleft()
-            too_large = None  # of the oldest
+            too_large = None  # only the oldest request has this error
 
     # CLOSING
 
@@ -483,7 +483,7 @@ def _too_large(connection: BrokerConnection) -> ResponseTooLargeError | None:
 
 
 def _call_back(responses: list[ClientResponse]) -> None:
-    """Run every callback in order. One that raises keeps no other from running; the first error is raised at the end."""
+    """Run every callback in order, also after a callback has raised. The first error is raised at the end."""
     first_error: BaseException | None = None
     for response in responses:
         if response.request.callback is None:
@@ -498,10 +498,10 @@ def _call_back(responses: list[ClientResponse]) -> None:
 
 
 def login_for(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
-    """None without SASL. Raises ConfigError as `login_of` does."""
+    """The login of a configuration; None without SASL. Raises ConfigError as `login_of` does."""
     if not config.security_protocol.startswith("SASL_"):
         return None
-    # Here: what some mechanisms need (http, json, email) takes as long to import as all the rest of the network.
+    # Imported here: the modules of some mechanisms (http, json, email) take as long to import as the rest of the network.
     from spark_kafka_sink.network.sasl.factory import login_of
 
     return login_of(config, clock, random)
@@ -517,7 +517,7 @@ def _selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> 
 
 
 def transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
-    """What opens a connection, with TLS if security.protocol says so."""
+    """A function that opens a connection, with TLS if security.protocol says so. Raises ConfigError as TlsConnector does."""
     if config.security_protocol in ("SSL", "SASL_SSL"):
         return TlsConnector(config)
     return partial(Transport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes)

@@ -1,7 +1,7 @@
 """Metrics of the network: bytes, requests, connections and waiting, for all nodes together and for each.
 
 Selector and NetworkClient record them, on NetworkClient's thread, per system call or response. The names are those of Java's
-Selector and NetworkClient. ProducerMetrics records the latency of Produce requests, and reads all of them, from any thread.
+Selector and NetworkClient. ProducerMetrics records the latency of Produce requests, and reads all metrics, on any thread.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NetworkMetrics:
         self.created = self.samples.stat()
         self.closed = self.samples.stat()
         self.waits = self.samples.stat()  # ns of each select
-        self.io = self.samples.stat()  # ns of reading and writing between two
+        self.io = self.samples.stat()  # ns of reading and writing after each select
 
     def node(self, node_id: int) -> NodeMetrics:
         found = self.nodes.get(node_id)

@@ -1,9 +1,9 @@
-"""Many connections at once: the only place in the package that waits for brokers' sockets.
+"""Waits for many connections at once: the only place in the package that waits for brokers' sockets.
 
 NetworkClient connects and sends. `send` writes what the socket takes, `poll` moves all other bytes. What happened is listed in
 `connected`, `completed_sends`, `completed_receives` and `disconnected`, from which NetworkClient takes it; the next poll clears
 what is left there. Bytes that arrive go through the node's Connection.
-Threads: NetworkClient's only. Any may call `wakeup`.
+NetworkClient's thread only; any thread may call `wakeup`.
 Law: the Selector releases buffers that were passed to `send` when they are written or their connection is closed, never later.
 """
 
@@ -37,7 +37,7 @@ class ChannelState(Enum):
     """The state of a connection when it ended."""
 
     NOT_CONNECTED = auto()  # it was never established
-    READY = auto()  # established: the broker closed it, or it was lost
+    READY = auto()  # established: the broker closed it or violated the protocol, or it was lost
     AUTHENTICATION_FAILED = auto()  # one side does not accept the other: see the error
     EXPIRED = auto()  # the client closed it: idle for connections.max.idle.ms
     LOCAL_CLOSE = auto()  # the client closed it for another reason
@@ -151,8 +151,8 @@ class Selector:
         """Write a frame: at once what the socket takes, the rest during the next polls. The frame before it must be complete.
 
         Returns:
-            Whether it is written. If not, a later poll reports that in `completed_sends`, or the connection has ended: that is
-            reported at once, and has to be taken before the next poll.
+            Whether it is written. If not, a later poll reports that in `completed_sends`, or the connection has ended:
+            `disconnected` reports that at once, and has to be read before the next poll.
         """
         channel = self._channels[node_id]
         if channel.outgoing is not None:
@@ -163,7 +163,7 @@ class Selector:
     def close(self, node_id: int | None = None) -> None:
         """Close one connection without reporting it in `disconnected`; without a node, close everything."""
         if node_id is not None:
-            self.disconnected.pop(node_id, None)  # by a send: it would be taken for the end of the next connection
+            self.disconnected.pop(node_id, None)  # of a failed send: it would be taken for the end of the next connection
             channel = self._channels.get(node_id)
             if channel is not None:
                 self._forget(channel)
@@ -176,13 +176,13 @@ class Selector:
 
     def wakeup(self) -> None:
         """End a poll that waits, or keep the next one from waiting. Any thread."""
-        # The socket is full: a wake-up is pending already. It is closed: no poll waits.
+        # An OSError means a full socket, so that a wake-up is pending, or a closed one, so that no poll waits.
         with contextlib.suppress(OSError):
             self._wakeup_writer.send(b"\0")
 
     def _forget(self, channel: _Channel) -> None:
         self._selector.unregister(channel.transport)
-        with contextlib.suppress(OSError):  # it is useless now; the other connections must not suffer
+        with contextlib.suppress(OSError):  # this connection has ended anyway; the others must not fail
             channel.transport.close()
         channel.is_connected = False
         channel.outgoing = None
@@ -210,7 +210,7 @@ class Selector:
     # POLL
 
     def poll(self, timeout_ms: int) -> None:
-        """Read and write what is possible; wait up to `timeout_ms` for it. Never raises for the failure of a connection."""
+        """Read and write what is possible; wait up to `timeout_ms`. Failures of connections are reported, not raised."""
         self._clear()
         self._finish_immediate_connects()
         if self.connected or self.disconnected:
@@ -322,10 +322,10 @@ class Selector:
                 return
 
     def _close_oldest_idle_connection(self) -> None:
-        """Close at most one per poll.
+        """Close the connection that was idle for longest; at most one per poll.
 
         A connection that waits for an answer, or is being written to, is not idle, however long that takes: request.timeout.ms
-        is its limit.
+        limits the wait.
         """
         if self._max_idle_ms < 0:
             return

@@ -1,4 +1,4 @@
-"""Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls/) adds encryption.
+"""Bytes over one non-blocking socket. Only Selector sends and receives; TlsTransport (tls/) adds encryption.
 
 No method waits. dns.py makes Addresses.
 """
@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.primitives import Buffer
 
 # The kernel rejects more buffers in one call (IOV_MAX).
 MAX_BUFFERS = 1024
-JOINED_BYTES = 128 * 1024  # of small buffers, where they are joined
+JOINED_BYTES = 128 * 1024  # up to this size small buffers are joined on Windows, which has no sendmsg
 _CONNECT_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
@@ -66,13 +66,13 @@ class Transport:
         return True
 
     def connect_events(self) -> int:
-        """What an unfinished connect waits for: selectors.EVENT_READ or EVENT_WRITE."""
+        """The events that an unfinished connect waits for: selectors.EVENT_READ or EVENT_WRITE."""
         return selectors.EVENT_WRITE
 
     def send(self, buffers: Sequence[Buffer]) -> int:
         """Write as much of `buffers` (at most MAX_BUFFERS) as possible. Returns the number of bytes, 0 if none can be written."""
         try:
-            if sys.platform == "win32":  # its sockets have no sendmsg
+            if sys.platform == "win32":
                 return self._socket.send(first_bytes(buffers, JOINED_BYTES))
             return self._socket.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):

@@ -1,7 +1,7 @@
 """The APIs that this client supports: which versions, which of them are flexible, and why a range ends where it does.
 
 An API needs a row here and a file in messages/; version negotiation, headers and throttling read the row.
-The version on a connection is the newest that this table and the broker's ApiVersions answer have in common.
+Requests have the newest version that this table and the broker support, at most their `max_version`; handshakes choose theirs.
 """
 
 from __future__ import annotations

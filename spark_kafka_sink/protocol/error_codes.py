@@ -1,12 +1,12 @@
-"""Every error code of the Kafka protocol, one row each. producer/sender/retry.py decides what to do about a code.
+"""Every error code of the Kafka protocol, one row each. For Produce, producer/sender/retry.py decides what to do about a code.
 
 RETRY: the same request may succeed later. REFRESH: it may succeed after metadata has been fetched again. FIND: it may succeed
 after the coordinator has been found again. FAIL: it will not succeed.
 The third column says, for a Produce response with this code, whether the request can have written the batch to the log. NO: the
-broker returns this code for Produce only before it writes to the log. YES: it returns it only after that; retry rules treat it as
-MAYBE. MAYBE: also for codes not known as answers to Produce.
+broker returns this code for Produce only before it writes to the log. YES: the broker returns it only after that. MAYBE: all
+other codes, also those that are not known as answers to Produce. The producer treats YES as MAYBE.
 With acks=all a broker returns NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION and KAFKA_STORAGE_ERROR also after it has
-written the batch, if it lost the partition while it waited for followers (Kafka's DelayedProduce): the new leader may have it.
+written the batch, if it lost the partition while it waited for followers (Kafka's DelayedProduce). The new leader may have it.
 A number without a row is an error that is newer than this client: it behaves as UNKNOWN_SERVER_ERROR.
 """
 

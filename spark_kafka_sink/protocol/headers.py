@@ -1,6 +1,6 @@
 """Request and response headers, which stand between the length of a frame and its message.
 
-Header versions follow from the API's version: flexible APIs use request header 2 and response header 1, others 1 and 0.
+Header versions follow from the API's version: flexible versions use request header 2 and response header 1, others 1 and 0.
 The exception is ApiVersions, whose response header is always 0: a client must be able to read it before it knows the broker.
 """
 
@@ -39,7 +39,7 @@ def write_request_header(writer: Writer, header: RequestHeader) -> None:
 
 
 def read_response_header(reader: Reader, api_key: ApiKey, api_version: int) -> int:
-    """The correlation id."""
+    """Read a response header; return its correlation id."""
     correlation_id = reader.int32()
     if response_header_version(api_key, api_version) == 1:
         reader.tagged_fields()

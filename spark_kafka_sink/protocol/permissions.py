@@ -1,4 +1,4 @@
-"""Permissions (ACLs): which one to grant when a broker says that one is missing, and those that a broker says the user has."""
+"""Permissions (ACLs): which one to grant when a broker reports that it is missing, and which ones the user has."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ READ = "READ on the topic {}, which committing its offsets and looking at its pr
 
 
 def to_grant(error: ErrorCode, *, transactional_id: str = "", group: str = "", topic: str = "", on_topic: str = WRITE) -> str:
-    """The sentence that ends an error's message, after a blank; empty if the error is about none of these names.
+    """The sentence to append to an error's message, with a blank before it; empty if the error is about none of these names.
 
     WRITE and READ include DESCRIBE.
 
     Args:
-        on_topic: WRITE or READ, by what was asked for; the broker does not say it.
+        on_topic: WRITE or READ, whichever the request needs; the broker's error does not say it.
     """
     permissions = {
         Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
@@ -34,7 +34,7 @@ def to_grant(error: ErrorCode, *, transactional_id: str = "", group: str = "", t
 
 
 class AclOperation(IntEnum):
-    """Kafka's numbers, which are bits of `authorized_operations` (KIP-430)."""
+    """Kafka's numbers of operations, which are also the positions of their bits in `authorized_operations` (KIP-430)."""
 
     READ = 3
     WRITE = 4
@@ -49,7 +49,7 @@ class AclOperation(IntEnum):
 
 
 def authorized_operations(bits: int) -> frozenset[AclOperation] | None:
-    """What the user may do with a topic or group, of what this client knows; None if the broker does not tell."""
+    """The operations known here that the user may do with a topic or group; None if the broker did not say."""
     if bits == AUTHORIZED_OPERATIONS_OMITTED:
         return None
     return frozenset(each for each in AclOperation if bits >> each & 1)

@@ -3,7 +3,7 @@
 `Writer` collects small fields in one buffer and keeps opaque record batches by reference, without a copy.
 `Reader` reads one frame. schema.py combines both into messages; nothing here knows a message.
 Law of the Reader: a length is compared with the bytes that are left before memory is reserved for it, and a length that is too
-large raises ProtocolError. So does a frame with more than MOST_ELEMENTS, which would keep the thread busy for a minute.
+large raises ProtocolError. So do more than MOST_ELEMENTS: 32 MiB of small elements would take a minute to read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _utf8(value: str) -> bytes:
 
 
 class Writer:
-    """Collects the buffers of one message. Every method appends one value."""
+    """Collects the buffers of one message. Every method but `buffers` appends one value."""
 
     __slots__ = ("_buffers", "_small")
 
@@ -137,7 +137,7 @@ class Writer:
         self.opaque(value)
 
     def opaque(self, buffers: Iterable[Buffer]) -> None:
-        """Bytes without a length, by reference."""
+        """Buffers without a length before them, kept by reference."""
         if self._small:
             self._buffers.append(self._small)
             self._small = bytearray()
@@ -162,7 +162,7 @@ class Writer:
 
 
 class Reader:
-    """Reads one frame from its start. Strings and bytes are copies; `records` and `take` are views of the frame."""
+    """Reads one frame from its start. Strings and bytes are copies; `records`, `take` and `rest` are views of the frame."""
 
     __slots__ = ("_data", "_elements_left", "_end", "_position")
 
@@ -298,7 +298,7 @@ class Reader:
         return value
 
     def array(self, length: int, element: Callable[[Reader], T], least_bytes: int = 1) -> tuple[T, ...]:
-        """Raises ProtocolError before reading if `length` elements of at least `least_bytes` do not fit into the frame."""
+        """Read `length` elements. Raises ProtocolError at once if so many, of at least `least_bytes` each, do not fit."""
         if length < 0:
             raise ProtocolError(f"the array before offset {self._position} is null, which this field does not allow")
         self._expect_room(length, least_bytes)

@@ -1,4 +1,4 @@
-"""Who a producer is to brokers, and a transaction that it has left open for another process to end."""
+"""How brokers identify a producer, and a transaction that it has left open for another process to end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_PRODUCER = ProducerIdentity(-1, -1)
 
 
 class PreparedTransaction(NamedTuple):
-    """What a process needs to end the transaction. A coordinator checks only these values of an EndTxn, not the connection.
+    """What a process needs to end the transaction. A coordinator checks these values in EndTxn, not which connection sent it.
 
     `transaction_version` is the level of the finalized feature transaction.version that the producer used. From 2 on, every end
     of a transaction raises the epoch (KIP-890), and EndTxn must have version 5; below 2, it has at most version 4.

@@ -6,10 +6,10 @@
         transaction_timeout_ms: Int32
         producer_id: Annotated[Int64, since(3)] = -1      # absent before version 3
 
-Fields stand in wire order. `str`, `bool`, `bytes` and `UUID` are themselves, `tuple[X, ...]` is an array, `X | None` is
+Fields stand in wire order. `str`, `bool`, `bytes` and `UUID` are Kafka's types, `tuple[X, ...]` is an array, `X | None` is
 nullable, another Message is a structure, Records is opaque bytes. `since` / `until` bound the versions (inclusive), `tagged`
-moves a field to the tag section. A field that a version lacks reads as its default; encoding another value raises
-UnsupportedVersionError unless the field is IGNORABLE: then it is left out, as in Kafka's message schemas. Unknown tags are
+moves a field to the tag section. A field that a version lacks reads as its default. Encoding another value raises
+UnsupportedVersionError unless the field is IGNORABLE: such a field is left out, as in Kafka's message schemas. Unknown tags are
 skipped.
 """
 
@@ -162,7 +162,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class Request(Message, Generic[ResponseT]):
-    """A message that a broker answers with a RESPONSE of the same version: the type argument. Both have the same API_KEY."""
+    """A message that a broker answers with a RESPONSE, the type argument. Both have the same API_KEY and version."""
 
     __slots__ = ()
     RESPONSE: ClassVar[type[Message]]

@@ -1,9 +1,9 @@
 """The columns of one slice, checked once and prepared for encoding.
 
 `record_columns` takes columns as Arrow has them: slices, chunks, strings, nulls whose slots contain any bytes. It returns one
-binary column per payload, over the same buffers, and the length of each row; the value column may consist of chunks, as Spark's
+binary column per payload, over the same buffers, and the length of each row. The value column may consist of chunks, as Spark's
 batches do after they were gathered. record_batch.py writes the rows; murmur2.py hashes the keys.
-Law: a row is null if and only if its length is -1; the modules below do not read validity bitmaps.
+Law: a row is null if and only if its length is -1. record_batch.py relies on that; murmur2.py reads the validity bitmap instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
-    """`row_count` records. A column that is None is null in every row. Created by `record_columns`."""
+    """`row_count` records. A column that is None is null in every row, or was left out by `without_payloads`."""
 
     row_count: int
     key: pa.Array | None  # binary or large_binary, may be a slice
@@ -60,13 +60,13 @@ class RecordColumns:
         )
 
     def in_one_piece(self) -> RecordColumns:
-        """The same rows, in one chunk if it can hold them, for callers of several `take`: Arrow would join chunks for each."""
+        """The same rows, the values in one chunk if they fit. Call it before several `take`: each would join the chunks."""
         if self.value is None or self.value.nbytes > INT32_MAX:
             return self
         return replace(self, value=contiguous(self.value))
 
     def without_payloads(self) -> RecordColumns:
-        """Lengths and timestamps: what is reported of rows that were sent."""
+        """The same lengths and timestamps, which are all that is reported of rows that were sent."""
         return replace(self, key=None, value=None, headers=None)
 
     def take(self, indices: NDArray[np.integer]) -> RecordColumns:
@@ -83,7 +83,7 @@ class RecordColumns:
 
 
 def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) -> pa.Array | pa.ChunkedArray:
-    """The rows in `indices`, in that order: a copy, or slices where Arrow cannot copy, as chunks have more than 2 GiB in all."""
+    """The rows in `indices`, in that order: a copy; or slices, if Arrow cannot copy the chunks, which exceed 2 GiB together."""
     try:
         return column.take(pa.array(indices))
     except pa.ArrowInvalid:
@@ -106,13 +106,14 @@ def record_columns(
         value, key: binary or string in any of Arrow's layouts; a null-typed column, or None, is null in every row.
         headers: list<struct<key: string, value: binary>>, large_list of the same, or map<string, binary | string>. Order and
             duplicates are kept; a null list counts as empty. Encoded here, all rows at once.
-        timestamps: int64 milliseconds since 1970-01-01 UTC, or one int for all rows.
+        timestamps: int64 milliseconds since 1970-01-01 UTC, or one int for all rows, which is not checked.
         default_timestamp: milliseconds, for rows whose timestamp is null.
-        row_count: needed only when key and value are both None.
+        row_count: needed only when value, key and headers are all None.
 
     Raises:
         SchemaError: a column has a type that is not listed above, or columns differ in length.
-        InvalidRecordError: a header without a key, or a negative timestamp; names the first such row.
+        InvalidRecordError: a header without a key, or a negative timestamp in a column; names the first such row.
+        ValueError: there is neither a column nor a row_count.
     """
     if row_count is None:
         row_count = next((len(column) for column in (value, key, headers) if column is not None), None)
@@ -139,7 +140,7 @@ def record_columns(
 
 
 def binary_column(name: str, column: Column) -> Column:
-    """As binary or large_binary over the same bytes; other layouts are converted. None if the column's type is null.
+    """The column as binary or large_binary, over the same bytes; other layouts are converted. None if the column's type is null.
 
     Raises SchemaError, with the column's `name`, for a type that is neither binary nor string.
     """
@@ -192,7 +193,7 @@ def lengths_of(payload: Column) -> Int64Column | int:
 
 
 def _one_if_equal(lengths: Int64Column | int) -> Int64Column | int:
-    """An int for all rows, if they have the same length, as ids and hashes do: one number is gathered, measured and encoded."""
+    """One int if all rows have the same length, as ids and hashes do: one number is gathered, measured and encoded then."""
     if isinstance(lengths, int) or len(lengths) == 0 or (lengths != lengths[0]).any():
         return lengths
     return int(lengths[0])
@@ -237,7 +238,7 @@ def _refuse_negative(timestamps: Int64Column) -> Int64Column:
 
 
 def _encode_headers(column: Column, row_count: int) -> pa.Array | None:
-    """Each row's header count and headers; None if no row has any."""
+    """Each row's header count and headers, as a record writes them; None if no row has any."""
     joined = join_headers(column, row_count)
     if joined is None:
         return None
@@ -277,7 +278,7 @@ def join_headers(column: Column, row_count: int) -> JoinedHeaders | None:
 
 
 def entries_of(column: pa.Array) -> tuple[Int64Column, pa.Array]:
-    """How many entries each row of a list or a map has, and those of all rows; of a map they are structs."""
+    """The number of entries in each row of a list or map, and the entries of all rows; a map's entries are structs."""
     if pa.types.is_map(column.type):
         entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
         column = column.cast(pa.list_(entry))

@@ -28,7 +28,7 @@ class Codec:
 
 
 def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> bytes:
-    """Compress one batch's records, given whole or in pieces. Releases the GIL.
+    """Compress one batch's records, given whole or in pieces. Releases the GIL, except with the codec none.
 
     `level` None is the codec's default. config/ checks levels, not this function. Raises KeyError for an unknown codec.
     """
@@ -39,7 +39,7 @@ def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | N
 
 
 def compress_blocks(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> memoryview:
-    """Compress some of a batch's records while they are in the CPU's cache. `framed_blocks` joins them. The codec has a frame."""
+    """Compress a part of a batch's records while it is in the CPU's cache; `framed_blocks` joins the parts. Needs Codec.frame."""
     opening, closing = CODECS[codec].frame or (b"", b"")
     packed = memoryview(compress(codec, data, level))
     return packed[len(opening) : len(packed) - len(closing)]
@@ -53,7 +53,7 @@ def framed_blocks(codec: str, blocks: Sequence[memoryview]) -> list[memoryview]:
 
 def _gzip(data: ByteBuffer, level: int | None) -> bytes:
     """zlib is at least as fast as pyarrow's codec (63 against 55 MB/s at level 6), and supports Java's level -1."""
-    return zlib.compress(data, -1 if level is None else level, wbits=31)  # 31: a gzip header around 15 bits of window
+    return zlib.compress(data, -1 if level is None else level, wbits=31)  # 31: gzip format, window of 15 bits
 
 
 def _arrow(codec: str, data: ByteBuffer, level: int | None = None) -> bytes:
@@ -64,11 +64,11 @@ def _arrow(codec: str, data: ByteBuffer, level: int | None = None) -> bytes:
 # SNAPPY
 
 _SNAPPY_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2  # magic, version, lowest compatible version
-_SNAPPY_BLOCK_SIZE = 64 * 1024  # snappy's window: the ratio is that of one large block (0.40; at Java's 32 KiB 0.41)
+_SNAPPY_BLOCK_SIZE = 64 * 1024  # snappy's window: larger blocks compress no better (ratio 0.40; with Java's 32 KiB 0.41)
 
 
 def _snappy(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
-    """Xerial's framing, as in the Java client: every consumer can read it, and none has to decompress a batch as one block."""
+    """Xerial's framing, as in the Java client: every consumer can read it, and need not decompress a batch as one block."""
     framed = [_SNAPPY_HEADER]
     for block in _blocks(data, _SNAPPY_BLOCK_SIZE):
         compressed = _arrow("snappy", block)
@@ -84,7 +84,7 @@ def _blocks(data: ByteBuffer, size: int) -> list[memoryview]:
 # LZ4
 # One frame with independent blocks of 64 KiB, without content size or checksum: Java writes this kind, and can read no other
 # (Lz4BlockInputStream; of several frames it reads the first and ignores the rest). Larger blocks are a third faster to write, but
-# every consumer would need memory for one.
+# every consumer would need memory for one such block.
 
 _LZ4_BLOCK_SIZE = 64 * 1024
 _LZ4_FAST_LEVEL = 9  # Java's level 9 is the fast compressor; any other is LZ4HC of that level
@@ -109,7 +109,7 @@ def _lz4(data: ByteBuffer, level: int | None) -> bytes:
 
 
 def _lz4hc_level(level: int | None) -> int | None:
-    """None: the fast compressor."""
+    """The LZ4HC level for a level of Java's; None for the fast compressor."""
     return None if level in (None, _LZ4_FAST_LEVEL) else min(max(level, _LZ4HC_LEVELS[0]), _LZ4HC_LEVELS[-1])
 
 
@@ -146,7 +146,7 @@ CODECS = {
 
 
 def decompress(codec: str, data: bytes, raw_size: int) -> bytes:
-    """The reverse of `compress`, in one piece of `raw_size` bytes; for batches that have to be split. Releases the GIL."""
+    """The reverse of `compress`: `raw_size` bytes, for batches that have to be split. Releases the GIL, except for none."""
     if codec == "none":
         return data
     if codec == "snappy":

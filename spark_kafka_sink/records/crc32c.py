@@ -1,6 +1,6 @@
 """CRC-32C (Castagnoli), the checksum of a RecordBatch.
 
-`crc32c(data, crc=0)` is the crc32c package's function, about 25 GB/s; without the package it is `numpy_crc32c`, which splits the
+`crc32c(data, crc=0)` is the crc32c package's function, about 25 GB/s. Without the package it is `numpy_crc32c`, which splits the
 data into lanes, processes all lanes word by word, and combines their checksums. Both can continue a checksum (`crc`).
 """
 
@@ -33,7 +33,7 @@ def numpy_crc32c(data: ByteBuffer, crc: int = 0) -> int:
     start = len(padded) - size  # leading zeros do not change a checksum that starts at 0
     padded[start:] = octets
     state = crc ^ _ALL_ONES
-    head = min(4, size)  # starting at another state is the same as adding that to the first four bytes
+    head = min(4, size)  # a start at another state equals XORing this state into the first four bytes
     padded[start : start + head] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)[:head]
     lanes = padded.view("<u4").reshape(-1, lane_size // 4)
     return _join(_advance(lanes), lane_size) ^ (state >> 8 * size) ^ _ALL_ONES

@@ -1,8 +1,8 @@
 """Joins columns of pieces row by row into one run of bytes, without a loop over rows.
 
-record_batch.py describes a record as a sequence of pieces, columns.py its headers. Each piece of each row becomes one of Arrow's
-binary views: 16 bytes that contain up to 12 bytes, or refer to more bytes in a buffer. Casting the views of any rows to plain
-binary then copies every payload once, straight to its place. Nothing here knows what a record is.
+record_batch.py describes a record as a sequence of pieces, columns.py a record's headers. Each piece of each row becomes one of
+Arrow's binary views: 16 bytes that contain up to 12 bytes, or refer to more bytes in a buffer. Casting the views of any rows to
+plain binary then copies every payload once, straight to its place. Nothing here knows what a record is.
 Law: the bytes of a row depend on that row alone, so rows may be written in any order.
 """
 
@@ -20,12 +20,12 @@ from spark_kafka_sink.records.varint import Int64Column, encode_varint, zigzag
 
 INT32_MAX = 2**31 - 1  # binary arrays and views have int32 offsets; larger results are written as large_binary
 
-# Another thread, the Sender, frees what is written here. Arrow's default allocator keeps memory that is freed that way: a writer
-# of fifty million rows grew by 125 MiB with it, and by 65 MiB with this pool, which is as fast.
+# The Sender's thread may free what is written here. Arrow's default pool keeps memory that another thread frees: a writer of
+# fifty million rows grew by 125 MiB with that pool, and by 65 MiB with this one, which is as fast.
 _POOL_FOR_OTHER_THREADS = pa.system_memory_pool()
 
-# Arrow's layout of a view. One of more than 12 bytes has their first four and the index of their buffer in place of `data`, and
-# the offset in that buffer in place of `rest`.
+# Arrow's layout of a view. If it has more than 12 bytes, `data` has the first four of them and the index of their buffer instead,
+# and `rest` the offset in that buffer.
 _VIEW = np.dtype([("size", "<i4"), ("data", "<u8"), ("rest", "<u4")])
 _OPAQUE_VIEW = np.dtype("V16")  # the same, copied as a whole: ten times as fast as field by field
 _BUFFER_INDEX = 2  # of a view seen as four int32
@@ -43,9 +43,9 @@ class InterleavedRows:
     buffers: list[pa.Buffer]  # that views of more than 12 bytes refer to
 
     def write(self, lo: int, hi: int, is_large: bool = False, memory_pool: pa.MemoryPool = _POOL_FOR_OTHER_THREADS) -> pa.Array:
-        """Rows lo … hi-1 as binary: one element per piece, so that a row's bytes are consecutive. `is_large` beyond 2 GiB.
+        """Rows lo … hi-1 as binary: one element per piece, so that a row's bytes are consecutive. Set `is_large` beyond 2 GiB.
 
-        Arrow's default pool is faster for what the calling thread frees itself.
+        Arrow's default `memory_pool` is faster for results that the calling thread frees.
         """
         chosen = self.views[lo:hi]
         pieces = pa.Array.from_buffers(pa.binary_view(), chosen.size, [None, pa.py_buffer(chosen), *self.buffers], null_count=0)
@@ -64,7 +64,7 @@ class Payload:
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, selected: Int64Column | None = None) -> Payload:
-        """A binary or large_binary column, without a copy of its bytes. It may be a slice; nulls write nothing.
+        """A binary or large_binary column, without a copy of its bytes below 2 GiB. It may be a slice; nulls write nothing.
 
         `selected` names the entry of each row; without it row i has entry i.
         """
@@ -101,7 +101,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Word:
-    """Up to eight bytes of each row: the first one lowest in `octets`, and zeros beyond `size`. An int is for all rows."""
+    """Up to eight bytes of each row: the first byte lowest in `octets`, and zeros beyond `size`. An int is for all rows."""
 
     octets: NDArray[np.uint64] | int
     size: Int64Column | int
@@ -174,7 +174,7 @@ def arrays_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the column in one chunk; copied if it has several."""
+    """Return the column in one chunk; a copy if it has several chunks."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     return column
@@ -199,7 +199,7 @@ def _at_its_start(payload: pa.Array) -> pa.Array:
 
 
 def _addressable(payload: pa.Array) -> list[pa.Array]:
-    """The payload in parts that int32 offsets can address: one part without a copy, unless its bytes exceed 2 GiB."""
+    """The payload in parts that int32 offsets can address: one part without a copy, or copies if its offsets exceed 2 GiB."""
     offsets = binary_offsets(payload)
     if offsets[-1] <= INT32_MAX:
         return [payload]
@@ -263,7 +263,7 @@ def _words(piece: _ShortPiece) -> list[Word]:
 
 
 def varint_words(numbers: Int64Column) -> list[Word]:
-    """The zigzag varint of each row: one word, or two if a row has more than eight bytes. None without rows."""
+    """The zigzag varint of each row: one word, or two if a row has more than eight bytes. No words without rows."""
     if not len(numbers):
         return []
     lowest, highest = int(numbers.min()), int(numbers.max())

@@ -1,7 +1,7 @@
 """The partition of a key: murmur2 over a key column, as every Java client hashes it.
 
-Used by the partitioner. Rows with a null key are not hashed: the partitioner chooses their partition.
-Law: hash and partition equal those of org.apache.kafka.common.utils.Utils; otherwise one key would be in two partitions.
+Used by BuiltInPartitioner, which ignores the hash of a null key and chooses another partition for its row.
+Law: hash and partition equal those of org.apache.kafka.common.utils.Utils; otherwise one key would be written to two partitions.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def partition_for_keys(keys: pa.Array, partition_count: int) -> NDArray[np.int32
 def murmur2(keys: pa.Array) -> Hashes:
     """uint32[n] over a binary or string array, large or not, slice or not; a null hashes like an empty key.
 
-    The time is proportional to the sum of the key lengths, for any mix of lengths: words are hashed in columns, the longest keys
-    first, so that step i covers exactly the keys that have a word i; when few keys are left, each is finished on its own. Keys of
-    one length, as ids often have, take a quarter of the time.
+    The time is proportional to the sum of the key lengths, for any mix of lengths. Words are hashed in columns, with the longest
+    keys first, so that step i covers exactly the keys that have a word i. When few keys are left, each is finished on its own.
+    Keys of one length, as ids often have, take a quarter of the time.
     """
     if len(keys) == 0:
         return np.empty(0, np.uint32)

@@ -1,7 +1,7 @@
 """Splits encoded records into new batches, without the columns that they were encoded from.
 
-The first fields of a record depend on its batch: length, attributes, timestamp delta, offset delta. `read_records` removes these
-fields, for all rows at once; `RebasedRecords.encode` adds new ones. Keys, values and headers are not read.
+A record begins with its length, attributes, timestamp delta and offset delta, most of which depend on its batch. `read_records`
+removes these fields, for all rows at once; `RebasedRecords.encode` writes new ones. Keys, values and headers are not read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RebasedRecords:
 
 
 def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> RebasedRecords:
-    """Take apart the uncompressed records of one batch, below 2 GiB. Raises ProtocolError if `sizes` do not add up to `raw`."""
+    """Read the uncompressed records of one batch, below 2 GiB. Raises ProtocolError if `sizes` do not add up to `raw`."""
     data = np.frombuffer(raw, np.uint8)
     ends = np.cumsum(sizes, dtype=np.int64)
     if len(data) != (int(ends[-1]) if len(ends) else 0):

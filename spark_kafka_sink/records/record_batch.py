@@ -41,7 +41,7 @@ _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
 
 
 def size_upper_bounds(columns: RecordColumns) -> Int64Column:
-    """The most bytes that a batch with only this row takes; Kafka compares this with max.request.size."""
+    """The most bytes that a batch with only this row takes; Kafka's producer compares this with max.request.size."""
     return columns.base_sizes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD - ATTRIBUTES_SIZE)
 
 
@@ -67,7 +67,7 @@ class EncodedRecords(NamedTuple):
 
 
 class RecordRows:
-    """Rows in the order in which they are written, prepared but for the deltas, which depend on their batches."""
+    """Rows in the order in which they are written. All is prepared except the deltas, which depend on their batches."""
 
     def __init__(self, columns: RecordColumns, selected: Int64Column | None, base_sizes: Int64Column) -> None:
         self._base_sizes = base_sizes  # of each row, in the order in which they are written
@@ -102,7 +102,7 @@ class RecordRows:
 
 
 def octets(data: pa.Buffer) -> memoryview:
-    """Arrow's buffers have signed bytes, which cannot be copied to a buffer of unsigned ones."""
+    """The buffer as unsigned bytes. Arrow's bytes are signed, and cannot be copied to a buffer of unsigned ones."""
     return memoryview(data).cast("B")
 
 
@@ -144,7 +144,7 @@ def encode_batch_header(
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
 ) -> bytes:
-    """The 61 bytes before `records`, which are one batch's records as sent (compressed if codec_id says so), in any pieces.
+    """The 61 bytes before `records`, which are one batch's records as they are sent (compressed with codec_id), in any pieces.
 
     Timestamps are milliseconds; base_timestamp is the base of the timestamp deltas. Reads every byte of the records once, for the
     checksum.

@@ -8,7 +8,7 @@
     timestamp  timestamp, or bigint in milliseconds      null: the time of sending
 
 As in Spark's sink, names are matched exactly, the first of two equal names counts, and other columns are ignored.
-A mapping is plain data. Who makes one checks the types of its columns: they are Spark's, or Arrow's.
+A mapping is plain data. The caller that makes it checks the types of the columns, which are Spark's or Arrow's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORD_FIELDS = ("topic", "value", "key", "partition", "headers", "timestamp")
 
 
 def nearest_column(name: str, columns: Sequence[str]) -> str | None:
-    """The column that is probably meant with `name`, in whatever case it is written. None if none is similar."""
+    """The column whose name is most like `name`, upper or lower case. None if no column is similar."""
     by_lower = {column.lower(): column for column in reversed(columns)}
     nearest = nearest_key(name, list(by_lower))
     return None if nearest is None else by_lower[nearest]
@@ -71,9 +71,9 @@ class RowMapping:
 
 
 def _milliseconds(timestamp: pa.Array) -> pa.Array:
-    """int64 milliseconds since 1970; microseconds are cut off. The instant does not depend on the timestamp's time zone.
+    """int64 milliseconds since 1970; microseconds are cut off. Columns that are no timestamps hold milliseconds already.
 
-    Raises pyarrow.ArrowInvalid for seconds that are no int64 as milliseconds.
+    The instant does not depend on the time zone. Raises pyarrow.ArrowInvalid for seconds that do not fit int64 as milliseconds.
     """
     if not pa.types.is_timestamp(timestamp.type):
         return timestamp

@@ -1,7 +1,7 @@
 """Zigzag varints, the numbers inside a record: one column at a time, or a single one.
 
 RecordBatch v2 encodes every length, delta and count of a record this way: zigzag (the sign moves to the lowest bit), then seven
-bits per byte, lowest first; the top bit is set in all bytes but the last. 32-bit and 64-bit fields have the same encoding. This
+bits per byte, lowest first. The top bit is set in all bytes but the last. 32-bit and 64-bit fields have the same encoding. This
 module computes sizes and encodes single values; interleave.py encodes columns, together with the fields around them.
 """
 
@@ -35,7 +35,7 @@ def varint_sizes(values: Int64Column | int) -> Int64Column | int:
     if len(values) == 0:
         return sizes
     if values.min() < 0:
-        values = values ^ values >> 63  # -1, -2 … become 0, 1 …, which have the same sizes
+        values = values ^ values >> 63  # -1, -2 … become 0, 1 …, whose varints have the same sizes
     highest = int(values.max())
     for shift in range(6, highest.bit_length(), 7):
         sizes += values >= 1 << shift

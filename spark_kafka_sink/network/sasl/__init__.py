@@ -1,4 +1,4 @@
-"""SASL mechanisms. Each is an exchange that computes messages and checks challenges, and knows no connection.
+"""SASL mechanisms. Each computes messages and checks challenges, and knows no connection.
 
     login.py         the interface of a mechanism; PLAIN
     scram.py         SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677, Kafka's delegation tokens)

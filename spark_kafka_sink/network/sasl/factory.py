@@ -1,4 +1,4 @@
-"""The login that a configuration names. config/ has checked the options; here it shows whether packages can be imported."""
+"""Makes the login that a configuration names, and finds out whether the packages that it needs can be imported."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache
 
 
 def login_of(config: ProducerConfig, clock: Clock, random: Random) -> Login:
-    """The login for a security.protocol with SASL. Neither blocks nor connects.
+    """The login for a security.protocol with SASL. Does not connect; imports packages, and reads keytabs and certificates.
 
     Raises:
-        ConfigError: a package, a function or an option that the mechanism needs is missing.
+        ConfigError: a package, a function or an option that the mechanism needs is missing, or a file cannot be read.
     """
     values = {each.name: getattr(config, each.name) for each in fields(config)}
     for problem in sasl_config.problems(values):

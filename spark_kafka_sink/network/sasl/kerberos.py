@@ -1,8 +1,8 @@
 """GSSAPI: Kerberos tickets (RFC 4752), with the package `gssapi` and the machine's Kerberos library.
 
 The exchange has three parts: tokens until the security context is established; the broker's offer of security layers; the
-client's choice, which is none, since Kafka offers no other. Creating a token may request a ticket from a Kerberos server, so a
-thread of background.py does it; krb5.conf limits the time. Tickets come from the keytab of sasl.jaas.config or a ticket cache.
+client's choice of "no layer", since Kafka offers nothing else. A step may request a ticket from a Kerberos server, so threads
+of background.py make tokens; krb5.conf limits the time. Tickets come from the keytab of sasl.jaas.config or a ticket cache.
 Law: with a keytab, tickets stay in this process's memory as in Java: the user's ticket cache is neither read nor written.
 """
 
@@ -24,7 +24,7 @@ _OFFER_BYTES = 4
 
 
 def load_gssapi() -> Any:
-    """Raises ConfigError when the package or the Kerberos library is missing."""
+    """Import the package gssapi. Raises ConfigError if it or the Kerberos library is missing."""
     try:
         return importlib.import_module("gssapi")
     except (ImportError, OSError) as error:  # OSError: the package is there, the system's library is not
@@ -77,7 +77,7 @@ class GssapiLogin:
         raise self._failed(f"no ticket for {self._service_name}@{printable(host)}: {problem}")
 
     def _credentials(self) -> Any:
-        """None: the default ones of the Kerberos library."""
+        """None for the default credentials of the Kerberos library."""
         gssapi = self._gssapi
         if self._principal is None and not self._store:
             return None
@@ -86,7 +86,7 @@ class GssapiLogin:
         return gssapi.Credentials(name=name, mechs=[gssapi.MechType.kerberos], usage="initiate", **more)
 
     def _step(self, context: Any, challenge: bytes) -> tuple[SecretBytes, bool]:
-        """The next token, and whether the context is established. Reading the latter raises the error of a step with a token."""
+        """The next token, and whether the context is established. `complete` raises the error of a step with a token."""
         try:
             return SecretBytes(context.step(challenge) or b""), bool(context.complete)
         except self._gssapi.exceptions.GSSError as error:
@@ -107,7 +107,7 @@ class GssapiLogin:
         raise failure
 
     def _in_words(self, error: Any) -> str:
-        """The Kerberos library's message, which it keeps per thread and which names principals and hosts; and a remedy."""
+        """The Kerberos library's message and a remedy. The library keeps messages per thread, so call it on the same thread."""
         code = int(error.min_code) & 0xFFFF_FFFF
         words = ", ".join(error.get_all_statuses(error.min_code, False)) if code else str(error)
         if code in _NO_TICKETS:  # also when the keytab lacks the principal's key
@@ -125,11 +125,11 @@ class GssapiLogin:
 
 
 def _credential_store(entry: JaasEntry) -> dict[str, str]:
-    """For the Kerberos library; empty for its defaults. A keytab takes precedence over a ticket cache."""
+    """The Kerberos library's store options; empty for its defaults. A keytab takes precedence over a ticket cache."""
     keytab, cache = entry.get("keyTab"), entry.get("ticketCache")
     if keytab and entry.is_true("useKeyTab"):
         path = _readable("keyTab", keytab)
-        # One cache for all producers in this process with the same principal: the library never removes one.
+        # One cache for all producers of this process with this keytab and principal: the library never removes a cache.
         owner = hashlib.sha256(f"{os.path.abspath(path)}\0{entry.get('principal')}".encode()).hexdigest()[:16]
         return {"client_keytab": path, "ccache": f"MEMORY:pykafka-sink-{owner}"}
     if cache and entry.is_true("useTicketCache"):

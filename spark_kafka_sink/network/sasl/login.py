@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable
 from spark_kafka_sink.network.background import BackgroundWork
 
 # Yields a message for the broker and receives its challenge, or yields work that may block and receives its result. It ends after
-# the broker's last message, and raises AuthenticationError if that is wrong.
+# the broker's last message, and raises AuthenticationError if that message is wrong.
 Exchange = Generator[SecretBytes | BackgroundWork, Any, None]
 
 
@@ -34,7 +34,7 @@ class Login(Protocol):
 
 
 def login_work(work: Callable[[], Any]) -> BackgroundWork:
-    """Run `work` in the background. What foreign code raises in it, a token callback or a library, is a login that failed."""
+    """Work for the background. What a token callback or a library raises in it becomes an AuthenticationError."""
     return BackgroundWork(partial(_with_login_errors, work))
 
 

@@ -35,7 +35,7 @@ class OAuthBearerLogin:
 
 
 def first_message(token: OAuthBearerToken) -> SecretBytes:
-    """Raises AuthenticationError for a token or extensions that the mechanism cannot carry."""
+    """The client's first message. Raises AuthenticationError for a token or extensions that the mechanism cannot carry."""
     if _TOKEN.fullmatch(token.value.reveal()) is None:
         raise token_error("the token has characters that RFC 6750 does not allow")
     for name, value in token.extensions.items():

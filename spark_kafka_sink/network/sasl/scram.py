@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512: both sides prove that they know the password without sending it (RFC 5802, RFC 7677).
 
-The client checks the server too: its nonce must continue the client's, its iteration count must neither weaken the proof nor take
-long to compute, and its signature must be right.
+The client checks the server too. The server's nonce must continue the client's, and its signature must be right. The iteration
+count must not be so small that it weakens the proof, nor so large that it takes long to compute.
 Names and passwords are UTF-8 without SASLprep, as Kafka stores and sends them: a password that SASLprep changes would not match.
 """
 
@@ -52,7 +52,7 @@ class ScramKeys:
         return SecretBytes(a ^ b for a, b in zip(self._client_key, signature, strict=True))
 
     def has_signed(self, auth_message: bytes, signature: bytes) -> bool:
-        """Whether `signature` is that of a server that knows the password too."""
+        """Whether a server that knows the password too has made `signature`."""
         return hmac.compare_digest(hmac.digest(self._server_key, auth_message, self._hash), signature)
 
 
@@ -85,7 +85,7 @@ class ScramLogin:
 
 
 def read_server_first(challenge: bytes, client_nonce: str) -> ServerFirst:
-    """Raises AuthenticationError if the client must not continue."""
+    """Check and read the broker's first message. Raises AuthenticationError if the client must not continue."""
     match = _SERVER_FIRST.fullmatch(_text(challenge))
     if match is None:
         raise illegal_challenge("the first message of SCRAM cannot be read")

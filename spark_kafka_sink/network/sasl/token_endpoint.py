@@ -1,7 +1,8 @@
 """Tokens from an OAuth server: the client credentials flow (KIP-768) and the JWT bearer flow (KIP-1139).
 
-One POST per token, over https (config allows http for localhost only), with back-off between attempts and a limit for the size of
-an answer. Redirects are not followed: they would send the client's secret elsewhere. Blocks; runs on a thread of background.py.
+Each attempt is one POST over https (config allows http for localhost only), with a limit for the size of the answer; between
+attempts there is a back-off. Redirects are not followed: they would send the client's secret elsewhere. Blocks; runs on threads
+of background.py.
 Laws: urllib's frames have the secret in their locals, so none of its exceptions leaves this file, not even as a context. An
 attempt ends within sasl.login.connect.timeout.ms + sasl.login.read.timeout.ms, however slowly the server sends. No proxy can read
 a request: http is for this machine and uses none, https goes through a tunnel (CONNECT).
@@ -100,10 +101,10 @@ class TokenEndpoint:
         self._clock = clock
 
     def token(self) -> OAuthBearerToken:
-        """Retry until there is a token, or the answer is final, or sasl.login.retry.backoff.max.ms have passed.
+        """Ask for a token, until there is one, the answer is final, or sasl.login.retry.backoff.max.ms have passed.
 
-        The last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's error; it is a
-        RetriableTokenError if the answer is not final.
+        Blocks; the last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's error:
+        a RetriableTokenError if the answer is not final.
         """
         first_ms, max_ms = max(self._config.sasl_login_retry_backoff_ms, 1), self._config.sasl_login_retry_backoff_max_ms
         backoff = ExponentialBackoff(first_ms, max(max_ms, first_ms), Random())
@@ -124,7 +125,7 @@ class TokenEndpoint:
             sleep(self._clock, wait_ms)
 
     def _ask_within_time(self, post: Post) -> OAuthBearerToken | _FailedAttempt:
-        """One attempt, on a thread that is abandoned when its time is over: no time-out covers a DNS look-up that hangs."""
+        """One attempt, on a thread that is left running when the time is over: no time-out ends a DNS look-up that hangs."""
         timeout_ms = self._connect_timeout_ms + self._read_timeout_ms
         outcome = outcome_within(lambda: self._ask(post), timeout_ms)
         if outcome is None:
@@ -178,7 +179,7 @@ def _rejection(error: HTTPError) -> _FailedAttempt:
 
 def _access_token(answer: SecretBytes) -> Secret | None:
     try:
-        body = Secret(json.loads(answer))  # hidden from tracebacks, whatever it is
+        body = Secret(json.loads(answer))  # hidden from tracebacks, whatever the server sent
     except (ValueError, RecursionError):
         return None
     value: Any = body.reveal()
@@ -234,7 +235,7 @@ def _tls(entry: JaasEntry) -> ssl.SSLContext:
 
 
 class _Deadline:
-    """Limits the present step of a connection, in real time, since it limits sockets."""
+    """Limits the present step of a connection. Uses real time instead of Clock, since it limits sockets."""
 
     def __init__(self, seconds: float) -> None:
         self.set(seconds)

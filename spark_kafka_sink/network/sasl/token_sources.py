@@ -1,7 +1,7 @@
 """OAuth tokens that do not come from a token endpoint: created here, or from a Python function, a file, AWS's signer.
 
-Each source is a function without arguments that returns a token, may block, and raises AuthenticationError; it runs on a thread
-of background.py. token_endpoint.py is one more source.
+Each source is a function without arguments (factory.py binds them) that returns a token and may block. It raises
+AuthenticationError; a user's function may raise anything. Sources run on threads of background.py. token_endpoint.py is one more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def unsecured_token(entry: JaasEntry, clock: Clock) -> OAuthBearerToken:
 
 
 def unsecured_claims(entry: JaasEntry, now_s: float) -> dict[str, object]:
-    """Raises AuthenticationError for an option that is not a number, and for claims that must not be set."""
+    """The claims that the options set. Raises AuthenticationError if a number is malformed, or a claim must not be set."""
     claims: dict[str, object] = {"iat": now_s, "exp": now_s + _number(entry.get("unsecuredLoginLifetimeSeconds") or "3600")}
     convert: dict[str, Callable[[str], object]] = {"String": str, "Number": _number, "List": _listed}
     for kind, read in convert.items():
@@ -72,7 +72,7 @@ def _base64url(claims: Mapping[str, object]) -> str:
 
 
 def find_callback(name: str) -> Callable[[Mapping[str, str]], Any]:
-    """The function that sasl.login.callback.handler.class names, as `package.module.function` or `package.module:function`.
+    """Import the function of sasl.login.callback.handler.class, named as `package.module.function` or `package.module:function`.
 
     Raises:
         ConfigError: it cannot be imported here, or cannot be called.

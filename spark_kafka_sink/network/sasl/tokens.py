@@ -1,7 +1,7 @@
 """OAuth tokens, and a cache for one token that renews it before it expires.
 
-A token is fetched when a connection needs one, and renewed when a later connection or re-authentication finds it due: no thread
-renews tokens that are not used. If fetching fails while the old token is valid, the old one is used.
+A token is fetched when a connection logs in, and renewed when a later login or re-authentication finds it due: no thread renews
+tokens that are not used. If fetching raises a KafkaError while the old token is valid, the old one is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TOKEN_UNAVAILABLE = "KAFKA_OAUTH_TOKEN_UNAVAILABLE"
 
 
 def token_error(text: str) -> AuthenticationError:
-    """There is no token, and another attempt would get none."""
+    """The error when there is no token, and another attempt would get none."""
     return AuthenticationError(text, condition=_TOKEN_UNAVAILABLE)
 
 
@@ -109,26 +109,26 @@ class RefreshWindow(NamedTuple):
         )
 
     def refresh_at_ms(self, token: OAuthBearerToken, now_ms: int, random: Random) -> int:
-        """When to renew a token that was fetched at `now_ms`; as in Kafka's ExpiringCredentialRefreshingLogin."""
+        """When to renew a token fetched at `now_ms`, in wall time; as in Kafka's ExpiringCredentialRefreshingLogin."""
         if token.lifetime_ms is None:
             return now_ms
         part = self.factor + self.jitter * random.random()
-        if now_ms + self.min_period_ms + self.buffer_ms > token.lifetime_ms:  # too short for either
+        if now_ms + self.min_period_ms + self.buffer_ms > token.lifetime_ms:  # the lifetime is too short for both limits
             return now_ms + int((token.lifetime_ms - now_ms) * part)
         start_ms = now_ms if token.start_time_ms is None else token.start_time_ms
         proposed_ms = start_ms + int((token.lifetime_ms - start_ms) * part)
         return max(min(proposed_ms, token.lifetime_ms - self.buffer_ms), now_ms + self.min_period_ms)
 
 
-_HANGS_AFTER_WAITS = 2  # after this many times `wait_ms`, another fetch may begin
+_HANGS_AFTER_WAITS = 2  # after this many times `wait_ms`, a fetch counts as hanging and another may begin
 _MAX_RUNNING = 4  # fetches that run at the same time
 
 
 class TokenCache:
-    """Threads of background.py call `token`, as it waits; any thread reads the rest. The times of tokens are wall time.
+    """Keeps one token and renews it. Only threads of background.py call `token`, as it blocks. Tokens count in wall time.
 
-    One fetch serves all callers that wait for it. It runs without the lock: while it hangs, callers get the old token as long as
-    that is valid.
+    One fetch serves all callers that wait for it. It runs without the lock: while it runs, other callers get the old token as
+    long as that token is valid.
 
     Args:
         fetch: returns a token; blocks, and raises KafkaError. It may be a user's function, which cannot be interrupted.
@@ -145,10 +145,10 @@ class TokenCache:
         self._wait_ms = wait_ms
         self._random = random
         # Guards all below; notified when a fetch ends. A Condition is safe here, as only threads of background.py wait.
-        self._changed = threading.Condition()  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
+        self._changed = threading.Condition()  # an exception to the rule of interrupts.py, listed in tests/test_interrupt_rule.py
         self._token: OAuthBearerToken | None = None
         self._refresh_at_ms = 0
-        self._latest_fetch: object | None = None  # the one to wait for, while it runs
+        self._latest_fetch: object | None = None  # the fetch to wait for, while it runs
         self._began_ms = 0  # of the latest fetch, by the monotonic clock
         self._running = 0  # fetches, including those that hang
 
@@ -159,7 +159,10 @@ class TokenCache:
         return None if token is None else token.principal_name
 
     def token(self) -> OAuthBearerToken:
-        """The token to log in with. Blocks while a token is fetched, unless there is a valid one. Raises AuthenticationError."""
+        """The token to log in with. Raises AuthenticationError, or what `fetch` raises.
+
+        Blocks while this caller fetches a token, or, without a valid token, at most `wait_ms` for another caller's fetch.
+        """
         with self._changed:
             token = self._token_or_wait_locked()
             if token is not None:
@@ -213,5 +216,5 @@ class TokenCache:
 
 
 def _is_good(token: OAuthBearerToken | None, wall_ms: int) -> bool:
-    """Whether it can be used while there is no new one."""
+    """Whether the token is valid now, so that it can be used while there is no new one."""
     return token is not None and token.lifetime_ms is not None and token.lifetime_ms > wall_ms

@@ -1,12 +1,12 @@
 """TLS over a non-blocking socket: a Transport that encrypts, and explains why a handshake failed.
 
-A TlsConnector opens the connections of one client; ssl_context.py makes their context. Selector is the only user, and
-sees no difference to plain TCP: a TLS handshake is an unfinished connect.
-Laws: nothing but the handshake is sent before the broker's certificate is checked; a peer that was accepted stays accepted, since
-there is no renegotiation; a caller's buffers are released when they are written or the connection is closed.
+A TlsConnector opens the connections of one client; ssl_context.py makes their context. Only Selector sends and receives;
+it sees no difference to plain TCP: a TLS handshake is an unfinished connect.
+Laws: nothing but the handshake, or a _PROBE, is sent before the broker's certificate is checked. A peer that was accepted stays
+accepted, since there is no renegotiation. A caller's buffers are released when they are written or the connection is closed.
 
-Why an SSLSocket and not an SSLObject between two memory buffers: it is as fast (both encrypt one record of 16 KiB per call), and
-bytes that have arrived stay in the kernel until they are read, so that select() sees all that can be read.
+Why an SSLSocket and not an SSLObject between two memory buffers: it is as fast (both encrypt one record of 16 KiB per call).
+Bytes that have arrived stay in the kernel until they are read, so that select() sees all that can be read.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class TlsConnector:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
-        self._read_at = _stamps(config)  # taken before reading: a change during it leads to reading again
-        self._unusable: tuple[object, ...] = ()  # a state of the files that was logged as unreadable
+        self._read_at = _stamps(config)  # taken before the files are read: a change while they are read leads to reading again
+        self._unusable: tuple[object, ...] = ()  # the stamps of files that were logged as unreadable
         self.context = client_context(config)
         self.allowed_ciphers = allowed_ciphers(config)
-        self.silent: set[Address] = set()  # closed the connection at our first message; to be probed next time
+        self.silent: set[Address] = set()  # they closed the connection at the first TLS message; probed next time
         self._trust = describe_trust(config)
         self._has_certificate = bool(config.ssl_keystore_location or config.ssl_keystore_key)
 
@@ -94,7 +94,7 @@ class TlsConnector:
         return connector
 
     def explain(self, error: ssl.SSLError, host: str, *, is_first_answer: bool) -> str:
-        """What failed, and what to do about it. `is_first_answer`: the broker has not asked for a certificate yet."""
+        """What failed, and what to do about it. `is_first_answer`: the broker cannot have asked for a certificate yet."""
         if isinstance(error, ssl.SSLCertVerificationError):
             problem = printable(error.verify_message)
             return f"the broker's certificate was not accepted: {problem}{self._verification_remedy(error, host)}"
@@ -137,9 +137,9 @@ class TlsTransport(Transport):
         self._events = selectors.EVENT_WRITE
         self._is_established = False
         self._has_received = False  # anything beyond the handshake
-        self._rounds = 0  # of the handshake in which the client waited for the broker
-        self._unsent: memoryview | None = None  # of the caller's bytes: OpenSSL has begun with it, and must get it again
-        self._failure: OSError | AuthenticationError | None = None  # for the next call: bytes before it were delivered first
+        self._rounds = 0  # how often the client has waited for the broker in the handshake
+        self._unsent: memoryview | None = None  # bytes of the caller with which OpenSSL has begun: it must get them again
+        self._failure: OSError | AuthenticationError | None = None  # for the next call, as the bytes before it come first
         self._probe = _Probe(self._socket) if address in connector.silent else None
         connector.silent.discard(address)
 
@@ -232,7 +232,7 @@ class TlsTransport(Transport):
         return written
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """As in Transport. `buffer` has room for a record: no decrypted bytes stay where select() cannot see them."""
+        """As in Transport. `buffer` must have room for a record, so that select() sees all unread bytes."""
         assert self._tls is not None
         self._raise_failure()
         filled = 0
@@ -245,7 +245,7 @@ class TlsTransport(Transport):
                 filled += size
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return filled or None
-        except BrokenPipeError:  # OpenSSL 3.6 answers the broker's end, and the broker has gone: this is the end of the stream
+        except BrokenPipeError:  # OpenSSL 3.6 replies to the end of the stream, and the broker has gone already
             return filled
         except OSError as error:
             failure = self._broken(error) if isinstance(error, ssl.SSLError) else error

@@ -1,4 +1,4 @@
-"""What a broker has shown in a TLS handshake: its certificate with the issuers, and what both sides agreed upon. For people."""
+"""What a broker has shown in a TLS handshake: its certificate with the issuers, and what both sides agreed upon. For display."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class PeerCertificate(NamedTuple):
-    """Names are those of others, not escaped. Times are seconds since 1970; None: not known."""
+    """Names are as in the certificate, not escaped. Times are seconds since 1970; None: not known."""
 
     subject: str
     issuer: str
@@ -18,7 +18,7 @@ class PeerCertificate(NamedTuple):
 
 
 class TlsPeer(NamedTuple):
-    """`chain`: the broker's own certificate first; empty if Python does not tell."""
+    """The result of a handshake. `chain` begins with the broker's own certificate; empty if Python does not have it."""
 
     version: str
     cipher: str
@@ -33,7 +33,7 @@ def tls_peer(connection: ssl.SSLSocket) -> TlsPeer:
 
 
 def _chain(connection: ssl.SSLSocket) -> list[Mapping[str, Any]]:
-    """All certificates, as `getpeercert()` describes one. Python 3.11 has them only below its public methods."""
+    """All certificates, as `getpeercert()` describes one. Python before 3.13 has no public method for that."""
     inner = getattr(connection, "_sslobj", None)
     context: ssl.SSLContext = connection.context
     name = "get_unverified_chain" if context.verify_mode == ssl.CERT_NONE else "get_verified_chain"

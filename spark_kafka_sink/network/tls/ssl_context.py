@@ -1,7 +1,7 @@
 """From Kafka's ssl.* options to Python's ssl.SSLContext: TLS versions, cipher suites, truststore, keystore.
 
 Used by TlsConnector (connector.py); stores.py reads the files.
-Laws: every error names the option and never quotes the content of a store or its password; where the system allows, no key is
+Laws: every error names the option and never quotes the content of a store or its password. Where the system allows, no key is
 written to a disk, not even for OpenSSL to read it.
 """
 
@@ -65,13 +65,13 @@ def _set_versions(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, config: ProducerConfig, versions: list[ssl.TLSVersion]) -> list[ssl.TLSVersion]:
-    """Offer the named suites only. Returns the versions that have any of them."""
+    """Of TLS 1.2, offer only the named suites; TlsTransport checks those of 1.3. Returns the versions that have a named suite."""
     suites = allowed_ciphers(config)
     older = ":".join(name for name in suites if not name.startswith("TLS_"))
     has_older = bool(older)
     if older:
         try:
-            context.set_ciphers(older)  # skips those that OpenSSL does not know
+            context.set_ciphers(older)  # skips names that OpenSSL does not know
         except ssl.SSLError:
             has_older = False
     has_newest = any(name in _TLS_1_3_SUITES for name in suites)
@@ -196,7 +196,7 @@ def _load_chain(context: ssl.SSLContext, key: Secret, chain: list[str], password
 
 
 class _KeyPassword:
-    """OpenSSL calls it when the key is encrypted; without it OpenSSL would prompt on the terminal."""
+    """The password of a private key. OpenSSL calls it when the key is encrypted; without it OpenSSL would ask on the terminal."""
 
     def __init__(self, password: Secret | None, option: str) -> None:
         self._password = password

@@ -1,9 +1,9 @@
 """Files with keys and certificates, as ssl.keystore.* and ssl.truststore.* name them: what a file is, and what is in it.
 
-PEM files and PEM texts need no package; PKCS12 stores need `cryptography` (extra `pkcs12`); only Java can read JKS stores, and
-the error explains how to convert them. ssl_context.py makes Python's context of what is in them.
-Laws: the content of a file decides what it is, so that a path is enough; every error names the option and never quotes the
-content of a store or its password.
+PEM files and PEM texts need no package; PKCS12 stores need `cryptography` (extra `pkcs12`). Only Java can read JKS stores, and
+the error explains how to convert them. ssl_context.py gives their content to Python.
+Laws: the content of a file decides what it is; an ssl.….type that is set must agree with it. Every error names the option
+and never quotes the content of a store or its password.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StoreFormat(Enum):
 
 
 def java_store_problem(which: str, location: str) -> str | None:
-    """What is wrong if the file at `location` is a store that only Java can read. None too if it cannot be read here.
+    """What is wrong if the file at `location` is a store that only Java can read; else None, also if the file cannot be read.
 
     Args:
         which: ssl.keystore or ssl.truststore.
@@ -114,7 +114,7 @@ def _conversion(which: str, location: str) -> str:
 # PEM. As lenient as Java: text around the blocks, and blocks on a single line. These functions do not raise, since a traceback
 # may print the locals of their frames.
 
-# A line before or after a block, with one of its dashes on each side: any pattern of a whole block takes quadratic time.
+# The line before or after a block, with one dash on each side. A pattern for a whole block would take quadratic time.
 _MARK = re.compile(r"-\s*(BEGIN|END)\s+([A-Z0-9]+(?: [A-Z0-9]+)*)\s*-")
 
 
@@ -153,7 +153,7 @@ class Pkcs12(NamedTuple):
     """What is in a PKCS12 store, as PEM texts. A truststore's key is left out."""
 
     key: Secret | None
-    certificates: list[str]  # with a key: its own first, then its issuers in order
+    certificates: list[str]  # with a key: the one for the key first, then its issuers in order
 
 
 def open_pkcs12(which: str, location: str, content: Secret, password: Secret | None) -> Pkcs12:
@@ -164,7 +164,7 @@ def open_pkcs12(which: str, location: str, content: Secret, password: Secret | N
         content: as `read_store` returns it.
 
     Raises:
-        ConfigError: it is none, the password is missing or wrong, or the package `cryptography` is not installed.
+        ConfigError: it is not a PKCS12 store, the password is missing or wrong, or the package `cryptography` is not installed.
     """
     option = f"{which}.location={location}"
     try:

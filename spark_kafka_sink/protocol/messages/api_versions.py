@@ -49,8 +49,8 @@ class ApiVersionsResponse(Message):
     def read(cls, version: int, reader: Reader) -> ApiVersionsResponse:
         """As Message.read, but a broker that does not support the version answers in another one.
 
-        Kafka answers in v0, and from 2.4 on (KIP-511) names the versions of this API that it supports; the answer of librdkafka's
-        mock broker has no valid version: then only the error is read.
+        Kafka answers in v0, and from 2.4 on (KIP-511) names the versions of this API that it supports. The answer of librdkafka's
+        mock broker has no valid version: only its error is read.
         """
         if version == 0 or Reader(reader.rest()).int16() != Errors.UNSUPPORTED_VERSION.number:
             return super(ApiVersionsResponse, cls).read(version, reader)

@@ -1,6 +1,6 @@
 """DescribeGroups: the state and members of groups, and what the user may do with each (DescribeGroupsRequest.json, KIP-430).
 
-Up to version 5 a group that does not exist is described as dead, without an error: what the user may do with it is told too.
+Up to version 5 a group that does not exist is described as dead, without an error; the answer also says what the user may do.
 """
 
 from __future__ import annotations

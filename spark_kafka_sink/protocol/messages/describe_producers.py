@@ -1,5 +1,5 @@
 """DescribeProducers: the producers that a partition's leader knows, and where their open transactions begin
-(DescribeProducersRequest.json, KIP-664). It finds the producer id of a transaction that blocks read_committed consumers.
+(DescribeProducersRequest.json, KIP-664). It shows the producer id of a transaction that blocks read_committed consumers.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class FindCoordinatorResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
-    """Has the key in both forms; the version decides which one is sent. Several keys need version 4."""
+    """Asks for coordinators. Has the key in both forms; the version decides which one is sent. Several keys need version 4."""
 
     key: Annotated[str, until(3), IGNORABLE] = ""
     key_type: Int8 = KeyType.GROUP

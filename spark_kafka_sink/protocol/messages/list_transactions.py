@@ -31,7 +31,7 @@ class ListTransactionsResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactionsRequest(Request[ListTransactionsResponse]):
-    """Filters that are empty, negative or null let everything through."""
+    """Asks one broker. Filters that are empty, negative or null exclude nothing."""
 
     state_filters: tuple[str, ...] = ()
     producer_id_filters: tuple[Int64, ...] = ()

@@ -1,7 +1,7 @@
 """OffsetCommit: offsets of a group, outside of any transaction (OffsetCommitRequest.json).
 
-Without a member, as here, the generation is -1 and the member id empty; the coordinator accepts that while the group has no
-members. All offsets of one request are written in one batch: they become visible together.
+Without a member, as here, the generation is -1 and the member id empty; the coordinator accepts such a request while the group
+has no members. All offsets of one request are written in one batch: they become visible together.
 """
 
 from __future__ import annotations

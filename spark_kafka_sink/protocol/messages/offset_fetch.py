@@ -2,7 +2,7 @@
 
 Up to version 7 a request asks for one group, in `group_id` and `topics`, and the answer is the response itself. From version 8 on
 it asks for `groups`, and the response's `groups` has an answer for each. `for_groups` fills both, so that the message can be made
-before the version is known; `of` reads both. Null as topics means all topics of the group. With `require_stable`
+before the version is known; `of` reads both. Topics that are null mean all topics of the group. With `require_stable`
 (version 7, KIP-447) partitions whose offsets are part of an open transaction get the error UNSTABLE_OFFSET_COMMIT.
 """
 
@@ -86,7 +86,7 @@ class OffsetFetchRequest(Request[OffsetFetchResponse]):
     def for_groups(
         cls, groups: Mapping[str, tuple[OffsetFetchRequestTopic, ...] | None], *, require_stable: bool = False
     ) -> OffsetFetchRequest:
-        """Group id -> topics; None for all of the group's topics."""
+        """Make a request from group id -> topics, at least one; None means all topics of the group."""
         (group_id, topics), *others = groups.items()
         return cls(
             group_id="" if others else group_id,

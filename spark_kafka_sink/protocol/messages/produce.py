@@ -76,7 +76,7 @@ class PartitionProduceData(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProduceData(Message):
-    """Has name and id; the version decides which one is sent."""
+    """A topic's batches. Has name and id; the version decides which one is sent."""
 
     name: Annotated[str, until(12), IGNORABLE] = ""
     topic_id: Annotated[UUID, since(13), IGNORABLE] = ZERO_UUID

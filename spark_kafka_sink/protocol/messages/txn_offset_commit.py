@@ -1,8 +1,8 @@
 """TxnOffsetCommit: offsets of a group that take effect when the transaction commits (TxnOffsetCommitRequest.json).
 
 Sent to the group's coordinator. Without a member, as here, the generation is -1 and the member id empty (from version 3 on;
-earlier versions have no member). With version 5 the broker adds the group to the transaction (KIP-890): it may be sent only if
-the finalized feature transaction.version is 2; otherwise AddOffsetsToTxn has to be sent first.
+earlier versions have no member). With version 5 the broker adds the group to the transaction (KIP-890): this version may be
+sent only if the finalized feature transaction.version is 2 or higher. Older versions need AddOffsetsToTxn before them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TxnOffsetCommitResponse(Message):
     API_KEY: ClassVar = ApiKey.TXN_OFFSET_COMMIT
 
     throttle_time_ms: Int32 = 0
-    topics: tuple[OffsetCommitResponseTopic, ...]  # as that of OffsetCommit
+    topics: tuple[OffsetCommitResponseTopic, ...]  # as in OffsetCommit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
