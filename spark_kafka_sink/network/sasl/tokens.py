@@ -1,7 +1,7 @@
 """OAuth tokens, and a cache for one token that renews it before it expires.
 
 A token is fetched when a connection logs in, and renewed when a later login or re-authentication finds it due: no thread renews
-tokens that are not used. If fetching raises a KafkaError while the old token is valid, the old one is used.
+tokens that are not used. If fetching fails while the old token is valid, the old one is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
-from spark_kafka_sink.errors import AuthenticationError, KafkaError
+from spark_kafka_sink.errors import AuthenticationError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class TokenCache:
     long as that token is valid.
 
     Args:
-        fetch: returns a token; blocks, and raises KafkaError. It may be a user's function, which cannot be interrupted.
+        fetch: returns a token; blocks. It may be a user's function, which may raise anything and cannot be interrupted.
         window: when to renew.
         wait_ms: how long a caller waits for another caller's fetch.
     """
@@ -200,16 +200,17 @@ class TokenCache:
         began_wall_ms = self._clock.wall_ms()
         try:
             token = self._fetch()
-        except KafkaError as error:
+            now_ms = self._clock.wall_ms()
+            if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
+                raise token_error("the token that was issued has expired already; are the clocks right?")
+        except Exception as error:
             with self._changed:
                 old = self._token
             if old is None or not _is_good(old, began_wall_ms):
                 raise
-            logger.warning("! an OAuth token could not be renewed, the old one is used until it expires: %s", error)
+            problem = f"{type(error).__name__}: {printable(error)}"
+            logger.warning("! an OAuth token could not be renewed, the old one is used until it expires: %s", problem)
             return old
-        now_ms = self._clock.wall_ms()
-        if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
-            raise token_error("the token that was issued has expired already; are the clocks right?")
         with self._changed:
             self._token, self._refresh_at_ms = token, self._window.refresh_at_ms(token, now_ms, self._random)
         return token

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.config.jaas import NO_JAAS_ENTRY
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
-from spark_kafka_sink.errors import AuthenticationError, KafkaError
+from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.sasl.token_sources import (
     MAX_TOKEN_BYTES,
     aws_region,
@@ -61,7 +61,7 @@ class Issuer:
         self.clock = clock
         self.issued = 0
         self.lifetime_ms: int | None = HOUR
-        self.error: KafkaError | None = None
+        self.error: Exception | None = None
 
     def __call__(self) -> OAuthBearerToken:
         self.issued += 1
@@ -111,6 +111,16 @@ def test_a_good_token_serves_on_while_no_new_one_can_be_had(
         cache.token()
     issuer.error = None
     assert value(cache) == "token-4"
+
+
+def test_a_good_token_serves_on_whatever_a_fetch_does_instead(cache: TokenCache, issuer: Issuer, clock: ManualClock) -> None:
+    """What a user's callback raised failed the login, and so did an expired token, although the old token was valid."""
+    assert value(cache) == "token-1"
+    clock.advance(int(HOUR * 0.9))
+    issuer.error = LookupError("no such tenant")
+    assert value(cache) == "token-1"
+    issuer.error, issuer.lifetime_ms = None, 0
+    assert value(cache) == "token-1"
 
 
 def test_a_token_that_is_issued_too_late_is_refused(cache: TokenCache, issuer: Issuer) -> None:
