@@ -3,8 +3,8 @@
 A handshake yields BackgroundWork(work), or a host name has to be looked up. ConnectionSetup starts the work here, and the client
 serves its other connections until the outcome arrives. Each work runs on its own daemon thread: work that hangs in foreign code
 blocks nothing else. The connection that waits for the work is closed when its time-out has passed.
-Law: an Exception of `work` leaves this file as a KafkaError. Neither the error nor its cause keeps the thread's frames, whose
-locals may be secrets.
+Law: what `work` raises, SystemExit too, leaves this file as a KafkaError. Neither the error nor its cause keeps the thread's
+frames, whose locals may be secrets.
 """
 
 from __future__ import annotations
@@ -93,16 +93,17 @@ class BackgroundWorker:
 
 
 def outcome_of(work: Callable[[], Any]) -> Outcome:
-    """Run `work` on this thread. Any exception but a KafkaError is a bug: it becomes the cause of a KafkaError that names it.
+    """Run `work` on this thread, which is not the main one: Ctrl-C would become an outcome.
 
+    Any exception but a KafkaError is a bug: it becomes the cause of a KafkaError that names it.
     Work that runs foreign code must convert the exceptions of that code to KafkaErrors itself.
     """
-    cause: Exception | None = None
+    cause: BaseException | None = None
     try:
         return Outcome(work(), None)
     except KafkaError as error:
         failure = error
-    except Exception as error:  # noqa: BLE001 - raised again, on the thread that waits
+    except BaseException as error:  # noqa: BLE001 - raised again, on the thread that waits
         failure, cause = KafkaError(f"{type(error).__name__}: {printable(error)}", condition="KAFKA_INTERNAL_ERROR"), error
         cause.__traceback__ = cause.__context__ = cause.__cause__ = None
     failure.__traceback__ = failure.__context__ = None

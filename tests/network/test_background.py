@@ -179,6 +179,18 @@ def test_what_is_no_error_of_ours_is_a_defect_without_its_frames() -> None:
     assert error.__context__ is error.__cause__.__context__ is None
 
 
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_work_that_wants_to_end_the_program_has_failed(bench: Bench, end: type[BaseException]) -> None:
+    """Its thread ended without an outcome: the node waited for its deadline, and the key was taken for minutes."""
+
+    def ends() -> None:
+        raise end(1)
+
+    [(_, outcome)] = bench.run(0, ends)
+    assert str(outcome.error) == f"[KAFKA_INTERNAL_ERROR] {end.__name__}: 1"
+    assert outcome_within(ends, LIMIT_S * 1000) is not None
+
+
 def test_our_own_errors_stay_what_they_are() -> None:
     def fails() -> None:
         raise ConfigError("wrong")

@@ -43,7 +43,7 @@ def _with_login_errors(work: Callable[[], Any]) -> Any:
         return work()
     except KafkaError:
         raise
-    except Exception as error:
+    except BaseException as error:  # a callback may call sys.exit()
         raise AuthenticationError(f"{type(error).__name__}: {printable(error)}", condition="KAFKA_LOGIN_FAILED") from error
 
 

@@ -203,7 +203,7 @@ class TokenCache:
             now_ms = self._clock.wall_ms()
             if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
                 raise token_error("the token that was issued has expired already; are the clocks right?")
-        except Exception as error:
+        except BaseException as error:  # a user's function may call sys.exit()
             with self._changed:
                 old = self._token
             if old is None or not _is_good(old, began_wall_ms):

@@ -81,9 +81,9 @@ def test_plain_is_understood_by_a_server() -> None:
 # OAUTHBEARER
 
 
-def bearer(token: OAuthBearerToken | Exception) -> OAuthBearerLogin:
+def bearer(token: OAuthBearerToken | BaseException) -> OAuthBearerLogin:
     def fetch() -> OAuthBearerToken:
-        if isinstance(token, Exception):
+        if isinstance(token, BaseException):
             raise token
         return token
 
@@ -160,9 +160,10 @@ def test_a_token_of_the_wrong_types_fails_the_login_and_nothing_else(
     assert CANARY not in str(raised.value)
 
 
-def test_a_token_that_cannot_be_had_fails_the_login() -> None:
-    with pytest.raises(AuthenticationError, match=r"\[KAFKA_LOGIN_FAILED\] ValueError: no idea"):
-        Dialog(bearer(ValueError("no idea")).start("broker"))
+@pytest.mark.parametrize("error", [ValueError("no idea"), SystemExit("no idea")])
+def test_a_token_that_cannot_be_had_fails_the_login(error: BaseException) -> None:
+    with pytest.raises(AuthenticationError, match=rf"\[KAFKA_LOGIN_FAILED\] {type(error).__name__}: no idea"):
+        Dialog(bearer(error).start("broker"))
 
 
 @given(refusal=st.binary(min_size=1))
