@@ -7,7 +7,7 @@ Law: at most one Metadata request is in flight, unless an exception came while o
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
@@ -15,6 +15,7 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.metadata import Metadata, MetadataRequestAndVersion
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.schema import Request
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -107,10 +108,11 @@ class MetadataUpdater:
         self._metadata.failed_update(now_ms)
         self._in_progress = None
 
-    def handle_response(self, response: MetadataResponse, version: int, now_ms: int) -> None:
-        in_progress, self._in_progress = self._in_progress, None
-        if in_progress is None:
+    def handle_response(self, request: Request[Any], response: MetadataResponse, version: int, now_ms: int) -> None:
+        in_progress = self._in_progress
+        if in_progress is None or in_progress.request is not request:
             return  # after an interrupt of a send, an answer comes that nothing waits for
+        self._in_progress = None
         self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:

@@ -356,7 +356,7 @@ class NetworkClient:
         if not answered.is_internal:
             return
         if isinstance(response.message, MetadataResponse):
-            self._updater.handle_response(response.message, response.version, now_ms)
+            self._updater.handle_response(answered.request.message, response.message, response.version, now_ms)
         else:
             self._setup.advance_handshake(connection, Outcome(response.message, None), now_ms)
         if connection.in_flight and connection.in_flight[0] is answered:  # else the answer has ended the connection

@@ -18,6 +18,10 @@ from tests.fakes.network_config import metadata, network_config, topic
 class Sender:
     """One node that is always there."""
 
+    def __init__(self) -> None:
+        self.asked: list[MetadataRequest] = []
+        self.interrupts: list[BaseException] = []  # each comes when a request has been sent
+
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:  # noqa: ARG002
         return Node(0, "broker0", 9010, None), True
 
@@ -31,7 +35,11 @@ class Sender:
 
     def initiate_connect(self, node: Node, now_ms: int) -> None: ...
     def renew_session(self, node_id: int, now_ms: int) -> None: ...
-    def send_metadata_request(self, node_id: int, request: MetadataRequest, now_ms: int) -> None: ...
+
+    def send_metadata_request(self, node_id: int, request: MetadataRequest, now_ms: int) -> None:  # noqa: ARG002
+        self.asked.append(request)
+        if self.interrupts:
+            raise self.interrupts.pop()
 
 
 class Cluster:
@@ -41,7 +49,8 @@ class Cluster:
         self.clock = ManualClock()
         config = network_config()
         self.metadata = Metadata(config, self.clock)
-        self.updater = MetadataUpdater(self.metadata, Sender(), config)
+        self.sender = Sender()
+        self.updater = MetadataUpdater(self.metadata, self.sender, config)
         self.metadata.add_topic("orders", self.clock.now_ms())
 
     def answer(self, error: ErrorCode | None, *, after_ms: int = 0) -> None:
@@ -50,7 +59,7 @@ class Cluster:
         self.clock.advance(200)  # past any back-off
         self.updater.maybe_update(self.clock.now_ms())
         response = metadata(topic("orders", [0] if error is None else [], error_code=0 if error is None else error.number))
-        self.updater.handle_response(response, 13, self.clock.now_ms())
+        self.updater.handle_response(self.sender.asked[-1], response, 13, self.clock.now_ms())
 
 
 @pytest.fixture
@@ -115,3 +124,20 @@ def test_another_error_of_a_topic_and_the_same_one_after_recovery_warn_again(
     cluster.answer(None)
     cluster.answer(Errors.INVALID_TOPIC_EXCEPTION)
     assert levels(caplog) == ["WARNING", "WARNING", "DEBUG", "WARNING"]
+
+
+def test_an_answer_to_an_interrupted_request_is_not_taken_for_the_next_ones(cluster: Cluster) -> None:
+    """The answer about a new topic was applied as one about all topics, and those that were known left the cluster."""
+    cluster.answer(None)
+    now_ms = cluster.clock.now_ms()
+    cluster.metadata.add_topic("new", now_ms)
+    cluster.sender.interrupts.append(MemoryError())
+    with pytest.raises(MemoryError):
+        cluster.updater.maybe_update(now_ms)
+    cluster.metadata.request_update("the test says so", at_once=True)
+    cluster.updater.maybe_update(now_ms)
+    interrupted, waiting = cluster.sender.asked[-2:]
+    cluster.updater.handle_response(interrupted, metadata(topic("new", [0])), 13, now_ms)
+    assert set(cluster.metadata.cluster().topics) == {"orders"}
+    cluster.updater.handle_response(waiting, metadata(topic("new", [0]), topic("orders", [0])), 13, now_ms)
+    assert set(cluster.metadata.cluster().topics) == {"orders", "new"}
