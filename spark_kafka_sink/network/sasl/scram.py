@@ -47,8 +47,8 @@ class ScramKeys:
         self._server_key = SecretBytes(hmac.digest(salted, b"Server Key", self._hash))
 
     def proof(self, auth_message: bytes) -> bytes:
-        stored_key = hashlib.new(self._hash, self._client_key).digest()
-        signature = hmac.digest(stored_key, auth_message, self._hash)
+        stored_key = SecretBytes(hashlib.new(self._hash, self._client_key).digest())
+        signature = SecretBytes(hmac.digest(stored_key, auth_message, self._hash))
         return SecretBytes(a ^ b for a, b in zip(self._client_key, signature, strict=True))
 
     def has_signed(self, auth_message: bytes, signature: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import traceback
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.sasl.login import Exchange
-from spark_kafka_sink.network.sasl.scram import MAX_ITERATIONS, ScramLogin
+from spark_kafka_sink.network.sasl.scram import MAX_ITERATIONS, ScramKeys, ScramLogin
 from tests.fakes.sasl_server import NONCE, Refused, SaslServer
 
 CANARY = "canary-7Qx2"
@@ -102,6 +103,17 @@ def test_each_exchange_has_a_nonce_of_its_own() -> None:
 def test_messages_show_nothing() -> None:
     exchange = scram(nonce="n")
     assert repr(next(exchange)) == str(exchange.send(server_first("nX"))) == "[hidden]"
+
+
+def test_a_proof_that_fails_shows_none_of_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback with locals showed the key that brokers store, and the signature: with the proof it gives the client's key."""
+    keys = ScramKeys("SCRAM-SHA-256", Secret(CANARY), b"salt", 4096)
+    monkeypatch.setattr(hmac, "digest", lambda *_: b"short")
+    with pytest.raises(ValueError, match="shorter") as raised:
+        keys.proof(b"")
+    frames = traceback.TracebackException.from_exception(raised.value, capture_locals=True).stack
+    [shown] = [frame.locals for frame in frames if frame.name == "proof"]
+    assert (shown["stored_key"], shown["signature"]) == ("[hidden]", "[hidden]")
 
 
 # SERVERS THAT ARE NOT WHAT THEY CLAIM TO BE
