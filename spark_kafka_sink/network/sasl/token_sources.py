@@ -7,8 +7,10 @@ AuthenticationError; a user's function may raise anything. Sources run on thread
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -53,10 +55,10 @@ def unsecured_claims(entry: JaasEntry, now_s: float) -> dict[str, object]:
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise token_error("an unsecuredLogin… option of sasl.jaas.config must be a number, and is not") from None
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):  # JSON has neither nan nor inf
+            return number
+    raise token_error("an unsecuredLogin… option of sasl.jaas.config must be a number, and is not")
 
 
 def _listed(text: str) -> list[str]:

@@ -265,6 +265,8 @@ def test_an_unsecured_token_has_the_claims_of_the_login_module(clock: ManualCloc
     [
         ('unsecuredLoginStringClaim_name="alice"', "sets no unsecuredLoginStringClaim_sub"),
         ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="long"', "must be a number, and is not"),
+        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="inf"', "must be a number, and is not"),  # not in JSON
+        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginNumberClaim_level="nan"', "must be a number, and is not"),
         ('unsecuredLoginStringClaim_sub="a" unsecuredLoginNumberClaim_exp="1"', "must not set the claim exp"),
     ],
 )
