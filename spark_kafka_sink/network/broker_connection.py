@@ -207,7 +207,7 @@ class BrokerConnection:
         """Send nothing for `throttle_ms`: the broker does not read from the connection. A throttle that ends later stays."""
         self._throttled_until_ms = max(self._throttled_until_ms, now_ms + throttle_ms)
         for request in self.in_flight:
-            request.throttled_ms += throttle_ms
+            request.throttled_ms += throttle_ms  # a sum: at the broker one throttle ends before the next answer
 
     # FROM AN ATTEMPT TO A CONNECTION
 

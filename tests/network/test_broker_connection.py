@@ -343,6 +343,8 @@ def test_time_in_which_the_broker_throttles_does_not_count() -> None:
     connection.in_flight.append(in_flight(timeout_ms=100))
     connection.throttle(50, NOW)
     assert connection.times_out_at_ms == NOW + 151
+    connection.throttle(20, NOW)  # of the next answer, which was read in the same poll
+    assert connection.times_out_at_ms == NOW + 171
 
 
 # BACK-OFF
