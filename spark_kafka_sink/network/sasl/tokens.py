@@ -197,7 +197,6 @@ class TokenCache:
             self._clock.wait(self._changed, deadline_ms - now_ms)
 
     def _fetch_token(self) -> OAuthBearerToken:
-        began_wall_ms = self._clock.wall_ms()
         try:
             token = self._fetch()
             now_ms = self._clock.wall_ms()
@@ -206,7 +205,7 @@ class TokenCache:
         except BaseException as error:  # a user's function may call sys.exit()
             with self._changed:
                 old = self._token
-            if old is None or not _is_good(old, began_wall_ms):
+            if old is None or not _is_good(old, self._clock.wall_ms()):
                 raise
             problem = f"{type(error).__name__}: {printable(error)}"
             logger.warning("! an OAuth token could not be renewed, the old one is used until it expires: %s", problem)

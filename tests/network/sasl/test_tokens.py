@@ -123,6 +123,20 @@ def test_a_good_token_serves_on_whatever_a_fetch_does_instead(cache: TokenCache,
     assert value(cache) == "token-1"
 
 
+def test_a_token_that_ends_while_a_fetch_fails_is_not_used(clock: ManualClock) -> None:
+    """A broker rejected it, and the error named the broker's reason in place of the reason why there was no new token."""
+    tokens = iter([OAuthBearerToken(Secret("old"), clock.wall_ms() + HOUR)])
+
+    def fetch() -> OAuthBearerToken:
+        clock.advance(HOUR - 1)
+        return next(tokens)
+
+    cache = TokenCache(fetch, WINDOW, clock, wait_ms=1000, random=Random(0))
+    assert value(cache) == "old"
+    with pytest.raises(StopIteration):
+        cache.token()
+
+
 def test_a_token_that_is_issued_too_late_is_refused(cache: TokenCache, issuer: Issuer) -> None:
     issuer.lifetime_ms = 0
     with pytest.raises(AuthenticationError, match="has expired already; are the clocks right"):
