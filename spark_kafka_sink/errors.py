@@ -137,7 +137,7 @@ def closed_error(ended_by: KafkaError | None, message: str) -> KafkaError:
 
 
 class IllegalStateError(KafkaError):
-    """A call that the state of a transactional producer does not allow. The call has changed nothing; the message says why."""
+    """A call that is not possible in this state, thread or process. The call has changed nothing; the message says why."""
 
     condition = "KAFKA_ILLEGAL_STATE"
 

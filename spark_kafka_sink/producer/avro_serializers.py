@@ -19,7 +19,15 @@ import pyarrow as pa
 from spark_kafka_sink.config.format_options import ID, LATEST, TEXT, PartOptions
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.registry_config import RegistryConfig
-from spark_kafka_sink.errors import NOT_ENCODABLE, InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError, printable
+from spark_kafka_sink.errors import (
+    NOT_ENCODABLE,
+    IllegalStateError,
+    InvalidRecordError,
+    KafkaError,
+    KafkaTimeoutError,
+    SchemaError,
+    printable,
+)
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.producer.avro_rows import PythonRows, Taken, python_rows
 from spark_kafka_sink.producer.producer_record import ProducerColumns
@@ -78,7 +86,7 @@ class AvroSerializers:
             SchemaError: a column's type has no schema, or does not fit it.
             InvalidRecordError: a row cannot be encoded.
             RegistryError, KafkaTimeoutError: the registry refuses, or does not answer in time.
-            KafkaError (KAFKA_ILLEGAL_STATE): a schema is not known, and the thread must not wait.
+            IllegalStateError: a schema is not known, and the thread must not wait.
         """
         encoded = {}
         for part in self.parts:
@@ -131,7 +139,7 @@ class AvroSerializers:
 
         Raises:
             SerializationError: it does not have the schema's form.
-            SchemaError, RegistryError, KafkaTimeoutError, KafkaError (KAFKA_ILLEGAL_STATE): no schema is known.
+            SchemaError, RegistryError, KafkaTimeoutError, IllegalStateError: no schema is known.
         """
         rows_format = self._object_format(part, topic).rows_format
         try:
@@ -216,10 +224,9 @@ class AvroSerializers:
 
     def _require_may_wait(self, topic: str) -> None:
         if not self.may_wait():
-            raise KafkaError(
+            raise IllegalStateError(
                 f"the schema of topic {printable(topic)} is not known yet, and a callback cannot ask the registry, as its own"
-                " thread sends: send a record to the topic before, or send from another thread",
-                condition="KAFKA_ILLEGAL_STATE",
+                " thread sends: send a record to the topic before, or send from another thread"
             )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakSet
 
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import IllegalStateError
 
 
 def call_in_children(run: Callable[[], None]) -> None:
@@ -50,12 +50,11 @@ def is_forked(since: int) -> bool:
 
 
 def check_not_forked(since: int, who: str) -> None:
-    """Raises KafkaError if `is_forked(since)`. `who` names the object in the error. Takes no lock."""
+    """Raises IllegalStateError if `is_forked(since)`. `who` names the object in the error. Takes no lock."""
     if since != _generation:
-        raise KafkaError(
+        raise IllegalStateError(
             f"{who} was made before this process was forked, and its thread runs in the parent process only: nothing that is"
-            " sent here would be written; make a KafkaProducer in the child process",
-            condition="KAFKA_ILLEGAL_STATE",
+            " sent here would be written; make a KafkaProducer in the child process"
         )
 
 

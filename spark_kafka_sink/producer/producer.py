@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, fresh_copy
+from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
@@ -193,8 +193,8 @@ class KafkaProducer(TransactionalMethods):
             ProducerClosedError: the producer is closed, or was closed during the wait.
             KafkaError (KAFKA_INTERNAL_ERROR): the Sender has ended; the error names the cause.
             KafkaError (KAFKA_INTERRUPTED): an interrupt of an earlier call, or of one in another thread, has ended the producer.
-            KafkaError (KAFKA_ILLEGAL_STATE): this process was forked after the producer had been made, or a callback sends with a
-                schema that is not known yet.
+            IllegalStateError: this process was forked after the producer had been made, or a callback sends with a schema that is
+                not known yet.
             IllegalStateError, AbortableTransactionError: no transaction is open, or it has failed; only with a transactional.id.
             AuthenticationError, BrokerError, FatalProducerError: brokers rejected a metadata request or the producer for good.
         """
@@ -383,7 +383,7 @@ class KafkaProducer(TransactionalMethods):
     # CHECKS
 
     def _check_process(self) -> None:
-        """Raises KafkaError in a forked child, which has no Sender and must not use its parent's sockets. Takes no lock."""
+        """Raises IllegalStateError in a forked child, which has no Sender and may not use its parent's sockets. Takes no lock."""
         forks.check_not_forked(self._generation, f"the producer {self.client_id}")
 
     def _check_alive(self) -> None:
@@ -446,12 +446,12 @@ class KafkaProducer(TransactionalMethods):
         Raises:
             KafkaTimeoutError: rows are left unsettled after that time.
             KafkaError (KAFKA_INTERNAL_ERROR, KAFKA_INTERRUPTED): the producer has ended, perhaps during the wait.
-            KafkaError (KAFKA_ILLEGAL_STATE): called in a callback or in a forked child.
+            IllegalStateError: called in a callback or in a forked child.
         """
         self._check_process()
         self._check_sender()
         if threading.current_thread() is self._thread:
-            raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
+            raise IllegalStateError("flush() in a callback would wait for its own thread (KIP-1118)")
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
         started_ns = self._clock.now_ns()
         deadline_ms = self._clock.now_ms() + limit_ms

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError
+from spark_kafka_sink.errors import ConfigError, IllegalStateError, InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError
 from spark_kafka_sink.producer.avro_rows import python_rows
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns
@@ -611,7 +611,7 @@ def test_the_senders_thread_never_asks_the_registry(broker: FakeBroker, registry
             producer.send(TOPIC, 2)  # this topic's is known
             try:
                 producer.send("other", 1)
-            except KafkaError as error:
+            except IllegalStateError as error:
                 raised.append(error)
 
         producer.send(TOPIC, 1, callback=again)

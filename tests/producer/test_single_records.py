@@ -12,6 +12,7 @@ import pytest
 from spark_kafka_sink.errors import (
     AuthorizationError,
     BrokerError,
+    IllegalStateError,
     KafkaError,
     ProducerClosedError,
     RecordTooLargeError,
@@ -206,7 +207,7 @@ def test_a_callback_may_not_flush(broker: FakeBroker) -> None:
         def flush(*_: object) -> None:
             try:
                 producer.flush()
-            except KafkaError as error:
+            except IllegalStateError as error:
                 errors.append(error.condition)
 
         producer.send(ProducerRecord("single", b"a"), flush)

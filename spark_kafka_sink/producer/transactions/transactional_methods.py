@@ -159,7 +159,7 @@ class TransactionalMethods:
         try:
             self._checked_caller_side().abort()
         except IllegalStateError:
-            return  # the block has ended the transaction itself, or its commit continues
+            return  # the block has ended the transaction itself, its commit continues, or the transaction is a parent process's
         except KafkaError as failure:
             if isinstance(failure, FatalProducerError) and isinstance(error, KafkaError):
                 raise failure from error
