@@ -125,7 +125,8 @@ class ColumnSender:
             if not len(left):
                 return
             if self.plugins.bundle_partitioner is not None:
-                rows = replace(rows, explicit=self.plugins.bundle_partitioner.decide(rows, bundle.cluster))
+                decided = self.plugins.bundle_partitioner.decide(rows, bundle.cluster, are_gathered=True)
+                rows = replace(rows, explicit=decided)
             callback = bundle.rows_callback
         except ORDINARY_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")

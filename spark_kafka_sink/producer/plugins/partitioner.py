@@ -93,18 +93,18 @@ class UserPartitioner:
     def asks_per_record(self) -> bool:
         return self._by_columns is None
 
-    def decide(self, given: TopicRows, cluster: Cluster) -> npt.NDArray[np.int32]:
+    def decide(self, given: TopicRows, cluster: Cluster, *, are_gathered: bool = False) -> npt.NDArray[np.int32]:
         """The partitions of all rows: as given, or the user's choice where NO_PARTITION is given. Raises KafkaError.
 
-        NO_PARTITION remains where the user's partitioner leaves the choice to the sticky partitioner.
+        NO_PARTITION remains where the user's partitioner leaves the choice to the sticky partitioner. `are_gathered`: the rows
+        are records of `send`, so the error names none.
         """
-        topic, columns, partitions, positions = given.topic, given.columns, given.explicit, given.positions
+        topic, columns, partitions = given.topic, given.columns, given.explicit
         undecided = partitions == NO_PARTITION
         if not undecided.any():
             return partitions
         if not undecided.all():
             columns = replace(columns, headers=None).take(np.flatnonzero(undecided))
-            positions = positions[undecided]
         key, value = (
             pa.nulls(columns.row_count, pa.binary()) if column is None else contiguous(column)
             for column in (columns.key, columns.value)
@@ -112,7 +112,8 @@ class UserPartitioner:
         method = self._ask_per_row if self._by_columns is None else self._by_columns
         answer = self._ask(method, topic, key, value, cluster)
         decided = partitions.copy()
-        decided[undecided] = self._checked(answer, topic, positions, cluster.partition_count(topic) or 1)
+        positions = None if are_gathered else given.positions[undecided]
+        decided[undecided] = self._checked(answer, topic, len(key), cluster.partition_count(topic) or 1, positions)
         return decided
 
     def _ask(self, method: Callable[..., object], topic: str, *others: object) -> object:
@@ -137,21 +138,28 @@ class UserPartitioner:
         if type(answer) is int and 0 <= answer < count:
             return answer
         numbers = np.array([NO_PARTITION if answer is None else answer])
-        return int(self._checked(numbers, topic, np.zeros(1, np.int32), count)[0])
+        return int(self._checked(numbers, topic, 1, count)[0])
 
     def _checked(
-        self, answer: object, topic: str, positions: npt.NDArray[np.int32], partition_count: int
+        self,
+        answer: object,
+        topic: str,
+        row_count: int,
+        partition_count: int,
+        positions: npt.NDArray[np.int32] | None = None,
     ) -> npt.NDArray[np.int32]:
         numbers = self._numbers(answer, topic)
-        if numbers.shape != positions.shape:
-            raise self._failed(f"returned {numbers.size} partitions for {len(positions)} rows", topic)
+        if numbers.shape != (row_count,):
+            raise self._failed(f"returned {numbers.size} partitions for {row_count} rows", topic)
         wrong = (numbers < NO_PARTITION) | (numbers >= partition_count)
         if wrong.any():
             at = int(wrong.argmax())
+            row = None if positions is None else int(positions[at])
             raise InvalidRecordError(
-                f"partitioner {self._plugin.name} chose partition {numbers[at]} for row {positions[at]} of this chunk, but topic"
-                f" {topic} has partitions 0 to {partition_count - 1}; null or -1 lets the sticky partitioner choose",
-                row=int(positions[at]),
+                f"partitioner {self._plugin.name} chose partition {numbers[at]} for"
+                f" {'a record' if row is None else f'row {row} of this chunk'}, but topic {topic} has partitions 0 to"
+                f" {partition_count - 1}; null or -1 lets the sticky partitioner choose",
+                row=row,
                 condition="KAFKA_INVALID_PARTITION",
             )
         return numbers.astype(np.int32)
@@ -173,7 +181,7 @@ class UserPartitioner:
 
     def _failed(self, what: str, topic: str) -> KafkaError:
         return KafkaError(
-            f"partitioner {self._plugin.name} {what}; topic {topic}. No row of this chunk has been queued",
+            f"partitioner {self._plugin.name} {what}; topic {topic}. No row has been queued",
             condition="KAFKA_PARTITIONER_FAILED",
         )
 
