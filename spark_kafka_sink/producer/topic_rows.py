@@ -65,12 +65,10 @@ def record_rows(given: ProducerColumns, row_count: int, now_ms: int) -> RecordCo
 
 
 def count_rows(given: ProducerColumns) -> int:
-    """The number of rows. Raises InvalidRecordError if none of topic, value, key and partition is a column."""
-    columns = (None if isinstance(given.topic, str) else given.topic, given.value, given.key, given.partition)
-    lengths = [len(column) for column in columns if column is not None]
-    if not lengths:
+    """The number of rows. Raises InvalidRecordError if there is no column."""
+    if given.rows is None:
         raise InvalidRecordError("send_columns needs at least one column, to know how many rows there are")
-    return lengths[0]
+    return given.rows
 
 
 def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArray[np.int32]:

@@ -36,7 +36,7 @@ from spark_kafka_sink.producer.hand_overs import HandOver
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.producer_record import HEADERS_MAP, ProducerRecord
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.records.murmur2 import partition_for_keys
@@ -199,6 +199,15 @@ def test_a_negative_partition_is_refused(producer: KafkaProducer) -> None:
 def test_without_any_column_there_is_no_telling_how_many_rows_there_are(producer: KafkaProducer) -> None:
     with pytest.raises(InvalidRecordError, match="at least one column"):
         producer.send_columns("single", value=None)
+
+
+@pytest.mark.parametrize("column", [{"headers": pa.array([[("h", b"1")], []], HEADERS_MAP)}, {"timestamp": pa.array([5, None])}])
+def test_a_column_of_headers_or_timestamps_tells_how_many_rows_there_are(
+    broker: FakeBroker, producer: KafkaProducer, column: dict[str, pa.Array]
+) -> None:
+    """Such a call failed because it "needs at least one column"."""
+    assert producer.send_columns("single", **column, value=None).result(WAIT_MS).acknowledged == 2
+    assert broker.values("single") == [None, None]
 
 
 @pytest.mark.parametrize(("option", "limit"), [("max.request.size", 1000), ("buffer.memory", 20_000)])
