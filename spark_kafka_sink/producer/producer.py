@@ -373,7 +373,7 @@ class KafkaProducer(TransactionalMethods):
             return self._gatherer.add(topic, cluster, gathered)
         except ProducerClosedError:
             raise
-        except KafkaError as error:  # no memory
+        except KafkaError as error:  # no memory, or another thread encodes for too long
             return self._failed_record(topic, gathered, error)
 
     def _failed_record(self, topic: str, gathered: GatheredRecord, error: KafkaError) -> RecordFuture:

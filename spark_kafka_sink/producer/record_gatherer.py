@@ -81,7 +81,7 @@ class RecordGatherer:
         Raises:
             ProducerClosedError: the producer is closed, or was closed during the wait.
             RecordTooLargeError: the record is larger than buffer.memory.
-            KafkaTimeoutError: there was not enough memory in time.
+            KafkaTimeoutError: there was not enough memory in time, or the bundle is full and another thread still encodes.
         """
         open_bundle = self.bundles.get(topic)
         future = None if open_bundle is None else open_bundle.add(*record)
@@ -104,7 +104,7 @@ class RecordGatherer:
                     if self._closed:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     bundle = self.bundles.get(topic)
-                    takes_no_more = bundle is not None and bundle.takes_no_more  # an interrupt has cut off a record
+                    takes_no_more = bundle is not None and bundle.takes_no_more  # full, or an interrupt cut off a record
                     missing = self._missing_blocks(bundle, record) - memory.charged
                     if missing <= 0 and not takes_no_more:
                         hand_over.begin()
@@ -162,9 +162,11 @@ class RecordGatherer:
     def encode_full(self, topic: str) -> None:
         """Queue a topic's bundle, which has reached `bundle_bytes`. Errors go to the records.
 
-        Blocks while another thread encodes a bundle of the topic. After max.block.ms it returns, and the bundle is not queued.
+        Blocks while another thread encodes a bundle of the topic. After max.block.ms it returns, and the bundle is not queued but
+        takes no more records: whoever adds the next one waits for that thread again, and gets an error if it takes as long.
         """
-        self._encode_within(topic, self.config.max_block_ms)
+        if not self._encode_within(topic, self.config.max_block_ms):
+            self._refuse_records(topic)
 
     def encode_all(self, deadline_ms: int) -> bool:
         """Queue all bundles, for flush and close. False if another thread still encodes at `deadline_ms` (Clock.now_ms)."""
@@ -200,11 +202,14 @@ class RecordGatherer:
         if ended_by is not None:
             self._ended_by = ended_by
         self._closed = True
-        for topic, locks in list(self._topics.items()):
-            with locks.bundle:
-                bundle = self.bundles.get(topic)
-                if bundle is not None:
-                    bundle.refuse_records()
+        for topic in list(self._topics):
+            self._refuse_records(topic)
+
+    def _refuse_records(self, topic: str) -> None:
+        with self._topics[topic].bundle:
+            bundle = self.bundles.get(topic)
+            if bundle is not None:
+                bundle.refuse_records()
 
     def take_all(self) -> list[RecordBundle]:
         """The bundles that are gathered and not queued yet, to be failed. Their memory is given back. Sender thread."""

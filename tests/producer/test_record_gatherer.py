@@ -169,6 +169,32 @@ def test_bundles_of_a_topic_are_encoded_one_at_a_time_and_in_their_order() -> No
     assert order == [b"1", b"2"]
 
 
+def test_a_full_bundle_behind_a_slow_encoder_takes_no_more_records() -> None:
+    """It went on growing. Each later send waited for max.block.ms again, without an error, until memory ended."""
+    encoded: list[list[bytes | None]] = []
+    is_encoding, go_on = threading.Event(), threading.Event()
+
+    def encode(_: HandOver, bundle: RecordBundle) -> None:
+        is_encoding.set()
+        assert go_on.wait(30)
+        encoded.append(bundle.values)
+
+    gathering = Gathering(encode=encode)
+    gathering.add(b"1")
+    other = threading.Thread(target=gathering.gatherer.encode_topic, args=[TOPIC], daemon=True)
+    other.start()
+    assert is_encoding.wait(30)
+    assert not gathering.add(b"2", size=MIN_BUNDLE_BYTES).done()
+    for _ in range(2):
+        with pytest.raises(KafkaTimeoutError, match=r"still encoding earlier records for orders after max\.block\.ms"):
+            gathering.add(b"refused")
+    go_on.set()
+    other.join(30)
+    gathering.add(b"3")
+    gathering.encode_all()
+    assert encoded == [[b"1"], [b"2"], [b"3"]]
+
+
 def test_many_callers_lose_no_record_and_keep_their_own_order() -> None:
     gathering = Gathering()
 
