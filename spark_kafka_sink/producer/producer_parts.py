@@ -52,7 +52,6 @@ class ProducerParts:
         largest_record: int,
         avro: AvroSerializers | None,
     ) -> None:
-        size_limits = self.size_limits = SizeLimits(config, largest_record)
         metrics = self.metrics = ProducerMetrics(config, clock)
         metadata = self.metadata = Metadata(config, clock)
         client = self._client = NetworkClient(config, metadata, clock, metrics=metrics.network)
@@ -60,6 +59,7 @@ class ProducerParts:
         sequencer = self.sequencer = sequencer_of(config, client, clock)
         accumulator = RecordAccumulator(config, clock, client.wakeup, sequencer, Random(), self.rows_unbatched)
         self.accumulator = accumulator
+        size_limits = self.size_limits = SizeLimits(config, largest_record, accumulator.pool.total_memory)
         hand_overs = HandOvers(clock, self._interrupted)
         metadata_wait = self.metadata_wait = MetadataWait(metadata, client.wakeup, metrics, clock, config.max_block_ms)
         metrics.watch(accumulator.pool, metadata, client.in_flight_request_count)

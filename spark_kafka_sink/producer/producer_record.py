@@ -211,11 +211,11 @@ def null_topic(row: int) -> InvalidRecordError:
 
 
 class SizeLimits:
-    """How large a record may be, by max.request.size, or `largest_record` if that is more, and by buffer.memory."""
+    """How large a record may be, by max.request.size, or `largest_record` if that is more, and by the pool's `total_memory`."""
 
-    def __init__(self, config: ProducerConfig, largest_record: int) -> None:
+    def __init__(self, config: ProducerConfig, largest_record: int, total_memory: int) -> None:
         by_request = max(config.max_request_size, largest_record)
-        self._limits = {"max.request.size": by_request, "buffer.memory": config.buffer_memory}
+        self._limits = {"max.request.size": by_request, "buffer.memory": total_memory}
         self.largest_record = min(self._limits.values())
 
     def check(self, size_bytes: int, where: str, row: int | None = None) -> None:
@@ -226,8 +226,9 @@ class SizeLimits:
     def too_large(self, size_bytes: int, where: str, row: int | None = None) -> RecordTooLargeError:
         """The error for a record larger than `largest_record`. Its text begins with `where`; `row` becomes its attribute."""
         option, limit = next((option, limit) for option, limit in self._limits.items() if size_bytes > limit)
+        remedy = f"; raise {option} and the topic's max.message.bytes"
+        if option == "buffer.memory":
+            remedy = " (in whole blocks); raise buffer.memory"
         return RecordTooLargeError(
-            f"{where}: the record is {size_bytes} bytes when serialized, which exceeds {option}={limit}; raise {option}"
-            + ("" if option == "buffer.memory" else " and the topic's max.message.bytes"),
-            row=row,
+            f"{where}: the record is {size_bytes} bytes when serialized, which exceeds {option}={limit}{remedy}", row=row
         )

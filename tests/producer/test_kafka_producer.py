@@ -31,6 +31,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.producer import topic_rows
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.hand_overs import HandOver
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
@@ -210,11 +211,24 @@ def test_a_column_of_headers_or_timestamps_tells_how_many_rows_there_are(
     assert broker.values("single") == [None, None]
 
 
-@pytest.mark.parametrize(("option", "limit"), [("max.request.size", 1000), ("buffer.memory", 20_000)])
+@pytest.mark.parametrize(("option", "limit"), [("max.request.size", 1000), ("buffer.memory", 16_384)])
 def test_a_row_that_is_too_large_names_itself_and_the_limit(broker: FakeBroker, option: str, limit: int) -> None:
     with producer_of(broker, **{option: limit}) as producer:
         with pytest.raises(RecordTooLargeError, match=rf"row 1 of this chunk, topic single: .* exceeds {option}={limit}"):
             producer.send_columns("single", value=binary(b"a", bytes(limit), b"b"))
+        producer.flush(WAIT_MS)
+    assert broker.values("single") == []
+
+
+def test_a_row_larger_than_the_whole_blocks_of_memory_fails_before_a_row_is_queued(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was within buffer.memory, whose last part of a block is never used: it failed after rows before it were queued."""
+    monkeypatch.setattr(topic_rows, "SLICE_ROWS", 1)
+    monkeypatch.setattr(topic_rows, "LARGEST_SLICE_ROWS", 1)
+    with producer_of(broker, buffer_memory=20_000, max_block_ms=WAIT_MS) as producer:
+        with pytest.raises(RecordTooLargeError, match=r"row 1 of .* exceeds buffer\.memory=16384 \(in whole blocks\)"):
+            producer.send_columns("single", value=binary(b"a", bytes(17_000)))
         producer.flush(WAIT_MS)
     assert broker.values("single") == []
 
