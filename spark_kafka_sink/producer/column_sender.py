@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.plugins.interceptors import InterceptedCall
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import ProducerColumns, SizeLimits
+from spark_kafka_sink.producer.producer_record import ProducerColumns, SizeLimits, rows_by_topic
 from spark_kafka_sink.producer.record_bundle import RecordBundle
 from spark_kafka_sink.producer.topic_rows import (
     TopicRows,
@@ -52,7 +52,7 @@ class ColumnSender:
     accumulator: RecordAccumulator
     hand_overs: HandOvers  # runs calls, and notices interrupts
     plugins: ProducerPlugins
-    metrics: ProducerMetrics  # counts the rows of a call that `_checked_slices` refuses
+    metrics: ProducerMetrics  # counts the rows of a call that `queue` refuses
     encode_topic: Callable[[str], None]  # queues the gathered records of a topic, so that they stay before the rows of a call
 
     def encodes(self, part: str) -> bool:
@@ -71,15 +71,14 @@ class ColumnSender:
         """Add rows to a Delivery, which may have rows already, and queue them. The hand-over begins with the first append."""
         check_topic_type(given.topic)
         row_count = count_rows(given)
-        if self.plugins.avro is not None:
-            given = self.plugins.avro.encode_columns(given)
-        columns = record_rows(given, row_count, self.clock.wall_ms())
-        topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.row_count))
         try:
-            slices = self._checked_slices(topics)
+            if self.plugins.avro is not None:
+                given = self.plugins.avro.encode_columns(given)
+            columns = record_rows(given, row_count, self.clock.wall_ms())
+            slices = self._checked_slices(by_topic(given.topic, columns, explicit_partitions(given.partition, row_count)))
         except KafkaError:
-            for rows in topics:
-                self.metrics.records_failed(rows.topic, len(rows.positions))
+            for topic, count in rows_by_topic(given).items():
+                self.metrics.records_failed(topic, count)
             raise
 
         whole = delivery.expect(columns.row_count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD
 
 
@@ -91,6 +93,13 @@ class ProducerColumns:
     def rows(self) -> int | None:
         """The number of rows; None if there is no column."""
         return next((len(column) for column in self.columns().values()), None)
+
+
+def rows_by_topic(given: ProducerColumns) -> Counter[str]:
+    """How many rows each topic has; "" for rows without one."""
+    if isinstance(given.topic, str):
+        return Counter({given.topic: given.rows or 0})
+    return Counter(topic or "" for topic in texts(given.topic))
 
 
 class BatchMetadata(NamedTuple):

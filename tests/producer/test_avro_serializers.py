@@ -150,6 +150,7 @@ def test_a_row_that_cannot_be_encoded_leaves_no_row_queued(broker: FakeBroker, r
             InvalidRecordError, match=r"row 1: the value cannot be encoded, field amount: .*; 1 more row"
         ) as caught:
             producer.send_columns(TOPIC, value=rows)
+        assert producer.metrics()["record-error-total"] == 3
         producer.send_columns(TOPIC, value=rows[:1])
     assert caught.value.condition == "KAFKA_ROW_NOT_ENCODABLE"
     assert [row["id"] for row in sent(broker, registry)] == [1]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_metrics import CALLER_METRICS, OWN_METRICS, SECTIONS, SENDER_METRICS, TOPIC_METRICS
@@ -349,6 +349,10 @@ def test_what_send_refuses_is_an_error(broker: FakeBroker) -> None:
         with pytest.raises(KafkaTimeoutError, match="KAFKA_UNKNOWN_TOPIC"):
             producer.send_columns("absent", value=values(5))
         assert producer.metrics()["record-error-total"] == 1 + 3 + 5
+        topics = pa.array(["orders", "other"] * 2)
+        with pytest.raises(InvalidRecordError, match="KAFKA_INVALID_PARTITION"):  # which nobody had counted
+            producer.send_columns(topics, value=values(4), partition=pa.array([0, 0, 0, -1], pa.int32()))
+        assert producer.metrics()["record-error-total"] == 1 + 3 + 5 + 4
 
 
 def test_rows_that_find_no_memory_are_errors() -> None:

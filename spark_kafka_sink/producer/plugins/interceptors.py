@@ -24,10 +24,17 @@ from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Batch
 from spark_kafka_sink.producer.accumulator.row_metadata import metadata_of_rows
 from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
 from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, close_all, make_plugin
-from spark_kafka_sink.producer.producer_record import BatchMetadata, Callback, ProducerColumns, ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.producer_record import (
+    BatchMetadata,
+    Callback,
+    ProducerColumns,
+    ProducerRecord,
+    RecordMetadata,
+    rows_by_topic,
+)
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
-from spark_kafka_sink.records.columns import NO_TIMESTAMP, NULL_LENGTH, RecordColumns, texts
+from spark_kafka_sink.records.columns import NO_TIMESTAMP, NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.interleave import contiguous
 
 T = TypeVar("T")
@@ -147,9 +154,8 @@ class Interceptors:
         try:
             return send(columns, call)
         except Exception as error:
-            topics = Counter([columns.topic] * (columns.rows or 0) if isinstance(columns.topic, str) else texts(columns.topic))
-            for topic, row_count in (topics - call.queued).items():
-                self.report_failure(topic or "", NO_PARTITION, row_count, error)
+            for topic, row_count in (rows_by_topic(columns) - call.queued).items():
+                self.report_failure(topic, NO_PARTITION, row_count, error)
             raise
 
     def on_send_gathered(self, given: ProducerColumns) -> ProducerColumns:
