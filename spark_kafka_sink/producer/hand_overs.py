@@ -31,7 +31,7 @@ T = TypeVar("T")
 ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
 
 
-HALF_DONE = "memory ended while rows were handed over, and how far the call came is not known"  # the cleaning up failed too
+HALF_DONE = "an error came while rows were handed over, and how far the call came is not known"  # cleaning up failed, too
 
 
 class HandOver:

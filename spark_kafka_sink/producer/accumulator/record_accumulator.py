@@ -109,7 +109,7 @@ class RecordAccumulator:
             ProducerClosedError, or the error that ended the producer: it was closed meanwhile.
             KafkaError: rows are refused (`refuse_rows`), or one is larger than buffer.memory (RecordTooLargeError).
             Others of ORDINARY_ERRORS (hand_overs.py): rows cannot be encoded, and fail.
-            RuntimeError: memory ended halfway (HALF_DONE of hand_overs.py). The producer ends.
+            RuntimeError: an error came halfway (HALF_DONE of hand_overs.py). The producer ends.
         """
         layout: SliceLayout | None = None
         reservations: list[Reservation] = []

@@ -150,3 +150,13 @@ def test_an_interrupt_is_not_replaced_by_an_error_of_the_work_that_it_interrupts
     with pytest.raises(KeyboardInterrupt):
         stage.append(b"value")
     assert stage.hand_overs.failure() is not None
+
+
+def test_cleaning_up_that_fails_is_not_said_to_lack_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any error there was called the end of memory, which is what users then looked for."""
+    monkeypatch.setattr(SliceWriter, "write", Mock(side_effect=KafkaError("first")))
+    monkeypatch.setattr(SliceWriter, "poison_batches", Mock(side_effect=KafkaError("second")))
+    stage = Accumulation()
+    with pytest.raises(RuntimeError, match="an error came while rows were handed over"):
+        stage.append(b"value")
+    assert "memory" not in str(stage.hand_overs.failure())
