@@ -21,14 +21,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError, ProducerClosedError, fresh_copy
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, fresh_copy
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig, Plugins
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.hand_overs import INTERRUPTED_CONDITION
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.serializers import serialize
@@ -83,7 +82,7 @@ class EventHandler:
     def handle(self, messages: Sequence[SerializedMessage]) -> None:
         """Send the messages. Retry failed ones up to message.send.max.retries times, each time after retry.backoff.ms.
 
-        As in the old client, every failure is retried, unless the producer is closed. KafkaProducer refreshes metadata by itself
+        As in the old client, every failure is retried, unless the producer has ended. KafkaProducer refreshes metadata by itself
         if a connection was lost, a partition has no leader, or a response says that the leader has moved.
 
         Blocks until every message is acknowledged or has failed after the last retry. One dispatch may wait request.timeout.ms
@@ -99,8 +98,8 @@ class EventHandler:
             if not failures:
                 return
             self._sticky.clear()  # as in the old client, which refreshed metadata after a failure
-            if not retries_left or self._is_closed(failures):
-                raise self._failed(failures)
+            if not retries_left or self._has_ended():
+                raise self._failed(failures, self.config.message_send_max_retries - retries_left + 1)
             outstanding = [message for failure in failures for message in failure.messages]
             logger.warning("! %s; retrying, %d retries left", _in_words(failures), retries_left)
             self._abandoned.wait(self.clock, self.config.retry_backoff_ms)
@@ -109,8 +108,13 @@ class EventHandler:
         """Retry nothing from now on. Any thread may call this."""
         self._abandoned.give()
 
-    def _is_closed(self, failures: Sequence[_PartitionFailure]) -> bool:
-        return self._abandoned.is_given or any(_has_ended(failure.error) for failure in failures)
+    def _has_ended(self) -> bool:
+        """Whether KafkaProducer can send no more: it is closed or being closed, was interrupted, or has failed for good."""
+        try:
+            self.producer.ask_for_topics(())  # asks for none: only checks
+        except KafkaError:
+            return True
+        return self._abandoned.is_given
 
     def _refresh_if_due(self) -> None:
         """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms.
@@ -122,10 +126,10 @@ class EventHandler:
             self._sticky.clear()
             self._refreshed_ms = now_ms
 
-    def _failed(self, failures: Sequence[_PartitionFailure]) -> FailedToSendMessageError:
+    def _failed(self, failures: Sequence[_PartitionFailure], tries: int) -> FailedToSendMessageError:
         error = FailedToSendMessageError(
-            f"Failed to send messages after {self.config.message_send_max_retries} tries"
-            f" (message.send.max.retries): {_in_words(failures)}",
+            f"Failed to send messages after {tries} {'try' if tries == 1 else 'tries'}"
+            f" (message.send.max.retries={self.config.message_send_max_retries}): {_in_words(failures)}",
             messages=[message.original for failure in failures for message in failure.messages],
             causes={failure.where: failure.error for failure in failures},
         )
@@ -254,11 +258,6 @@ def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMe
         size_bytes += messages[0].size_bytes
         portion.append(messages.popleft())
     return portion, size_bytes
-
-
-def _has_ended(error: KafkaError) -> bool:
-    """Whether KafkaProducer has ended: it was closed, or one of its calls was interrupted."""
-    return isinstance(error, ProducerClosedError) or error.condition == INTERRUPTED_CONDITION
 
 
 def _in_words(failures: Sequence[_PartitionFailure]) -> str:

@@ -68,23 +68,25 @@ class Producer:
         clock = clock or Clock()
         self._generation = forks.generation()
         self._producer = KafkaProducer(self._config.producer.to_mapping(), clock=clock)
-        self.client_id = self._producer.client_id
-        self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
-        self._mode: SyncDispatch | ProducerSendThread
+        try:
+            self.client_id = self._producer.client_id
+            self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
+            self._mode = self._start(on_error, clock)
+        except BaseException:  # an interrupt too
+            self._producer.close(0)
+            raise
+
+    def _start(self, on_error: OnError | None, clock: Clock) -> SyncDispatch | ProducerSendThread:
         if self._config.producer_type == "sync":
-            self._mode = SyncDispatch(self._handler, self._producer.close, clock)
-            return
+            return SyncDispatch(self._handler, self._producer.close, clock)
         queue = SendQueue(
             self._config.queue_buffering_max_messages, self._config.batch_num_messages, self._config.queue_buffering_max_ms, clock
         )
-        self._mode = ProducerSendThread(
+        mode = ProducerSendThread(
             queue, self._handler, self._config.queue_enqueue_timeout_ms, on_error, self._producer.close, self.client_id, clock
         )
-        try:
-            self._mode.start()
-        except RuntimeError:
-            self._producer.close(0)
-            raise
+        mode.start()
+        return mode
 
     def send(self, *messages: KeyedMessage) -> None:
         """sync: send the messages and wait until all are acknowledged. async: put them into the queue.
@@ -265,7 +267,11 @@ class ProducerSendThread:
         self._thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{self.client_id}", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # an interrupt may come after the thread has started
+            self.queue.close()
+            raise
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
         limit_ms = LONGEST_WAIT_MS if self.enqueue_timeout_ms < 0 else self.enqueue_timeout_ms

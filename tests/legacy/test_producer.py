@@ -128,7 +128,8 @@ def test_after_the_last_retry_the_error_names_partitions_causes_and_messages(fak
     fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=3, topic_partition=tp(2, "orders"))
     with legacy(fake, message_send_max_retries=2) as producer:
         with pytest.raises(
-            FailedToSendMessageError, match=r"after 2 tries.*3 for orders-2: .KAFKA_NOT_ENOUGH_REPLICAS"
+            FailedToSendMessageError,
+            match=r"after 3 tries \(message\.send\.max\.retries=2\): 3 for orders-2: .KAFKA_NOT_ENOUGH_REPLICAS",
         ) as raised:
             producer.send(*[KeyedMessage("orders", str(number % 4), str(number)) for number in range(12)])
         producer.send(KeyedMessage("orders", "2", "next"))
@@ -144,7 +145,7 @@ def test_after_the_last_retry_the_error_names_partitions_causes_and_messages(fak
 
 def test_with_0_retries_nothing_is_sent_again(fake: FakeBroker) -> None:
     fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS)
-    with legacy(fake, message_send_max_retries=0) as producer, pytest.raises(FailedToSendMessageError, match="after 0 tries"):
+    with legacy(fake, message_send_max_retries=0) as producer, pytest.raises(FailedToSendMessageError, match="after 1 try "):
         producer.send(KeyedMessage("orders", "0", "a"))
     assert tries(fake) == {0: 1}
 
@@ -153,9 +154,19 @@ def test_retry_backoff_ms_passes_before_every_retry_and_not_after_the_last(fake:
     fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=3)
     with Stage(fake, retry_backoff_ms=700, message_send_max_retries=2) as stage:
         began_ms = stage.clock.now_ms()
-        with pytest.raises(FailedToSendMessageError, match="after 2 tries"):
+        with pytest.raises(FailedToSendMessageError, match="after 3 tries"):
             stage.send(KeyedMessage("orders", "0", "a"))
         assert stage.clock.now_ms() - began_ms == 2 * 700
+
+
+def test_when_the_producer_has_ended_nothing_is_tried_again(fake: FakeBroker) -> None:
+    """A closed or interrupted producer was known by its error, but not one whose Sender had ended: each retry was in vain."""
+    with Stage(fake, message_send_max_retries=2) as stage:
+        stage.producer._sender.failures.end(SystemExit())
+        began_ms = stage.clock.now_ms()
+        with pytest.raises(FailedToSendMessageError, match=r"after 1 try .*KAFKA_INTERNAL_ERROR"):
+            stage.send(KeyedMessage("orders", "0", "a"))
+        assert stage.clock.now_ms() == began_ms
 
 
 def test_a_retry_finds_the_new_leader(fake: FakeBroker) -> None:
@@ -577,6 +588,24 @@ def test_a_thread_that_cannot_start_leaves_no_producer_behind(fake: FakeBroker, 
     with pytest.raises(RuntimeError, match="can't start new thread"):
         asynchronous(fake, client_id="half-made")
     assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("half-made")}
+
+
+def test_an_interrupt_while_the_thread_starts_leaves_no_thread_behind(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer below ran on, and so did the thread if it had started."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name.startswith("ProducerSendThread"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        asynchronous(fake, client_id="half-made")
+    threads = [thread for thread in threading.enumerate() if thread.name.endswith("half-made")]
+    for thread in threads:
+        thread.join(1)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 # A REAL BROKER
