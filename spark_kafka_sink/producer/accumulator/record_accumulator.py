@@ -118,12 +118,7 @@ class RecordAccumulator:
             layout = SliceLayout(self, rows.topic, sorted_slice, callback, created_ms, prepaid)
             while not layout.done:
                 reservations = []
-                try:
-                    layout.reserve(reservations)
-                except ORDINARY_ERRORS:  # rows that have room are encoded even if reserving room for the others has failed
-                    self._write(sorted_slice, reservations, hand_over)
-                    raise
-                self._write(sorted_slice, reservations, hand_over)
+                self._append_what_has_room(layout, reservations, hand_over)
                 if not reservations:
                     hand_over.wait_begins()
                     self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
@@ -138,6 +133,15 @@ class RecordAccumulator:
             except ORDINARY_ERRORS as another:
                 raise RuntimeError(HALF_DONE) from another
             raise
+
+    def _append_what_has_room(self, layout: SliceLayout, reservations: list[Reservation], hand_over: HandOver) -> None:
+        """Reserve room, and encode the rows that have got it, even if reserving room for the others has failed."""
+        try:
+            layout.reserve(reservations)
+        except ORDINARY_ERRORS:
+            self._write(layout.sorted_slice, reservations, hand_over)
+            raise
+        self._write(layout.sorted_slice, reservations, hand_over)
 
     def _write(self, sorted_slice: SortedSlice, reservations: list[Reservation], hand_over: HandOver) -> None:
         if reservations:
