@@ -7,7 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, DeadLetters, dead_letters, options_for_large_rows
 from tests.sink.fake_producer import FakeProducer
 
@@ -133,5 +135,7 @@ def test_a_dead_letter_that_is_not_acknowledged_fails_the_task() -> None:
 def test_the_larger_producer_holds_the_largest_row_and_at_least_what_the_user_said() -> None:
     base = {"bootstrap.servers": "a:1", "acks": "all", "max.request.size": 1_000_000}
     larger = options_for_large_rows(base)
-    assert larger == {**base, "buffer.memory": LARGEST_ROW}  # requests of several batches stay as small as the user said
+    memory = int(str(larger.pop("buffer.memory")))
+    assert larger == base  # requests of several batches stay as small as the user said
+    assert BufferPool(memory, 16_384, Clock()).total_memory >= LARGEST_ROW
     assert options_for_large_rows({**base, "buffer.memory": 200_000_000})["buffer.memory"] == 200_000_000
