@@ -83,7 +83,7 @@ class SchemaRegistry:
     All requests for the references of a schema share that time.
 
     Raises:
-        ConfigError: by the constructor: urllib3 is not installed, or certificates cannot be read.
+        ConfigError: by the constructor: urllib3 is not installed, certificates cannot be read, or https_proxy is no URL.
         RegistryError: by each call: the registry cannot be reached, refuses, or has no such schema.
         AuthenticationError: by each call: there is no token to log in with.
     """

@@ -79,7 +79,7 @@ class RegistryClient:
     """Sends requests to one registry. Any thread may call it.
 
     Raises:
-        ConfigError: urllib3 is not installed, or a file of schema.registry.ssl.* cannot be read.
+        ConfigError: urllib3 is not installed, a file of schema.registry.ssl.* cannot be read, or https_proxy is no URL.
     """
 
     def __init__(self, config: RegistryConfig, clock: Clock | None = None) -> None:

@@ -65,7 +65,7 @@ def import_urllib3() -> Any:
 
 
 def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
-    """A urllib3.PoolManager for one address. Raises ConfigError when certificates or keys cannot be read."""
+    """A urllib3.PoolManager for one address. Raises ConfigError: files that cannot be read, or a wrong https_proxy."""
     urllib3 = import_urllib3()
     connect_s, read_s = config.schema_registry_http_connect_timeout_ms / 1000, config.schema_registry_http_read_timeout_ms / 1000
     given: dict[str, Any] = {"num_pools": 1, "timeout": urllib3.Timeout(connect=connect_s, read=read_s)}
@@ -73,16 +73,27 @@ def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
         given |= {"ssl_context": _tls(config)}
         if config.schema_registry_ssl_endpoint_identification_algorithm == "":
             given |= {"assert_hostname": False}
-    proxy = proxy_for(address.url)
-    pool = urllib3.PoolManager(**given) if proxy is None else _through_proxy(urllib3, proxy, given)
+    pool = _manager(urllib3, address.url, given)
+    if pool is None:
+        raise ConfigError(
+            "the proxy for https, from https_proxy of the environment or the system's settings, is not a URL like"
+            " http://host:3128; in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F"
+        )
     pool.pool_classes_by_scheme = _pool_classes(urllib3)
     return pool
 
 
-def _through_proxy(urllib3: Any, proxy: str, given: dict[str, Any]) -> Any:
-    login = urllib3.util.parse_url(proxy).auth
-    headers = HiddenHeaders(urllib3.util.make_headers(proxy_basic_auth=unquote(login))) if login else None
-    return urllib3.ProxyManager(proxy, proxy_headers=headers, **given)
+def _manager(urllib3: Any, url: str, given: dict[str, Any]) -> Any:
+    """None if the proxy cannot be used: no error, as urllib3's texts and these locals have its login."""
+    proxy = proxy_for(url)
+    if proxy is None:
+        return urllib3.PoolManager(**given)
+    try:
+        login = urllib3.util.parse_url(proxy).auth
+        headers = HiddenHeaders(urllib3.util.make_headers(proxy_basic_auth=unquote(login))) if login else None
+        return urllib3.ProxyManager(proxy, proxy_headers=headers, **given)
+    except ValueError:  # also urllib3's errors of a URL, and a login that is not Latin-1
+        return None
 
 
 def _pool_classes(urllib3: Any) -> dict[str, Any]:

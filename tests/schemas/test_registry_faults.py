@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -54,9 +54,13 @@ def client(url: str, **options: str) -> SchemaRegistry:
 
 
 def refusal(registry: SchemaRegistry) -> KafkaError:
-    """Of asking for the subject; looked at with the locals of every frame of ours."""
+    return error_of(lambda: registry.latest("s"))
+
+
+def error_of(call: Callable[[], object]) -> KafkaError:
+    """The error that a call raises; looked at with the locals of every frame of ours."""
     with pytest.raises(KafkaError) as raised:
-        registry.latest("s")
+        call()
     error: BaseException | None = raised.value
     while error is not None:
         shown = traceback.TracebackException.from_exception(error, capture_locals=True)
@@ -528,6 +532,16 @@ def test_a_proxy_is_asked_for_a_tunnel_and_learns_no_login(monkeypatch: pytest.M
     assert login in request
     assert base64.b64encode(f"me:{CANARY}2".encode()) not in request
     assert "Tunnel connection failed: 502 No Way" in str(error)
+
+
+@pytest.mark.parametrize("form", ["http://me:{}@host:99999", "http://me:{}/@host:1", "{}:x@host:1", "http://me:{}€@host:1"])
+def test_a_proxy_that_is_no_url_is_an_error_without_its_login(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """urllib3's LocationParseError left the client: it is no KafkaError, and quotes the URL with its password."""
+    monkeypatch.setenv("https_proxy", form.format(CANARY))
+    monkeypatch.delenv("no_proxy", raising=False)
+    error = error_of(lambda: client("https://registry.invalid:8081"))
+    assert isinstance(error, ConfigError)
+    assert "https_proxy" in str(error)
 
 
 @pytest.mark.parametrize("url", ["http://registry:8081", "https://localhost:8081", "https://inside.example:8081"])
