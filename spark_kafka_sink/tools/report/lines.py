@@ -81,7 +81,7 @@ def parse(text: bytes) -> CommitLine:
     if not isinstance(line, dict) or "committed_at_ms" not in line or "rows" not in line:
         raise NotALine("it is JSON, but not the line of a commit: committed_at_ms and rows are missing")
     version = line.get("report_version", 1)
-    if version in range(1, FIRST_VERSION):
+    if version in range(FIRST_VERSION):
         raise NotALine(f"it is of version {version}, before the first release")
     try:
         return _commit(line)
@@ -96,7 +96,7 @@ def _commit(line: Mapping[str, Any]) -> CommitLine:
         version=_count(line["report_version"]),
         query=None if query is None else _name(query),
         batch=None if batch is None else _count(batch),
-        committed_at=_time(line["committed_at_ms"]),
+        committed_at=_number(line["committed_at_ms"], LATEST_MS) / 1000,
         started_at=_time(line.get("started_at_ms")),
         tasks=_count(line.get("tasks", 0)),
         rows=_count(line["rows"]),

@@ -45,6 +45,7 @@ WRONG_VALUE = "a value is not what it should be"
         ("[1]", "it is JSON, but not the line of a commit"),
         ('{"level": "info"}', "it is JSON, but not the line of a commit"),
         ('{"report_version": 4, "committed_at_ms": "soon", "rows": 1}', WRONG_VALUE),
+        ('{"report_version": 0, "committed_at_ms": 1, "rows": 1}', "it is of version 0, before the first release"),
         ('{"report_version": 4, "committed_at_ms": 1e999, "rows": 1}', WRONG_VALUE),
         ('{"report_version": 4, "committed_at_ms": 1, "rows": -1}', WRONG_VALUE),
         ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "counters": {"byte-total": NaN}}', WRONG_VALUE),
@@ -86,6 +87,16 @@ def hostile() -> Iterator[str]:
     for name in plain:
         yield json.dumps({**plain, name: [text]})
         yield json.dumps({**plain, name: {text: text}})
+
+
+def test_a_line_without_its_time_is_left_out_of_the_page(tmp_path: Path) -> None:
+    """Its time was NaN: the page of a file with such a line ended in "ValueError: Invalid value NaN"."""
+    texts = [line(60), json.dumps({**json.loads(line(1)), "committed_at_ms": None})]
+    commits, troubles = read(write(tmp_path / "r.jsonl", iter(texts)))
+    statistics = Statistics()
+    statistics.add(commits)
+    page.html(statistics, troubles, ["r.jsonl"])
+    assert (len(commits), troubles.unreadable) == (1, 1)
 
 
 @pytest.mark.filterwarnings("error")
