@@ -55,7 +55,9 @@ class RegisteredSchema(NamedTuple):
     @property
     def label(self) -> str:
         """What errors and logs call the schema."""
-        return f"schema {self.id}" if self.subject is None else f"{self.subject} version {self.version} (id {self.id})"
+        if self.subject is None:
+            return f"schema {self.id}"
+        return f"{self.subject} id {self.id}" if self.version is None else f"{self.subject} version {self.version} (id {self.id})"
 
     def require_writable(self) -> None:
         """Raises RegistryError if a rule applies to writing: encryption, conditions and transforms are not carried out here."""
@@ -251,10 +253,13 @@ class SchemaRegistry:
             latest = self.latest(subject)
         except RegistryError as error:
             return " The subject does not exist." if error.condition == SUBJECT_NOT_FOUND else ""
+        name = "its latest version" if latest.version is None else f"its latest version {latest.version}"
+        if latest.schema_type != AVRO_TYPE:
+            return f" But {name} is {printable(latest.schema_type)}, not {AVRO_TYPE}."
         found = differences(text, latest.text)
         if not found:
-            return f" Its latest version, {latest.version}, has the same fields, with other defaults, docs or order in unions."
-        return f" Against its latest version, {latest.version}: {printable_list(found, 10)}."
+            return f" But {name} has the same fields, with other defaults, docs or order in unions."
+        return f" Against {name}: {printable_list(found, 10)}."
 
     # ANSWERS
 

@@ -45,7 +45,7 @@ def test_a_refused_schema_has_the_registrys_reasons_and_the_difference(fake: Fak
         client(fake).register("s", INCOMPATIBLE)
     assert condition(error) == "INCOMPATIBLE"
     assert "READER_FIELD_MISSING_DEFAULT_VALUE" in str(error.value)
-    assert "Against its latest version, 1: name is new" in str(error.value)
+    assert "Against its latest version 1: name is new" in str(error.value)
     assert fake.texts("s") == [FIRST]
 
 
@@ -53,7 +53,7 @@ def test_without_registering_the_error_of_a_missing_schema_names_the_difference(
     fake.register("s", FIRST)
     registry = client(fake, auto__register__schemas="false")
     assert registry.for_writing("s", FIRST, "valueSchema").id == 1
-    with pytest.raises(RegistryError, match=r"auto.register.schemas=false\. Against its latest version, 1: name is new") as error:
+    with pytest.raises(RegistryError, match=r"auto.register.schemas=false\. Against its latest version 1: name is new") as error:
         registry.for_writing("s", SECOND, "valueSchema")
     assert condition(error) == "SCHEMA_NOT_FOUND"
     with pytest.raises(RegistryError, match="The subject does not exist"):
@@ -67,6 +67,31 @@ def test_the_difference_to_a_schema_of_to_avro_is_more_than_its_fields(fake: Fak
     with pytest.raises(RegistryError, match="has the same fields, with other defaults, docs or order in unions"):
         client(fake, auto__register__schemas="false").for_writing("s", SECOND, "valueSchema")
     assert client(fake).for_writing("s", SECOND, "valueSchema").version == 2
+
+
+def test_a_latest_version_that_is_no_avro_is_called_by_its_type(fake: FakeRegistry) -> None:
+    """A Protobuf text has no JSON to compare, and was said to have "the same fields, with other defaults, docs or order"."""
+    fake.register("s", "message A {}", schemaType="PROTOBUF")
+    with pytest.raises(
+        RegistryError, match=r"auto.register.schemas=false\. But its latest version 1 is PROTOBUF, not AVRO\. Register"
+    ):
+        client(fake, auto__register__schemas="false").for_writing("s", FIRST, "valueSchema")
+
+
+def test_a_version_that_the_registry_does_not_tell_is_left_out(fake: FakeRegistry) -> None:
+    """Logs and errors had "s version None (id 1)" and "its latest version, None"."""
+    fake.register("s", FIRST)
+
+    def tells_no_version(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command != "GET":
+            return False
+        send(handler, 200, json.dumps({"id": 1, "schema": FIRST}).encode())
+        return True
+
+    with fake.fail_with(tells_no_version):
+        assert client(fake).latest("s").label == "s id 1"
+        with pytest.raises(RegistryError, match="Against its latest version: name is new"):
+            client(fake, auto__register__schemas="false").for_writing("s", SECOND, "valueSchema")
 
 
 def test_a_user_who_may_not_ask_for_compatibility_may_still_register(fake: FakeRegistry) -> None:

@@ -158,6 +158,6 @@ def test_an_incompatible_schema_is_refused_with_reasons(
         registry.register(subject, INCOMPATIBLE)
     assert condition(error) == "INCOMPATIBLE"
     assert "name" in str(error.value)
-    assert "Against its latest version, 1: name is new" in str(error.value)
+    assert "Against its latest version 1: name is new" in str(error.value)
     assert registry.latest(subject).version == 1
     assert registry.register(subject, SECOND).version == 2
