@@ -34,7 +34,7 @@ from spark_kafka_sink.config.option import (
 )
 from spark_kafka_sink.config.sasl import ALLOWED_URLS, LOOPBACK
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
-from spark_kafka_sink.config.security_config import STORE_TYPES
+from spark_kafka_sink.config.security_config import STORE_TYPES, identification
 from spark_kafka_sink.errors import printable
 
 # An environment variable: the addresses that options may name, in a process that runs writes of other users.
@@ -236,7 +236,7 @@ class RegistryConfig:
     schema_registry_ssl_key_password: Secret | None = option(
         "schema.registry.ssl.key.password", PASSWORD, default=None, doc="Password of an encrypted PEM private key.")
     schema_registry_ssl_endpoint_identification_algorithm: str | None = option(
-        "schema.registry.ssl.endpoint.identification.algorithm", STRING, default=None,
+        "schema.registry.ssl.endpoint.identification.algorithm", STRING, default=None, convert=identification,
         doc="https: the registry's certificate must contain its host name, which is the default; empty: it is not checked.")
 
     # time

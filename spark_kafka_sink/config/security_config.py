@@ -39,7 +39,8 @@ def _tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
     return usable
 
 
-def _identification(algorithm: str) -> str:
+def identification(algorithm: str) -> str:
+    """A `convert` for the options that are called ssl.endpoint.identification.algorithm."""
     if algorithm.lower() not in ("https", ""):
         raise InvalidValueError("https is expected, or an empty value, which disables the check of host names")
     return algorithm.lower()
@@ -86,7 +87,7 @@ class SecurityConfig:
     ssl_truststore_certificates: Secret | None = option("ssl.truststore.certificates", PASSWORD, default=None,
         doc="The trusted certificates as PEM text.")
     ssl_endpoint_identification_algorithm: str = option("ssl.endpoint.identification.algorithm", STRING, default="https",
-        convert=_identification,
+        convert=identification,
         doc="https: a broker's certificate must contain its host name; empty: the host name is not checked.")
 
     # SASL

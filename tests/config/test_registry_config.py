@@ -225,6 +225,7 @@ OAUTH = {
         (URL | OAUTH | {"bearer.auth.issuer.endpoint.url": "http://login/token"}, "must begin with https://"),
         (URL | OAUTH | {"bearer.auth.issuer.endpoint.url": f"https://me:{CANARY}@login"}, "must not hold a name or password"),
         (URL | {"use.latest.version": "true", "auto.register.schemas": "true"}, "remove one of the two"),
+        (URL | {"schema.registry.ssl.endpoint.identification.algorithm": "none"}, "https is expected, or an empty value"),
     ],
 )
 def test_the_error_of_a_contradiction_names_the_remedy(options: dict[str, object], expected: str) -> None:
