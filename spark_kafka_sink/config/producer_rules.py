@@ -23,11 +23,14 @@ from spark_kafka_sink.config.dotted_names import (
     is_java_class,
 )
 from spark_kafka_sink.config.keys_without_effect import JVM
-from spark_kafka_sink.config.option import INT_MAX, MAX_STRING_BYTES, as_text, warn_once
+from spark_kafka_sink.config.option import INT_MAX, MAX_STRING_BYTES, as_text, options_of, warn_once
+from spark_kafka_sink.config.security_config import SecurityConfig
 
 logger = logging.getLogger(__name__)
 
 ACKS_ALL = -1
+TLS_KEYS = tuple(each.key for each in options_of(SecurityConfig).values() if each.key.startswith("ssl."))
+SASL_KEYS = tuple(each.key for each in options_of(SecurityConfig).values() if each.key.startswith("sasl."))
 
 Values = dict[str, Any]
 
@@ -131,7 +134,10 @@ def _least_delivery_timeout_ms(values: Values) -> int:
     return min(least_ms, INT_MAX)
 
 
-@default("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms")
+@default(
+    *("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms"),
+    *("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
+)
 def _keep_backoffs_below_their_maximum(values: Values) -> None:
     given = values["given"]
     if "reconnect.backoff.ms" in given and "reconnect.backoff.max.ms" not in given:
@@ -145,7 +151,7 @@ def _keep_backoffs_below_their_maximum(values: Values) -> None:
             values[_attribute(key)] = values[_attribute(maximum)]
 
 
-@rule("security.protocol", "ssl.protocol", "ssl.enabled.protocols", "ssl.keystore.type", "ssl.truststore.type")
+@rule("security.protocol", *TLS_KEYS)
 def _tls_options_are_complete(values: Values) -> Iterator[str]:
     """Check what Java checks in DefaultSslEngineFactory.createKeystore and createTruststore."""
     if values["security_protocol"] not in ("SSL", "SASL_SSL"):
@@ -210,7 +216,7 @@ def _name_problem(key: str, name: object, alternative: str) -> Iterator[str]:
         yield f"{key}={name} is not a dotted name: name a Python class package.module.Class (docs/plug-ins.md), {alternative}"
 
 
-@rule("security.protocol", "sasl.mechanism", "sasl.jaas.config")
+@rule("security.protocol", *SASL_KEYS)
 def _sasl_options_are_complete(values: Values) -> Iterator[str]:
     yield from sasl.problems(values)
     if values["sasl_mechanism"] == sasl.PLAIN and values["security_protocol"] == "SASL_PLAINTEXT":

@@ -45,6 +45,37 @@ def test_a_malformed_option_is_one_problem_and_no_rule_adds_another() -> None:
     assert problem({"delivery.timeout.ms": "5", "linger.ms": "x"}).count("\n") == 0
 
 
+REFERENCE = "${file:/path:key}"  # an invalid value of each option
+PEM_TEXTS = ("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates")
+STORES = ("ssl.keystore.location", "ssl.keystore.password", "ssl.truststore.location", "ssl.truststore.password")
+ENDPOINT: dict[str, object] = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://login/token"}
+CLIENT = dict.fromkeys((f"sasl.oauthbearer.client.credentials.client.{each}" for each in ("id", "secret")), "x")
+JWT_BEARER = {"sasl.oauthbearer.jwt.retriever.class": "JwtBearerJwtRetriever", "sasl.oauthbearer.assertion.file": "jwt"}
+
+
+@pytest.mark.parametrize(
+    "complete",
+    [
+        {"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"},
+        {"security.protocol": "SASL_SSL", **ENDPOINT, **CLIENT},
+        {"security.protocol": "SASL_SSL", **ENDPOINT, **JWT_BEARER},
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.login.callback.handler.class": "a.b"},
+        {"security.protocol": "SSL", **dict.fromkeys(PEM_TEXTS, "x")},
+        {"security.protocol": "SSL", **dict.fromkeys(STORES, "x")},
+        {"socket.connection.setup.timeout.ms": "60000", "socket.connection.setup.timeout.max.ms": "60000"},
+    ],
+)
+def test_no_rule_reads_a_default_for_an_invalid_value(
+    complete: dict[str, object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An invalid sasl.kerberos.service.name was said to be missing too, an invalid maximum to lower what is below it."""
+    monkeypatch.setenv("PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES", "jwt")
+    ProducerConfig.from_mapping(SERVERS | complete)
+    for key in complete:
+        assert "\n" not in problem({**complete, key: REFERENCE})
+    assert "is lowered" not in caplog.text
+
+
 def test_reconnect_backoff_alone_is_constant() -> None:
     assert read(reconnect_backoff_ms=3000).reconnect_backoff_max_ms == 3000
 

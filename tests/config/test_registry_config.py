@@ -232,6 +232,12 @@ def test_the_error_of_a_contradiction_names_the_remedy(options: dict[str, object
     assert re.search(expected, problem_of(options))
 
 
+@pytest.mark.parametrize("key", OAUTH)
+def test_a_malformed_option_of_a_login_is_one_problem(key: str) -> None:
+    """An invalid client id was said to be missing too."""
+    assert "\n" not in problem_of(URL | OAUTH | {key: "${file:/path:key}"})
+
+
 def test_all_problems_are_one_error() -> None:
     found = problem_of({"schema.registry.url": "x", "normalize.schemas": "maybe", "basic.auth.user": CANARY})
     assert found.startswith("3 things are wrong")
