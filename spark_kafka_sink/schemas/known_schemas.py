@@ -117,6 +117,7 @@ class KnownSchemas:
 
     def _keep(self, key: _CacheKey, schema: RegisteredSchema) -> RegisteredSchema:
         with _lock:
+            _answers.pop((self.config, key), None)  # a refreshed answer is the newest
             if len(_answers) >= MAX_ANSWERS:
                 _answers.pop(next(iter(_answers)))
             _answers[self.config, key] = _CachedAnswer(schema, self.clock.now_ms())

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 
 from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.config.registry_config import RegistryAddress, RegistryConfig, without_login
-from spark_kafka_sink.errors import printable
+from spark_kafka_sink.errors import NetworkError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.schemas.registry_errors import (
@@ -100,7 +100,6 @@ class RegistryClient:
         Raises:
             RegistryError: there is no answer, or it is no success or no JSON.
             AuthenticationError: there is no token to log in with.
-            NetworkError: no thread could be started.
         """
         answer = self._answer(request, self.end_ms() if end_ms is None else end_ms)
         if not 200 <= answer.status < 300:
@@ -157,6 +156,8 @@ class RegistryClient:
         if outcome is None:
             attempt.abandon()
             return _NoAnswer(address.url, f"no complete answer within {limit_ms:,} ms", may_retry=True)
+        if type(outcome.error) is NetworkError:  # no thread could be started; an AuthenticationError is one too
+            return _NoAnswer(address.url, outcome.error.message, may_retry=True)
         if outcome.error is not None:
             raise outcome.error
         answer: RegistryAnswer | _NoAnswer = outcome.result

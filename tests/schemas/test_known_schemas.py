@@ -191,6 +191,52 @@ def test_memory_is_bounded(registry: FakeRegistry, clock: ManualClock, monkeypat
     assert registry.requests.count("GET /schemas/ids/1") == 2
 
 
+def test_a_refresh_in_a_full_cache_removes_no_other_answer(
+    registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_schemas, "MAX_ANSWERS", 2)
+    with known(registry, clock) as each:
+        each.by_id(1)
+        each.latest("s")
+        clock.advance(LATEST_TTL_MS)
+        each.latest("s")
+        each.by_id(1)
+    assert registry.requests.count("GET /schemas/ids/1") == 1
+
+
+def test_a_refreshed_answer_is_the_newest(registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It kept its place, so the answer of a long stream was the next to be removed."""
+    monkeypatch.setattr(known_schemas, "MAX_ANSWERS", 3)
+    with known(registry, clock) as each:
+        each.latest("s")
+        each.by_id(1)
+        clock.advance(LATEST_TTL_MS)
+        each.latest("s")
+        each.version("s", 1)
+        each.lookup("s", LONG)
+        asked = len(registry.requests)
+        each.latest("s")
+    assert len(registry.requests) == asked
+
+
+def test_without_a_thread_to_ask_on_the_known_version_goes_on(
+    registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers limit threads. The NetworkError of that was no RegistryError, and ended the stream."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with known(registry, clock) as each:
+        each.latest("s")
+        clock.advance(LATEST_TTL_MS)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert each.latest("s").version == 1
+        with pytest.raises(RegistryError, match="no background thread could be started: can't start new thread") as raised:
+            each.latest("t")
+    assert raised.value.condition == UNREACHABLE
+
+
 def test_a_known_answer_connects_nowhere(registry: FakeRegistry, clock: ManualClock) -> None:
     known(registry, clock).by_id(1)
 
