@@ -123,4 +123,4 @@ def _tls(config: RegistryConfig) -> ssl.SSLContext:
         for key in config.given
         if key.startswith(f"{prefix}ssl.")
     }
-    return tls_context(given, f"of the schema registry, with {prefix} before each name")
+    return tls_context(given, f"the options of the schema registry, with {prefix} before each name")

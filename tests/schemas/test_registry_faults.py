@@ -496,7 +496,8 @@ def test_https_to_a_registry_without_tls_asks_about_the_port(fake: FakeRegistry)
 
 
 def test_a_file_that_is_missing_is_named_with_its_option(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"with schema\.registry\. before each name: ssl\.truststore\.location=.*none.pem"):
+    start = r"^\[KAFKA_INVALID_CONFIG\] the options of the schema registry, with schema\.registry\. before each name: "
+    with pytest.raises(ConfigError, match=start + r"ssl\.truststore\.location=.*none.pem"):
         client("https://localhost:1", schema__registry__ssl__truststore__location=str(tmp_path / "none.pem"))
 
 
