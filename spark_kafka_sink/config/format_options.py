@@ -154,8 +154,8 @@ class FormatOptions:
     key_message: tuple[int, ...] | None = option("keyMessage", STRING, default=None, non_empty=True, convert=_message,
         doc=_MESSAGE_DOC.format(part=KEY_PART))
     truncate_timestamps: bool = option("truncateTimestamps", BOOLEAN, default=False,
-        doc="avro with a schema that has timestamp-millis: true cuts fractions of a millisecond off, as to_avro does. false: "
-            "such a row follows onInvalidRecord.")
+        doc="avro: true cuts times to the unit of the schema, as to_avro does. false: a row with a finer time follows "
+            "onInvalidRecord.")
     # fmt: on
 
     @property

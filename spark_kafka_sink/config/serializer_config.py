@@ -56,7 +56,7 @@ class SerializerConfig:
     key_record_namespace: str | None = option("key.record.namespace", STRING, default=None, non_empty=True,
         doc=RECORD_NAMESPACE_DOC.format(part=KEY_PART))
     truncate_timestamps: bool = option("truncate.timestamps", BOOLEAN, default=False,
-        doc="true cuts fractions of a millisecond off where the schema has timestamp-millis; false: such a row is an error.")
+        doc="true cuts times to the unit of the schema; false: a row with a finer time is an error.")
     # fmt: on
 
     def part(self, part: str, registry: RegistryConfig) -> PartOptions:
