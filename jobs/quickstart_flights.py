@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"quickstart: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("quickstart: interrupted; everything that was started has been stopped", file=sys.stderr)
+        print("quickstart: interrupted", file=sys.stderr)
         return 130
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jobs import quickstart_flights
 from jobs.local_kafka import LocalKafka
 from jobs.quickstart_flights import draw, report_lines
 from spark_kafka_sink.sink.commit_summary import CommitSummary
@@ -37,6 +39,21 @@ def test_a_topic_that_exists_on_the_users_broker_is_left_alone(broker: LocalKafk
     assert done.returncode == 1
     message = f"quickstart: error: Topic taken already exists at {broker.bootstrap_servers}: choose another with --topic.\n"
     assert done.stderr.endswith(message)
+
+
+def test_ctrl_c_leaves_it_to_the_end_of_the_broker_to_say_what_still_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --keep-broker, "everything that was started has been stopped" followed the command that stops the broker."""
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quickstart_flights, "_run", interrupt)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    assert quickstart_flights.main(["--keep-broker"]) == 130
+    assert capsys.readouterr().err == "quickstart: interrupted\n"
 
 
 def test_without_the_extra_the_quick_start_goes_on_and_says_how_to_get_the_page(
