@@ -82,9 +82,10 @@ class _Sent(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Sending:
-    """Sends all records of a run. Both ways to send wait until each record is settled, and send no further chunk after a failure.
+    """Sends all records of a run. Both ways to send wait until each record is settled.
 
-    A transaction with a failure is left open, and the producer's close() aborts it.
+    After a failure, no further chunk or single record is sent. A transaction with a failure is left open, and the producer's
+    close() aborts it.
     """
 
     producer: KafkaProducer
@@ -173,9 +174,9 @@ class Sending:
                 callback = partial(self._count, number, len(value), self.clock.now_ns())
                 self.producer.send(ProducerRecord(self.arguments.topic, value), callback)
                 self.transactions.commit_if_due(is_last=number == last)
+                if self.measurements.error is not None:
+                    return
                 self._throttler.wait(number + 1)
-            if self.measurements.error is not None:
-                return
 
     def _count(
         self, number: int, size_bytes: int, started_ns: int, _metadata: RecordMetadata | None, error: KafkaError | None
