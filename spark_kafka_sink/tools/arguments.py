@@ -41,7 +41,7 @@ def tool_name(prog: str) -> str:
 def pair(text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
     """Split NAME=VALUE at the first `=`. Raises ArgumentTypeError, which shows `form` instead of the text."""
     name, equals, value = text.partition("=")
-    if not name or not equals:
+    if not name.strip() or not equals:
         raise argparse.ArgumentTypeError(f"not {form}")  # without the text: it may be a secret
     return name.strip(), value
 

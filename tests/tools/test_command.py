@@ -80,6 +80,13 @@ def test_an_unknown_tool_is_wrong_usage_and_the_known_ones_are_named(capsys: pyt
     assert "transactions" in said
 
 
+@pytest.mark.parametrize("text", ["=x", " =x", "x"])
+def test_an_option_without_a_name_or_a_value_is_wrong_usage(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = ended(capsys, "check", "--option", text)
+    assert code == 2
+    assert said.endswith("error: argument --option: not NAME=VALUE\n")
+
+
 def test_without_a_word_it_shows_help_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     printed = capsys.readouterr()
