@@ -66,7 +66,7 @@ def _results(
         pairs = answers[len(addresses) :]
         for number, (part, subject) in enumerate(zip(parts, named, strict=True)):
             if isinstance(subject, ConfigError):
-                yield yellow(SUBJECT, part.part, "not known: it has the name of a record of the DataFrame")
+                yield yellow(SUBJECT, part.part, f"not known: {subject.message}")
             else:
                 yield judge_part(AskedPart(part, subject, *pairs[2 * number : 2 * number + 2]), config)
 
@@ -78,7 +78,7 @@ def _subject(part: PartOptions, config: RegistryConfig, topic: str | None) -> st
     if part.subject is not None:
         return part.subject
     if needs_record_name(config, part.part) and part.schema is not None and part.schema.kind == TEXT:
-        return ConfigError("the text names the record")
+        return ConfigError(f"it has the name of the record in the text of {part.part}Schema")
     name = part.record_name or TOP_LEVEL_RECORD
     return subject_for(config, part.part, topic, f"{part.record_namespace}.{name}" if part.record_namespace else name)
 

@@ -35,7 +35,7 @@ WHAT_IS_LOST = (
 )
 REMEDIES = {
     Obstacle.ALIVE: "Stop the query first; or `abort --force` aborts them all the same, and the query fails.",
-    Obstacle.UNWATCHED: "If the query has ended, --force goes over this.",
+    Obstacle.UNWATCHED: "If the query has ended, --force overrides this.",
     Obstacle.DECIDED: f"--even-decided aborts them, but {WHAT_IS_LOST}.",
     Obstacle.UNREADABLE: f"--even-decided aborts them all the same. If a version is decided, {WHAT_IS_LOST}.",
     Obstacle.ENDING: "Look for partitions without a leader, and at the brokers' logs: control records cannot be written.",

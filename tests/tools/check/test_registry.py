@@ -110,6 +110,9 @@ def test_subjects_are_named_by_the_strategy(check: Any, fake: FakeRegistry) -> N
     assert check(fake.url, **strategy)[1][1] == "orders-topLevelRecord"
     named = {"valueRecordName": "Order", "valueRecordNamespace": "com.acme"}
     assert check(fake.url, **strategy, **named)[1][1] == "orders-com.acme.Order"
+    assert check(fake.url, **strategy, valueSchema=SCHEMA)[1][1:] == (
+        *("value", "yellow", "not known: it has the name of the record in the text of valueSchema"),
+    )
 
 
 def test_rules_that_apply_to_writing_are_yellow_or_red(check: Any, fake: FakeRegistry) -> None:
