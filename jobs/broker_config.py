@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -67,10 +68,18 @@ def new_cluster_id() -> str:
 
 def write_properties(file: Path, properties: Mapping[str, str]) -> None:
     file.touch(mode=0o600)  # listener properties may contain passwords
-    lines = [f"{_as_java_reads(key)}={_as_java_reads(value)}\n" for key, value in properties.items()]
+    lines = [f"{_key(key)}={_as_java_reads(value)}\n" for key, value in properties.items()]
     file.write_text("".join(lines), encoding="ascii")
 
 
 def _as_java_reads(text: object) -> str:
-    """Escape for .properties files, which Java reads as Latin-1. It knows all of JSON's escapes but the one for a backspace."""
-    return json.dumps(str(text))[1:-1]
+    """Escape for .properties files, which Java reads as Latin-1. It knows all of JSON's escapes but the one for a backspace.
+
+    Java skips blanks before a value.
+    """
+    return re.sub("^ ", r"\\ ", json.dumps(str(text))[1:-1])
+
+
+def _key(text: object) -> str:
+    """A key ends at the first blank or separator, and `#` or `!` at its beginning makes the line a comment."""
+    return re.sub("[ =:#!]", r"\\\g<0>", json.dumps(str(text))[1:-1])

@@ -15,6 +15,7 @@ from jobs.local_kafka import LocalKafka, main, parse_pair, parse_topic
 from jobs.ports import FREE_PORTS, HOST
 from jobs.processes import process_start
 from spark_kafka_sink.tools.errors import ToolError
+from spark_kafka_sink.tools.properties import parse_properties
 
 
 def test_topics_are_named_with_partitions_and_configuration() -> None:
@@ -178,8 +179,9 @@ def test_a_cluster_id_never_looks_like_an_option() -> None:
 def test_delete_leaves_files_that_only_look_like_its_own(tmp_path: Path) -> None:
     """data-export.csv of a user was deleted."""
     mine = {"data-export.csv", "node-red.log", "node-1.properties.bak", "state.json.orig"}
-    for name in {*mine, "node-1.log", "node-12.properties", "cluster.id", "state.json", "state.json.new", "lock"}:
+    for name in {*mine, "node-1.log", "node-12.properties", "cluster.id", "state.json.new", "lock"}:
         (tmp_path / name).touch()
+    LocalKafka(tmp_path)._save()
     (tmp_path / "data-1" / "orders-0").mkdir(parents=True)
     LocalKafka(tmp_path).delete()
     assert {path.name for path in tmp_path.iterdir()} == mine
@@ -192,3 +194,11 @@ def test_properties_are_written_with_the_escapes_that_java_reads(tmp_path: Path)
     assert file.read_bytes() == b'log.dirs=/home/jos\\u00e9/a\\\\b\npem=one\\ntwo\njaas=p=\\"1 = 1\\";\n'
     write_properties(file, {"größe": 7})  # type: ignore[dict-item]
     assert file.read_bytes() == b"gr\\u00f6\\u00dfe=7\n"
+
+
+def test_properties_with_blanks_and_separators_are_read_as_they_were(tmp_path: Path) -> None:
+    """A blank before a value was lost, and a key ended at its first blank or colon, although no escapes are to be written."""
+    file = tmp_path / "node-1.properties"
+    properties = {"a b:c=d": " \t two blanks  ", "#e": "#f!g", "!": "=:", " ": "", "\\:": "\\ "}
+    write_properties(file, properties)
+    assert parse_properties(file.read_text(encoding="ascii")) == properties
