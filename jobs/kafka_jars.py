@@ -103,7 +103,9 @@ def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be
     make_dir(target.parent)
     require_free_space(target.parent)
     with file_lock(target.parent / "fetch.lock", FETCH_TIMEOUT_S, "another process is fetching jars"):
-        if not target.is_dir():
+        if target.is_dir():
+            check(target, target.name)
+        else:
             progress(f"fetching the jars of {name} into {target} (once)")
             _fetch_into(java, target, name, dependencies, progress)
     return target

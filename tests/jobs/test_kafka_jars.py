@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -77,6 +79,18 @@ def test_jars_that_somebody_has_changed_are_not_started(listed: Path, change: st
     else:
         (listed / ("thing-1.0.jar" if change == "written" else "a.jar")).write_text("other")
     with pytest.raises(ToolError, match=r"1 differ, such as .*: delete it to have them fetched again"):
+        fetch("thing", DEPENDENCIES)
+
+
+def test_jars_that_another_process_has_fetched_meanwhile_are_checked(listed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def other_process_has_the_lock(*_: object) -> Iterator[None]:
+        listed.mkdir()
+        (listed / "thing-1.0.jar").write_text("other")
+        yield
+
+    monkeypatch.setattr(kafka_jars, "file_lock", other_process_has_the_lock)
+    with pytest.raises(ToolError, match=r"such as thing-1\.0\.jar"):
         fetch("thing", DEPENDENCIES)
 
 
