@@ -227,10 +227,14 @@ class LocalKafka:
         self._await_answers([node], timeout_s)
 
     def delete(self) -> None:
-        """Delete a stopped cluster's files, and its directory if nothing else is in it."""
-        if self.running():
-            raise ToolError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
-        with _file_errors_in_a_sentence(self.work_dir):
+        """Delete a stopped cluster's files, and its directory if nothing else is in it. Waits for a start that is under way."""
+        if not self.work_dir.is_dir():
+            return
+        lock = file_lock(self.work_dir / "lock", STOP_TIMEOUT_S, "a start is under way")
+        with _file_errors_in_a_sentence(self.work_dir), lock:
+            found = LocalKafka.load(self.work_dir)
+            if self.running() or (found is not None and found.running()):
+                raise ToolError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
             for path in self.work_dir.glob("*"):
                 if OWN_FILES.fullmatch(path.name):
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

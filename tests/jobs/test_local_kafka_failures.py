@@ -15,6 +15,7 @@ import pytest
 
 from jobs import local_kafka
 from jobs.broker_config import LocalNode
+from jobs.kafka_jars import file_lock
 from jobs.local_kafka import LocalKafka, _parser, main
 from jobs.processes import POLL_S
 from spark_kafka_sink.tools.errors import ToolError
@@ -182,6 +183,22 @@ def test_a_file_that_cannot_be_written_is_one_sentence(taken: str, act: Callable
     cluster._assign_ports()
     with pytest.raises(ToolError, match=rf"^A file of the broker in \S+ cannot be used \(.*{taken}'\): make it writable,"):
         act(cluster)
+
+
+def test_delete_waits_for_a_start_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It deleted the data of brokers that another process was starting, and the lock that this process held."""
+    monkeypatch.setattr(local_kafka, "STOP_TIMEOUT_S", 0)
+    with file_lock(tmp_path / "lock", 1, "me"), pytest.raises(ToolError, match="a start is under way"):
+        LocalKafka(tmp_path).delete()
+    assert (tmp_path / "lock").exists()
+
+
+def test_delete_spares_brokers_that_another_process_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data-1").mkdir()
+    monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
+    with pytest.raises(ToolError, match="stop it before deleting its data"):
+        LocalKafka(tmp_path).delete()
+    assert (tmp_path / "data-1").is_dir()
 
 
 @pytest.mark.parametrize(("arguments", "port"), [("-1", "-1"), ("70000", "70000"), ("65534 --brokers 3", "65536")])
