@@ -146,6 +146,6 @@ def _quoted(value: str) -> str:
 def kerberos_file(name: str | None) -> str | None:
     """The path in a Kerberos name, which may begin with a type such as FILE:. None if it names no file (KEYRING:…)."""
     kind, colon, path = (name or "").partition(":")
-    if not colon or not kind.isalpha():
+    if not colon or not kind.isalpha() or len(kind) == 1:  # one letter is a drive of Windows
         return name
     return path if kind.upper() == "FILE" else None

@@ -130,6 +130,8 @@ def test_what_cannot_be_read_is_left_as_it_is() -> None:
         ('Krb5LoginModule required keyTab="" useKeyTab=true;', {}),
         (f'{PLAIN} required keyTab="k";', {}),
         (f'{OAUTH} required ssl.truststore.location="ca.pem" clientId="x";', {"ssl.truststore.location": "ca.pem"}),
+        (f'{OAUTH} required ssl.truststore.location="C:\\\\ca.pem";', {"ssl.truststore.location": r"C:\ca.pem"}),
+        ('Krb5LoginModule required keyTab="c:/k";', {"keyTab": "c:/k"}),
     ],
 )
 def test_the_files_that_a_login_names_are_found(text: str, files: dict[str, str]) -> None:
