@@ -231,7 +231,7 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
     ):
         assert ivy.stdout is not None
         for line in ivy.stdout:
-            lines.append(line.strip())
+            lines.append(re.sub(r"://[^/\s]*@", "://", line.strip()))  # without a login in the URL of a repository
             fetched += "[SUCCESSFUL ]" in line
             if "[SUCCESSFUL ]" in line and fetched % 10 == 0:
                 progress(f"fetched {fetched} files of {name}")

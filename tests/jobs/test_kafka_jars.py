@@ -143,6 +143,16 @@ def test_a_network_failure_is_not_mistaken_for_a_missing_version(ivy: Path, says
         fetch("thing", DEPENDENCIES)
 
 
+@pytest.mark.parametrize(
+    "form", ["{}", "Server access error at url {0} (java.io.IOException: HTTP response code: 401 for URL: {0})"]
+)
+def test_a_login_in_the_url_of_a_repository_is_not_shown(form: str, ivy: Path) -> None:
+    ivy.write_text(IVY + f"echo '{form.format('https://me:pass@word@repo.example/z.pom')}'; exit 1\n")
+    with pytest.raises(ToolError, match=r"https://repo\.example/z\.pom") as raised:
+        fetch("thing", DEPENDENCIES)
+    assert "word" not in str(raised.value)
+
+
 def test_the_users_ivy_settings_are_used(ivy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ivy.write_text(IVY.replace("while", f'echo "$@" > {tmp_path}/arguments\nwhile', 1))
     monkeypatch.setenv("IVY_SETTINGS_FILE", "/etc/ivy.xml")

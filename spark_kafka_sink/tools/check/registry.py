@@ -47,7 +47,7 @@ def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[C
         return []
     try:
         return list(_results(options, config, parts, _Asking(config, clock, left_ms)))
-    except ConfigError as error:  # urllib3 or a certificate is missing
+    except ConfigError as error:  # urllib3 or a certificate is missing, or https_proxy is no URL
         return [red(REGISTRY_CHECK, "", str(error), explained(error))]
 
 
