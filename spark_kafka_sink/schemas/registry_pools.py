@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from spark_kafka_sink.config.registry_config import RegistryAddress, RegistryConfig
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.network.https import proxy_for, tls_context
+from spark_kafka_sink.network.https import NO_PROXY_URL, proxy_for, tls_context
 from spark_kafka_sink.schemas.registry_login import HiddenHeaders
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
             given |= {"assert_hostname": False}
     pool = _manager(urllib3, address.url, given)
     if pool is None:
-        raise ConfigError(
-            "the proxy for https, from https_proxy of the environment or the system's settings, is not a URL like"
-            " http://host:3128; in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F"
-        )
+        raise ConfigError(NO_PROXY_URL)
     pool.pool_classes_by_scheme = _pool_classes(urllib3)
     return pool
 

@@ -325,6 +325,18 @@ def test_a_proxy_for_https_is_asked_for_a_tunnel_and_sees_no_secret(
     assert len(proxy.seen) == 1
 
 
+@pytest.mark.parametrize("form", ["http:/me:{}@host:1", "http://me:{}", "http://me:{}@host:99999", "http://me:{}/@host:1"])
+def test_a_proxy_that_is_no_url_is_an_error_without_its_login(
+    form: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """urllib's own errors quote the URL, or what stands in the place of its port: the proxy's password."""
+    monkeypatch.setenv("https_proxy", form.format(CANARY))
+    monkeypatch.delenv("no_proxy", raising=False)
+    text = refusal(config_for("https://login.example/token", sasl__login__retry__backoff__max__ms="0"), clock)
+    assert "https_proxy" in text
+    assert CANARY not in text
+
+
 def test_a_proxy_that_lets_its_answer_drip_is_given_up_in_time(proxy: Proxy, clock: ManualClock) -> None:
     drip = Drip(b"HTTP/1.1 200 OK\r\nX: ", b"x")
     proxy.answer = drip
