@@ -19,7 +19,7 @@ def tool(jars: Path, main_class: str, bootstrap_servers: str, config: Path | Non
     return [*command, "--command-config", str(config)] if config else command
 
 
-def console_consumer(
+def console_consumer_command(
     jars: Path, bootstrap_servers: str, topic: str, records: int, config: Path | None = None, *, timeout_ms: int = 20_000
 ) -> list[str]:
     """The command line that prints partition, key and value of the first committed records of a topic.

@@ -36,7 +36,7 @@ from jobs.kafka_jars import (
     make_dir,
     require_free_space,
 )
-from jobs.kafka_tools import console_consumer
+from jobs.kafka_tools import console_consumer_command
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
@@ -534,7 +534,9 @@ def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
     if cluster is None or not cluster.running():
         raise ToolError(f"No broker runs in {work_dir}: start one before you read from it.")
     jars = fetch_kafka(cluster.version)
-    command = console_consumer(jars, cluster.bootstrap_servers, arguments.topic, arguments.max_records, timeout_ms=READ_IDLE_MS)
+    command = console_consumer_command(
+        jars, cluster.bootstrap_servers, arguments.topic, arguments.max_records, timeout_ms=READ_IDLE_MS
+    )
     try:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=READ_TIMEOUT_S, check=False).returncode
     except subprocess.TimeoutExpired:

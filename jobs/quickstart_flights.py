@@ -29,7 +29,7 @@ from typing import NoReturn
 from jobs import batch_to_kafka, spark_job
 from jobs.java import find_java
 from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_lock, make_dir, require_free_space
-from jobs.kafka_tools import console_consumer, tool
+from jobs.kafka_tools import console_consumer_command, tool
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.report.command import Reports, require_extra, write_page
@@ -291,7 +291,7 @@ def _show_two_records(target: Destination) -> None:
 
 
 def _console_consumer(target: Destination, records: int) -> list[str]:
-    return console_consumer(target.jars, target.bootstrap_servers, target.topic, records, target.config)
+    return console_consumer_command(target.jars, target.bootstrap_servers, target.topic, records, target.config)
 
 
 def _tool(target: Destination, main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -80,7 +80,7 @@ def fresh_copy(error: _Error) -> _Error:
     return found
 
 
-def for_keeping(error: _Error) -> _Error:
+def copy_to_keep(error: _Error) -> _Error:
     """The error itself if it has never been raised, otherwise a fresh copy."""
     return error if error.__traceback__ is None else fresh_copy(error)
 

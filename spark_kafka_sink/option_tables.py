@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_kafka_sink.config.format_options import FormatOptions
-from spark_kafka_sink.config.keys_without_effect import NO_EFFECT, SERIALIZERS
+from spark_kafka_sink.config.keys_without_effect import PRODUCER_KEYS_WITHOUT_EFFECT, SERIALIZERS
 from spark_kafka_sink.config.option import BOOLEAN, Option, options_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.config.registry_config import KEYS_WITHOUT_EFFECT, RegistryConfig
+from spark_kafka_sink.config.registry_config import REGISTRY_KEYS_WITHOUT_EFFECT, RegistryConfig
 from spark_kafka_sink.config.security_config import SecurityConfig
 from spark_kafka_sink.config.serializer_config import SerializerConfig
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS, PRODUCER_PREFIX, SinkOptions
@@ -59,8 +59,10 @@ def option_table() -> list[TableRow]:
     by_key = {row.key: row for row in rows}
     first = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
     serializers = [_table_row("serializers", row) for row in options_of(SerializerConfig).values()]
-    without_effect = [_without_effect(PRODUCER_PREFIX + key, why) for key, why in NO_EFFECT.items() if key not in SERIALIZERS]
-    without_effect += [_without_effect(key, why) for key, why in KEYS_WITHOUT_EFFECT.items()]
+    without_effect = [
+        _without_effect(PRODUCER_PREFIX + key, why) for key, why in PRODUCER_KEYS_WITHOUT_EFFECT.items() if key not in SERIALIZERS
+    ]
+    without_effect += [_without_effect(key, why) for key, why in REGISTRY_KEYS_WITHOUT_EFFECT.items()]
     registry = [_table_row("registry", row) for row in options_of(RegistryConfig).values()]
     legacy = [_table_row("legacy", row) for row in options_of(LegacyProducerConfig).values()]
     return [*first, *by_key.values(), *registry, *serializers, *without_effect, *legacy]

@@ -20,7 +20,7 @@ from typing import Any
 
 from spark_kafka_sink.admin.brokers import FindCoordinator
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
-from spark_kafka_sink.admin.operation import ANY_BROKER, AnyBroker, Ask, Broker, BrokerGoneError, Operation, Retry
+from spark_kafka_sink.admin.operation import ANY_BROKER, AnyBroker, Ask, Broker, BrokerGoneError, Operation, RetryNeeded
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
@@ -256,7 +256,7 @@ class Call:
     def _judge(self, pending: _PendingAsk, response: ClientResponse) -> None:
         try:
             result = pending.ask.operation.judge(pending.ask.item, response.message, response.version)
-        except Retry as retry:
+        except RetryNeeded as retry:
             trouble = f"node {response.request.node_id} answers {retry.error}"
             self._retry(pending, trouble, find=retry.error.find_coordinator)
         except KafkaError as error:

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Operation, Retry, failure, left_out, retry_or_failure
+from spark_kafka_sink.admin.operation import Operation, RetryNeeded, failure, left_out, retry_or_failure
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -145,7 +145,7 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
             if error == Errors.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
                 raise self._failure(item, partition, error)
         if failed:
-            raise Retry(next(iter(failed.values())))
+            raise RetryNeeded(next(iter(failed.values())))
 
     def _failure(self, item: OffsetsToCommit, partition: TopicPartition, error: ErrorCode) -> KafkaError:
         where = f"{self.describe(item)}, partition {partition}"

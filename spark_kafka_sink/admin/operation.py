@@ -43,7 +43,7 @@ class Broker(NamedTuple):
 Target = AnyBroker | Broker | CoordinatorKey  # RequestClient looks up a coordinator that it does not know
 
 
-class Retry(Exception):
+class RetryNeeded(Exception):
     """Raised by `judge`: ask again after a back-off. If the error says so, the coordinator is looked up again first."""
 
     def __init__(self, error: ErrorCode) -> None:
@@ -89,7 +89,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
 
     @abstractmethod
     def judge(self, item: ItemT, answer: Any, version: int) -> ResultT:
-        """The result of one item of a request. Raises Retry, or KafkaError if the item has failed for good."""
+        """The result of one item of a request. Raises RetryNeeded, or KafkaError if the item has failed for good."""
 
     @abstractmethod
     def describe(self, item: ItemT) -> str:
@@ -102,7 +102,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
         raise left_out(self.describe(item))
 
     def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:
-        """Raise Retry or a KafkaError if an answer has an error. `resource`: see `failure`."""
+        """Raise RetryNeeded or a KafkaError if an answer has an error. `resource`: see `failure`."""
         if error:
             raise retry_or_failure(error, self.describe(item), resource)
 
@@ -117,9 +117,9 @@ class Ask(Generic[ItemT, ResultT]):
 # WHAT OPERATIONS HAVE IN COMMON
 
 
-def retry_or_failure(error: ErrorCode, where: str, resource: str) -> Retry | KafkaError:
+def retry_or_failure(error: ErrorCode, where: str, resource: str) -> RetryNeeded | KafkaError:
     """The exception for an error in an answer. The arguments: see `failure`."""
-    return Retry(error) if error.retriable else failure(error, where, resource)
+    return RetryNeeded(error) if error.retriable else failure(error, where, resource)
 
 
 def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:

@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.permissions import AclOperation, authorized_operations
 
 FIRST_DESCRIBE_GROUPS_WITH_OPERATIONS = 3
@@ -51,7 +51,7 @@ class MayWriteToId(Operation[str, bool]):
 
     @property
     def versions(self) -> tuple[int, int | None]:
-        return 0, LAST_END_TXN_BEFORE_V2
+        return 0, LAST_END_TXN_VERSION_BEFORE_TV2
 
     def message(self, items: Sequence[str], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002
         (item,) = items

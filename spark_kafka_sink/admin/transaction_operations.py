@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Operation, Retry, failure
+from spark_kafka_sink.admin.operation import Operation, RetryNeeded, failure
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
@@ -63,7 +63,7 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
 
     @property
     def versions(self) -> tuple[int, int | None]:
-        last = LAST_END_TXN_BEFORE_V2
+        last = LAST_END_TXN_VERSION_BEFORE_TV2
         return (last + 1, API_TABLE[ApiKey.END_TXN].max_version) if self.is_v2 else (0, last)
 
     def message(self, items: Sequence[PreparedTransaction], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002
@@ -80,7 +80,7 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
         if not error:
             return EndOutcome(TransactionEnd.ENDED)
         if error.retriable:
-            raise Retry(error)
+            raise RetryNeeded(error)
         end = TransactionEnd.NOT_OPEN if error in _NOT_OPEN else TransactionEnd.FAILED
         return EndOutcome(end, failure(error, self.describe(item), item.transactional_id))
 

@@ -23,7 +23,7 @@ FOR_READING = "it is for reading from Kafka"
 SERIALIZERS = ("key.serializer", "value.serializer")  # the sink rejects them, as Spark does
 
 # Keys of a released Kafka that have no effect here, and why.
-NO_EFFECT: dict[str, str] = {
+PRODUCER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     **dict.fromkeys(SERIALIZERS, _BYTES),
     "auto.include.jmx.reporter": _METRICS,
     "enable.metrics.push": "telemetry is not sent to brokers",
@@ -87,7 +87,7 @@ def keys_for_plugins(
     unknown = {
         key: value
         for key, value in given.items()
-        if key not in known and key not in NO_EFFECT and not key.startswith(_PROVIDER_PREFIX)
+        if key not in known and key not in PRODUCER_KEYS_WITHOUT_EFFECT and not key.startswith(_PROVIDER_PREFIX)
     }
     for key in unknown.keys() - _OF_CONSUMERS:
         nearest = nearest_key(key, known)
@@ -99,13 +99,13 @@ def keys_for_plugins(
 def warn_of_keys_without_effect(given: Iterable[str], known: Mapping[str, Option], prefix: str) -> None:
     """Log each key that has no effect or is unknown. Arguments as for keys_for_plugins."""
     for key in given:
-        if key in NO_EFFECT:
-            warn_once("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
+        if key in PRODUCER_KEYS_WITHOUT_EFFECT:
+            warn_once("Option '%s%s' has no effect: %s", prefix, key, PRODUCER_KEYS_WITHOUT_EFFECT[key])
         elif key.startswith(_PROVIDER_PREFIX):
             warn_once("Option '%s%s' has no effect: %s", prefix, key, _PROVIDERS)
         elif key in _OF_CONSUMERS:
             warn_once("Option '%s%s' has no effect: %s", prefix, key, FOR_READING)
         elif key not in known:
-            nearest = nearest_key(key, [*known, *NO_EFFECT])
+            nearest = nearest_key(key, [*known, *PRODUCER_KEYS_WITHOUT_EFFECT])
             hint = f"; did you mean '{prefix}{nearest}'?" if nearest else ""
             warn_once("Option '%s%s' is not known to the Kafka producer and has no effect%s", prefix, key, hint)

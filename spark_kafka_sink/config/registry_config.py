@@ -330,7 +330,7 @@ _NOT_SUPPORTED: dict[str, str] = {
     "schema.registry.proxy.port": "set the environment's https_proxy",
 }
 # Names that have no effect here, and why.
-KEYS_WITHOUT_EFFECT: dict[str, str] = {
+REGISTRY_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "latest.compatibility.strict": "columns are always checked against the schema that is written",
     "id.compatibility.strict": "columns are always checked against the schema that is written",
     "max.schemas.per.subject": "the cache needs no limit of this kind",
@@ -346,7 +346,7 @@ KEYS_WITHOUT_EFFECT: dict[str, str] = {
 
 def is_registry_key(key: str) -> bool:
     """Whether a key belongs to a registry's configuration, known or not."""
-    return key in REGISTRY_KEYS or key in _NOT_SUPPORTED or key in KEYS_WITHOUT_EFFECT or key.startswith(_FAMILIES)
+    return key in REGISTRY_KEYS or key in _NOT_SUPPORTED or key in REGISTRY_KEYS_WITHOUT_EFFECT or key.startswith(_FAMILIES)
 
 
 def _own_name(key: str) -> str:
@@ -363,8 +363,8 @@ def _unknown(given: Mapping[str, object]) -> Iterator[str]:
     for key in given:
         if key in _NOT_SUPPORTED:
             yield f"{key} is not supported: {_NOT_SUPPORTED[key]}"
-        elif key in KEYS_WITHOUT_EFFECT:
-            warn_once("Option '%s' has no effect: %s", key, KEYS_WITHOUT_EFFECT[key])
+        elif key in REGISTRY_KEYS_WITHOUT_EFFECT:
+            warn_once("Option '%s' has no effect: %s", key, REGISTRY_KEYS_WITHOUT_EFFECT[key])
         elif _own_name(key) in REGISTRY_KEYS and _own_name(key) != key:
             yield f"{key} and {_own_name(key)} are one option, and have different values: remove one of the two"
         elif key not in REGISTRY_KEYS:

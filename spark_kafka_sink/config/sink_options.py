@@ -80,7 +80,7 @@ def _plain_identifier(name: str) -> str:
 _PLAIN = re.compile(r"[A-Za-z0-9._~:@/+= -]+")
 
 # What may happen to a row that cannot be written.
-FAIL_TASK, SKIP, DEAD_LETTER = OUTCOMES = ("fail", "skip", "deadLetter")
+FAIL_TASK, SKIP, DEAD_LETTER = ROW_POLICIES = ("fail", "skip", "deadLetter")
 KEEP_FIRST = "keepFirst"
 
 _OUTCOMES_DOC = "fail: the task fails. skip: the row is left out. deadLetter: it is written to deadLetterTopic."
@@ -123,10 +123,10 @@ class SinkOptions(FormatOptions):
         doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp, by which brokers "
             "delete old records.")
     on_record_too_large: str = option(
-        "onRecordTooLarge", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True,
+        "onRecordTooLarge", STRING, default=FAIL_TASK, choices=ROW_POLICIES, ignore_case=True,
         doc=f"What happens to a row that is larger than max.request.size or than the topic accepts. {_OUTCOMES_DOC}")
     on_invalid_record: str = option(
-        "onInvalidRecord", STRING, default=FAIL_TASK, choices=OUTCOMES, ignore_case=True,
+        "onInvalidRecord", STRING, default=FAIL_TASK, choices=ROW_POLICIES, ignore_case=True,
         doc="What happens to a row that cannot be written, such as one with a null topic, or that a broker rejects "
             f"(INVALID_RECORD, INVALID_TIMESTAMP). {_OUTCOMES_DOC}")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,

@@ -1,7 +1,8 @@
 """Finds decisions and carries them out: for the driver, its next run, or an operator.
 
-version_commit.py makes decisions. This file commits their transactions; to commit one twice does no harm. abort() records that
-writes are aborted, then fences what is not decided. Nobody deletes a decision: a newer record replaces it, or brokers expire it.
+version_commit.py makes decisions. This file commits their transactions; to commit one twice does no harm. abort_prefix() records
+that writes are aborted, then fences what is not decided. Nobody deletes a decision: a newer record replaces it, or brokers
+expire it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def decisions_of(client: TransactionClient, names: PrefixNames, owners: Iterable
 
 def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaError:
     try:
-        return ledger.decision_in(record)
+        return ledger.decode_decision(record)
     except KafkaError as error:
         return error
 
@@ -124,7 +125,7 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_TH
             f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. Readers see the"
             f" others. {rest.strip()}. The first failed with: {failed[0]}"
         )
-    markers = ledger.markers(each.partition for each in gone)
+    markers = ledger.fetch_markers(each.partition for each in gone)
     return [each for each in gone if not is_in_kafka(markers.get(each.partition), decision.version, each)]
 
 
@@ -132,7 +133,7 @@ def fail_incomplete(
     ledger: Ledger, decision: Decision, lost: Sequence[TaskTransaction], *, rest: str = WRITTEN_BY_THE_NEXT_RUN
 ) -> NoReturn:
     """Record a decision as INCOMPLETE, as these transactions are gone. Raise CommitFailedError; its text ends with `rest`."""
-    ledger.write_decision(decision.now(DecisionState.INCOMPLETE))
+    ledger.write_decision(decision.with_state(DecisionState.INCOMPLETE))
     raise CommitFailedError(
         f"{len(lost)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed (Spark"
         f" partitions {printable_list(each.partition for each in lost)}): {WHY_GONE}. Readers see the rows of the other"
@@ -151,16 +152,16 @@ def roll_forward(ledger: Ledger) -> Decision | None:
     Raises:
         CommitFailedError, KafkaError: as VersionCommit.run.
     """
-    decision = ledger.decision()
+    decision = ledger.fetch_decision()
     if decision is None or decision.state is not DecisionState.DECIDED:
         return None
     if lost := commit_decided(ledger, decision):
         fail_incomplete(ledger, decision, lost)
-    ledger.write_decision(decision.now(DecisionState.CARRIED_OUT))
+    ledger.write_decision(decision.with_state(DecisionState.CARRIED_OUT))
     return decision
 
 
-def abort(client: TransactionClient, names: PrefixNames, marker_topic: str, now: DriverTime) -> int:
+def abort_prefix(client: TransactionClient, names: PrefixNames, marker_topic: str, now: DriverTime) -> int:
     """Abort the writes of this prefix that this machine has planned before `now`, and fence all unfinished ids of the prefix.
 
     No transaction of these writes can then be committed, unless its version is decided. Decided transactions are left alone, and

@@ -59,7 +59,7 @@ def _unfinished(names: PrefixNames, found: Iterable[ListedTransaction]) -> list[
     return [UnfinishedId(task, state) for task, state in tasks if task is not None]
 
 
-def guessed(owner: str, partitions: Iterable[int]) -> list[UnfinishedId]:
+def guess_unfinished(owner: str, partitions: Iterable[int]) -> list[UnfinishedId]:
     """The ids that an owner has probably used, for brokers that cannot list."""
     tasks = (AttemptId(owner, partition, attempt) for partition in partitions for attempt in range(_GUESSED_ATTEMPTS))
     return [UnfinishedId(task, TransactionState.ONGOING) for task in tasks]

@@ -27,7 +27,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-EVERY_MS = 4_000  # after an answer, which may take as long again: one in each 8 s, less than the 10 s of --watch-seconds
+INTERVAL_MS = 4_000  # after an answer, which may take as long again: one in each 8 s, less than the 10 s of --watch-seconds
 
 
 @dataclass(eq=False, repr=False)
@@ -65,8 +65,8 @@ class Heartbeat:
             self._failed(error)
 
     def _wait_until_due(self) -> bool:
-        """Block for EVERY_MS, or until the task is over: false then."""
-        until_ms = self.clock.now_ms() + EVERY_MS
+        """Block for INTERVAL_MS, or until the task is over: false then."""
+        until_ms = self.clock.now_ms() + INTERVAL_MS
         while (left_ms := until_ms - self.clock.now_ms()) > 0:
             if self.clock.wait(self, left_ms):
                 return False
@@ -78,7 +78,7 @@ class Heartbeat:
 
     def _beat(self, client: TransactionClient) -> None:
         try:
-            client.commit_offsets(self.group, {self.marker_partition: (self.clock.wall_ms(), "")}, timeout_ms=EVERY_MS)
+            client.commit_offsets(self.group, {self.marker_partition: (self.clock.wall_ms(), "")}, timeout_ms=INTERVAL_MS)
         except KafkaError as error:
             self._failed(error)
 

@@ -69,22 +69,22 @@ class Ledger:
 
     # WHAT A TASK READS AND WRITES
 
-    def look(self, planned: DriverTime, partition: int) -> LedgerView:
-        """Read what a task has to know before it writes this Spark partition. Raises as `decision` does."""
+    def fetch_view(self, planned: DriverTime, partition: int) -> LedgerView:
+        """Read what a task has to know before it writes this Spark partition. Raises as `fetch_decision` does."""
         groups = (self.names.decision_group(self.owner), self.names.aborted_group, self.marker_group(partition))
         records = self._read(groups)
         decision, aborted, marker = (records.get(group) for group in groups)
         return LedgerView(
-            decision=None if decision is None else self.decision_in(decision),
+            decision=None if decision is None else self.decode_decision(decision),
             is_aborted=aborted is not None and aborted.metadata == planned.host and planned.time_ms < aborted.offset,
             marker=None if marker is None else read_marker(marker, groups[2]),
         )
 
-    def marker(self, partition: int) -> Marker | None:
+    def fetch_marker(self, partition: int) -> Marker | None:
         """Read the marker of a Spark partition. One in an open transaction is not seen."""
-        return self.markers([partition]).get(partition)
+        return self.fetch_markers([partition]).get(partition)
 
-    def markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
+    def fetch_markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
         """Read the markers of Spark partitions. A partition without one is left out."""
         groups = {self.marker_group(partition): partition for partition in partitions}
         return {groups[group]: read_marker(each, group) for group, each in self._read(groups).items()}
@@ -94,7 +94,7 @@ class Ledger:
 
     # WHAT THE DRIVER READS AND WRITES
 
-    def decision(self) -> Decision | None:
+    def fetch_decision(self) -> Decision | None:
         """Read the owner's decision; None if there is none. Raises LedgerError if it cannot be understood.
 
         A decision whose overflow groups are gone counts as INCOMPLETE: nobody can carry it out any more, and markers say what
@@ -103,13 +103,13 @@ class Ledger:
         return self.client.ask(self.decision_question())
 
     def decision_question(self) -> Question[Decision | None]:
-        """The answer is what `decision` returns."""
+        """The answer is what `fetch_decision` returns."""
         group = self.names.decision_group(self.owner)
         found = self._read_question([group])
-        return found.then(lambda records: self.decision_in(records[group]) if group in records else None)
+        return found.then(lambda records: self.decode_decision(records[group]) if group in records else None)
 
-    def decision_in(self, record: CommittedOffset) -> Decision:
-        """The decision in an offset that was read already. Reads overflow groups, if it has any. Raises as `decision` does."""
+    def decode_decision(self, record: CommittedOffset) -> Decision:
+        """The decision in an offset that was read already. Reads its overflow groups, if any. Raises as `fetch_decision` does."""
         group = self.names.decision_group(self.owner)
         decision, values = read_decision(record, group)
         if decision.state is not DecisionState.DECIDED:
@@ -117,7 +117,7 @@ class Ledger:
         packed = self._packed_entries(decision, values, group)
         if packed is None:
             logger.warning("! the transactions that version %d decided to commit are not listed any more", decision.version)
-            return decision.now(DecisionState.INCOMPLETE)
+            return decision.with_state(DecisionState.INCOMPLETE)
         return replace(decision, entries=unpack_entries(packed, decision, group))
 
     def write_decision(self, decision: Decision) -> None:
@@ -154,7 +154,7 @@ class Ledger:
         def read(records: dict[str, CommittedOffset]) -> AllMarkers:
             recorded = max((width for group, width in groups.items() if group in records), default=0)
             first = {markers[group]: read_marker(each, group) for group, each in records.items() if group in markers}
-            return AllMarkers(first | self.markers(range(partitions, recorded)), recorded)
+            return AllMarkers(first | self.fetch_markers(range(partitions, recorded)), recorded)
 
         return self._read_question([*groups, *markers]).then(read)
 

@@ -91,7 +91,7 @@ class Decision:
         """Whether that version is decided or carried out, or this is a later version: then its rows are not written again."""
         return self.version > version or (self.version == version and self.state is not DecisionState.INCOMPLETE)
 
-    def now(self, state: DecisionState) -> Decision:
+    def with_state(self, state: DecisionState) -> Decision:
         return replace(self, state=state, entries=())
 
     def entry_of(self, partition: int) -> TaskTransaction | None:
@@ -101,7 +101,7 @@ class Decision:
         """None if it is not known: the version was never committed, or not as a whole, or too many have followed."""
         return self.content if version == self.version else dict(self.earlier).get(version)
 
-    def before(self, version: int) -> tuple[EarlierVersion, ...]:
+    def earlier_for(self, version: int) -> tuple[EarlierVersion, ...]:
         """The `earlier` for a decision on `version` that replaces this one."""
         if self.version == version or self.state is DecisionState.INCOMPLETE:
             return self.earlier

@@ -9,11 +9,11 @@
               3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
                 is nothing to write. If the transaction has timed out, write its rows again
               4 look at the marker: if it has this version or a later one, the rows are only read
-    rows_came() 5 write the rows and the marker in one transaction: begin it before the first row,
-    mark()        send the marker behind the rows,
+    add_rows() 5 write the rows and the marker in one transaction: begin it before the first row,
+    send_marker()        send the marker behind the rows,
     finish()      wait until all is acknowledged, and leave the transaction open
 
-The driver ends what others have left open, in step 6 (version_commit.py) and step 7 (abort() in decisions.py). The order matters:
+The driver ends what others have left open, in steps 6 (version_commit.py) and 7 (abort_prefix in decisions.py). The order counts:
 tests/exactly_once/protocol_model.py finds a lost or doubled row for each step that is left out or moved.
 """
 
@@ -83,7 +83,7 @@ class TaskAttempt:
         self.schemas = NO_SCHEMAS  # to encode the rows with, after begin(): of the plan, or of the run that began this version
 
     @property
-    def writes(self) -> bool:
+    def must_write(self) -> bool:
         """Whether the rows have to be written. If not, they are only read: finish() or the driver compares their content."""
         return not self._needs_no_rows and (self._marker is None or self._marker.version < self.write.version)
 
@@ -108,7 +108,7 @@ class TaskAttempt:
     def _look_and_commit(self, schemas: SchemaIds) -> _Found:
         """Take steps 2 and 3, and read the marker for step 4. `schemas`: of the plan."""
         version = self.write.version
-        decision, is_aborted, marker = self._ledger.look(self.planned, self.partition)
+        decision, is_aborted, marker = self._ledger.fetch_view(self.planned, self.partition)
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
         needs_no_rows = decision is not None and decision.reaches(version)
@@ -117,7 +117,7 @@ class TaskAttempt:
             if decision.version < version:  # its driver died while it committed, and nobody repeated the version
                 self._commit(entry)
             elif decision.version == version and not self._may_be_open(entry):
-                marker = self._ledger.marker(self.partition)  # what was read before may be older than the end of the transaction
+                marker = self._ledger.fetch_marker(self.partition)  # the one before may be older than the transaction's end
                 needs_no_rows = is_in_kafka(marker, version, entry)
         first = None if decision is None else decision.content_of(version)  # the content of this version in an earlier run
         if not needs_no_rows and marker is not None and marker.version == version:
@@ -139,10 +139,10 @@ class TaskAttempt:
             return True  # the driver finds out, and the next run writes what is missing
         return found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity))
 
-    def rows_came(self, content: Content) -> None:
-        """Add rows that were read to the content. If they are written (`writes`), the first call begins the transaction."""
+    def add_rows(self, content: Content) -> None:
+        """Add rows that were read to the content. If they are written (`must_write`), the first call begins the transaction."""
         self._content = total([self._content, content])
-        if self.writes:
+        if self.must_write:
             self._open()
 
     def _open(self) -> None:
@@ -150,12 +150,12 @@ class TaskAttempt:
             self.producer.begin_transaction()
             self._is_open = True
 
-    def mark(self) -> None:
+    def send_marker(self) -> None:
         """Send the marker after the last row, without waiting for either. Blocks as begin_transaction() does.
 
         If nobody calls it, finish() does. The transaction of a task without rows is begun, and gets no marker.
         """
-        if self._is_marked or not self.writes:
+        if self._is_marked or not self.must_write:
             return
         self._open()
         if self._content.rows:  # rows that were skipped (onInvalidRecord) count as well
@@ -174,9 +174,9 @@ class TaskAttempt:
         content = self._content
         if self._needs_no_rows:
             return self._report(AttemptResult.DECIDED, content)
-        if not self.writes:
+        if not self.must_write:
             return self._skipped(content)
-        self.mark()
+        self.send_marker()
         return self._report(
             AttemptResult.OPEN if content.rows else AttemptResult.EMPTY, content, self.producer.prepare_transaction()
         )

@@ -21,7 +21,7 @@ Requests that are sent together:
     the two requests of 6g
 The list of 6b is read before the markers of 6c: what another run commits between the two shows in the markers.
 
-decisions.py carries out decisions and has abort(), because not only a commit needs them.
+decisions.py carries out decisions and has abort_prefix(), because not only a commit needs them.
 Before a driver decides, it fences all unfinished ids of others, except decided ones of other owners, and checks all markers. (If
 brokers cannot list ids, it fences those that it guesses.) A task that takes an id later finds the decision, or is fenced. So only
 one decision of a version is carried out as a whole. If a part of it was lost, a second decision commits only that part.
@@ -54,7 +54,7 @@ from spark_kafka_sink.exactly_once.fencing import (
     ENDING,
     UnfinishedId,
     fence_all,
-    guessed,
+    guess_unfinished,
     list_unfinished,
     list_unfinished_question,
     whole_list_questions,
@@ -134,7 +134,7 @@ class VersionCommit:
     names: PrefixNames
     reports: Sequence[TaskReport]  # of all tasks; at least one, and all of one write
     marker_topic: str  # see Ledger
-    has_name: bool = True  # a repetition of the write has the same owner and version; errors advise accordingly
+    is_named: bool = True  # a repetition of the write has the same owner and version; errors advise accordingly
     keeps_first: bool = False  # if a version in Kafka is repeated with other rows, do not write them; False: ReplayError
 
     def __post_init__(self) -> None:
@@ -161,9 +161,9 @@ class VersionCommit:
         if decision.version == self._write.version and decision.state is DecisionState.DECIDED:
             if lost := self._end_decided(decision):
                 return self._commit_rest(decision, lost)
-            self._record_outcome(decision.now(DecisionState.CARRIED_OUT))
+            self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
             how = HowCommitted.ROLLED_FORWARD
-        elif not self.has_name and decision.state is DecisionState.DECIDED:  # its driver's clock is ahead; nobody repeats it
+        elif not self.is_named and decision.state is DecisionState.DECIDED:  # its driver's clock is ahead; nobody repeats it
             self._carry_out(decision)
         self._fence_unneeded(decision)
         return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
@@ -176,7 +176,7 @@ class VersionCommit:
             before = self._carry_out_earlier(before)
         decision = self._decide(before, early_list)
         self._commit_all(decision)
-        self._record_and_fence_late(decision.now(DecisionState.CARRIED_OUT))
+        self._record_and_fence_late(decision.with_state(DecisionState.CARRIED_OUT))
         skipped = sum(each.result in (AttemptResult.SKIPPED, AttemptResult.DECIDED) for each in self.reports)
         return Committed(HowCommitted.COMMITTED, skipped, self._fenced)
 
@@ -185,7 +185,7 @@ class VersionCommit:
         results = {each.entry.partition: each.result for each in self.reports}
         if any(results.get(entry.partition, AttemptResult.DECIDED) is AttemptResult.DECIDED for entry in lost):
             self._fail_incomplete(decision, lost)
-        incomplete = decision.now(DecisionState.INCOMPLETE)
+        incomplete = decision.with_state(DecisionState.INCOMPLETE)
         self._ledger.write_decision(incomplete)
         return self._commit_own(incomplete)
 
@@ -193,9 +193,9 @@ class VersionCommit:
         """Carry out an earlier version that was left unfinished and not repeated. Returns the decision with its new state."""
         if decision.state is DecisionState.DECIDED:
             lost = self._end_decided(decision)
-            if lost and self.has_name:  # its user can repeat it before this version is written
+            if lost and self.is_named:  # its user can repeat it before this version is written
                 self._fail_incomplete(decision, lost)
-            decision = decision.now(DecisionState.INCOMPLETE if lost else DecisionState.CARRIED_OUT)
+            decision = decision.with_state(DecisionState.INCOMPLETE if lost else DecisionState.CARRIED_OUT)
             if lost:
                 self._ledger.write_decision(decision)
             else:
@@ -215,7 +215,7 @@ class VersionCommit:
         """Step 6a, and in the same request round the list of step 6b, if the client already knows the coordinators."""
         questions = whole_list_questions(self.client, self.names)
         if questions is None:
-            return self._ledger.decision(), None
+            return self._ledger.fetch_decision(), None
         decision, found = self.client.ask_together(self._ledger.decision_question(), questions.found)
         return decision.answer(), _ListBesideDecision(found, questions.is_whole)
 
@@ -236,7 +236,7 @@ class VersionCommit:
             partitions=max(recorded, self._partitions(before)),
             content=content,
             entries=tuple(self._open.values()),
-            earlier=() if before is None else before.before(self._write.version),
+            earlier=() if before is None else before.earlier_for(self._write.version),
         )
 
     def _fence_and_check(self, before: Decision | None, early_list: _ListBesideDecision | None) -> AllMarkers:
@@ -287,7 +287,7 @@ class VersionCommit:
         self._fence(found, kept)
 
     def _guessed(self, before: Decision | None) -> list[UnfinishedId]:
-        return guessed(self._write.owner, range(self._partitions(before)))
+        return guess_unfinished(self._write.owner, range(self._partitions(before)))
 
     def _partitions(self, before: Decision | None) -> int:
         return max(len(self.reports), 0 if before is None else before.partitions)
@@ -299,7 +299,7 @@ class VersionCommit:
             return
         if markers:
             content = self._content._replace(schemas=markers[0].content.schemas)
-            self._ledger.write_decision(self._new_decision(before, content).now(DecisionState.INCOMPLETE))
+            self._ledger.write_decision(self._new_decision(before, content).with_state(DecisionState.INCOMPLETE))
         raise CommitFailedError(
             f"the tasks of version {self._write.version} have encoded their rows with different schemas"
             f" ({'; '.join(schemas)}). {OTHER_SCHEMAS}"
@@ -319,7 +319,7 @@ class VersionCommit:
 
     def _carry_out(self, decision: Decision) -> None:
         self._commit_all(decision)
-        self._record_outcome(decision.now(DecisionState.CARRIED_OUT))
+        self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
 
     def _commit_all(self, decision: Decision) -> None:
         if lost := self._end_decided(decision):
@@ -339,7 +339,7 @@ class VersionCommit:
                 "An earlier write has left them so."
                 f" Nothing of this one, version {self._write.version}, was committed: run it again"
             )
-        return of_named if self.has_name else of_unnamed + _NOT_NAMED
+        return of_named if self.is_named else of_unnamed + _NOT_NAMED
 
     def _record_outcome(self, decision: Decision) -> None:
         (recorded,) = self._ask_record(decision)
@@ -415,7 +415,7 @@ class VersionCommit:
     def _compare(self, decision: Decision) -> int:
         """How many rows of this write differ from its version in Kafka: 0 or all. Raises ReplayError and CommitFailedError."""
         version, first = self._write.version, decision.content_of(self._write.version)
-        if not self.has_name:
+        if not self.is_named:
             raise CommitFailedError(
                 f"this unnamed write was planned at {version} ms by its driver's clock, and one with the same"
                 f" transactionalIdPrefix that was planned later, at {decision.version} ms, was committed before: write one after"

@@ -61,7 +61,7 @@ class WriteId(NamedTuple):
 
 
 class DriverTime(NamedTuple):
-    """A time on the machine of a driver: of the planning of a write, or of abort(), which stops what was planned before.
+    """A time on the machine of a driver: of the planning of a write, or of abort_prefix(), which stops what was planned before.
 
     The processes of a driver that plan, commit and abort share nothing but the machine and its clock.
     """

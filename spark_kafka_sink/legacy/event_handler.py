@@ -61,7 +61,7 @@ class EventHandler:
         # The next two are used only by the thread that is in `handle`.
         self._sticky: dict[str, int] = {}  # topic -> partition of messages without a key
         self._refreshed_ms: int | None = None
-        self._abandoned = Signal()
+        self._must_not_retry = Signal()
 
     def serialize(self, messages: Iterable[KeyedMessage]) -> list[SerializedMessage]:
         """Any thread may call this. Raises SerializationError, or TypeError for an item that is not a KeyedMessage."""
@@ -102,11 +102,11 @@ class EventHandler:
                 raise self._failed(failures, self.config.message_send_max_retries - retries_left + 1)
             outstanding = [message for failure in failures for message in failure.messages]
             logger.warning("! %s; retrying, %d retries left", _in_words(failures), retries_left)
-            self._abandoned.wait(self.clock, self.config.retry_backoff_ms)
+            self._must_not_retry.wait(self.clock, self.config.retry_backoff_ms)
 
-    def abandon(self) -> None:
+    def stop_retrying(self) -> None:
         """Retry nothing from now on. Any thread may call this."""
-        self._abandoned.give()
+        self._must_not_retry.give()
 
     def _has_ended(self) -> bool:
         """Whether KafkaProducer can send no more: it is closed or being closed, was interrupted, or has failed for good."""
@@ -114,7 +114,7 @@ class EventHandler:
             self.producer.ask_for_topics(())  # asks for none: only checks
         except KafkaError:
             return True
-        return self._abandoned.is_given
+        return self._must_not_retry.is_given
 
     def _refresh_if_due(self) -> None:
         """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms.

@@ -117,7 +117,7 @@ class Producer:
         if self._mode.close(limit_ms):
             return
         logger.warning("! closing %s forcefully: messages were left after %d ms", self.client_id, limit_ms)
-        self._handler.abandon()
+        self._handler.stop_retrying()
         self._producer.close(0)
         self._mode.close(CLOSE_MARGIN_MS)
 

@@ -50,7 +50,7 @@ class Disconnect(NamedTuple):
     timed_out: bool = False  # the client closed it because an answer did not come in time
 
 
-class _Send:
+class _OutgoingFrame:
     """A frame that is being written."""
 
     __slots__ = ("_buffers", "_index", "written_bytes")
@@ -83,7 +83,7 @@ class _Channel:
     connection: Connection
     is_connected: bool = False
     interest: int = 0  # the events it is registered for
-    outgoing: _Send | None = None
+    outgoing: _OutgoingFrame | None = None
 
 
 class Selector:
@@ -157,7 +157,7 @@ class Selector:
         channel = self._channels[node_id]
         if channel.outgoing is not None:
             raise RuntimeError(f"another request to node {node_id} is still being written")
-        channel.outgoing = _Send(buffers)
+        channel.outgoing = _OutgoingFrame(buffers)
         return self._write(channel)
 
     def close(self, node_id: int | None = None) -> None:

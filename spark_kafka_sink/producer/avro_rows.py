@@ -64,7 +64,7 @@ def python_rows(schema: AvroSchema, at: str) -> PythonRows:
     return _rows(schema, at, DefaultEncoder())
 
 
-class _Fixed(NamedTuple):
+class _PlainType(NamedTuple):
     """A type whose values need no copy and take at most `bytes` bytes as Avro."""
 
     type: pa.DataType
@@ -99,13 +99,13 @@ def _rows(schema: AvroSchema, at: str, encoder: DefaultEncoder) -> PythonRows:
     return PythonRows(pa.binary() if getattr(schema, "type", "") == "bytes" else pa.string(), _take_text)
 
 
-def _take_fixed(fixed: _Fixed, value: Any) -> Taken:
+def _take_fixed(fixed: _PlainType, value: Any) -> Taken:
     if fixed.check is not None and value is not None:
         fixed.check(value)
     return value, fixed.bytes
 
 
-def _take_milliseconds(finer: _Fixed, value: Any) -> Taken:
+def _take_milliseconds(finer: _PlainType, value: Any) -> Taken:
     taken, size = _take_fixed(finer, value)
     is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return int(value) * 1000 if is_number else taken, size
@@ -325,24 +325,24 @@ def _decimal(octets: bytes, scale: int) -> Decimal:
 # VALUES OF A BOUNDED SIZE
 
 _PLAIN = {
-    "null": _Fixed(pa.null(), 0),
-    "boolean": _Fixed(pa.bool_(), 1),
-    "int": _Fixed(pa.int32(), VARINT_BYTES, _check_whole),
-    "long": _Fixed(pa.int64(), VARINT_BYTES, _check_whole),
-    "float": _Fixed(pa.float32(), 4, _check_float),
-    "double": _Fixed(pa.float64(), 8),
+    "null": _PlainType(pa.null(), 0),
+    "boolean": _PlainType(pa.bool_(), 1),
+    "int": _PlainType(pa.int32(), VARINT_BYTES, _check_whole),
+    "long": _PlainType(pa.int64(), VARINT_BYTES, _check_whole),
+    "float": _PlainType(pa.float32(), 4, _check_float),
+    "double": _PlainType(pa.float64(), 8),
 }
 _TIMES = {
-    "date": _Fixed(pa.date32(), VARINT_BYTES, _check_date),
-    "time-micros": _Fixed(pa.time64("us"), VARINT_BYTES, _check_local),
-    "timestamp-micros": _Fixed(pa.timestamp("us", "UTC"), VARINT_BYTES, _check_instant),
-    "timestamp-nanos": _Fixed(pa.timestamp("ns", "UTC"), VARINT_BYTES, _check_instant),
-    "local-timestamp-micros": _Fixed(pa.timestamp("us"), VARINT_BYTES, _check_local),
-    "local-timestamp-nanos": _Fixed(pa.timestamp("ns"), VARINT_BYTES, _check_local),
+    "date": _PlainType(pa.date32(), VARINT_BYTES, _check_date),
+    "time-micros": _PlainType(pa.time64("us"), VARINT_BYTES, _check_local),
+    "timestamp-micros": _PlainType(pa.timestamp("us", "UTC"), VARINT_BYTES, _check_instant),
+    "timestamp-nanos": _PlainType(pa.timestamp("ns", "UTC"), VARINT_BYTES, _check_instant),
+    "local-timestamp-micros": _PlainType(pa.timestamp("us"), VARINT_BYTES, _check_local),
+    "local-timestamp-nanos": _PlainType(pa.timestamp("ns"), VARINT_BYTES, _check_local),
 }
 
 
-def _of_milliseconds(schema: AvroSchema) -> _Fixed | None:
+def _of_milliseconds(schema: AvroSchema) -> _PlainType | None:
     """For a time in milliseconds, the type in microseconds: the encoder rejects or cuts off finer values, not Arrow."""
     match schema:
         case AvroPrimitive(logical=LogicalType(name)) if name.endswith("-millis"):
@@ -351,13 +351,13 @@ def _of_milliseconds(schema: AvroSchema) -> _Fixed | None:
             return None
 
 
-def _fixed(schema: AvroSchema) -> _Fixed | None:
+def _fixed(schema: AvroSchema) -> _PlainType | None:
     """None for texts, bytes, nested types and times in milliseconds. A bytearray may change after `send`, so it is copied."""
     match schema:
         case AvroFixed(logical=LogicalType("decimal", precision, scale)):
-            return _Fixed(_decimal_type(precision, scale), schema.size)
+            return _PlainType(_decimal_type(precision, scale), schema.size)
         case AvroPrimitive(logical=LogicalType("decimal", precision, scale)):
-            return _Fixed(_decimal_type(precision, scale), VARINT_BYTES + 32)
+            return _PlainType(_decimal_type(precision, scale), VARINT_BYTES + 32)
         case AvroPrimitive(logical=None):
             return _PLAIN.get(schema.type)
         case AvroPrimitive(logical=LogicalType(name)):

@@ -152,10 +152,10 @@ class ColumnSender:
         explicit = explicit_partitions(given.partition, columns.row_count)
         rows = TopicRows(bundle.topic, columns, explicit, np.arange(len(bundle), dtype=np.int32))
         if interceptors is not None:
-            errors = self._errors_of_spoiled(rows, bundle.cluster) | errors
-        return self._without_failed(bundle, rows, errors) if errors else rows
+            errors = self._errors_after_interceptors(rows, bundle.cluster) | errors
+        return self._fail_and_drop(bundle, rows, errors) if errors else rows
 
-    def _errors_of_spoiled(self, rows: TopicRows, cluster: Cluster) -> dict[int, KafkaError]:
+    def _errors_after_interceptors(self, rows: TopicRows, cluster: Cluster) -> dict[int, KafkaError]:
         """The errors of records that interceptors made too large or gave a partition that does not exist, by their index."""
         errors: dict[int, KafkaError] = {}
         bounds = size_upper_bounds(rows.columns)
@@ -169,7 +169,7 @@ class ColumnSender:
                 errors[row] = self.metadata_wait.absent(rows.topic, int(rows.explicit[row]), partition_count, 0)
         return errors
 
-    def _without_failed(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
+    def _fail_and_drop(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
         """The rows without an error. Fails the others last: if an exception followed, they would fail with the bundle again."""
         others = rows.take(np.setdiff1d(np.arange(len(rows.positions)), list(errors)))
         for row, error in sorted(errors.items()):

@@ -25,18 +25,18 @@ def call_in_children(run: Callable[[], None]) -> None:
 _generation = 0  # how many times this process and its ancestors were forked
 
 
-class LeftBehind(Protocol):
+class HasFastPath(Protocol):
     """An object with a fast path that does not check for a fork."""
 
-    def leave_behind(self) -> None:
+    def disable_fast_path(self) -> None:
         """Called in the child right after the fork: the next call must take the path that checks."""
         ...
 
 
-_watched: WeakSet[LeftBehind] = WeakSet()
+_watched: WeakSet[HasFastPath] = WeakSet()
 
 
-def watch(owner: LeftBehind) -> None:
+def watch(owner: HasFastPath) -> None:
     _watched.add(owner)
 
 
@@ -62,7 +62,7 @@ def _in_child() -> None:
     global _generation
     _generation += 1
     for each in list(_watched):
-        each.leave_behind()
+        each.disable_fast_path()
 
 
 call_in_children(_in_child)

@@ -89,8 +89,8 @@ class KafkaProducer(TransactionalMethods):
         if_this_fails = ExitStack()
         try:
             parts = ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record, self._avro)
-            self._keep_at_hand(parts)
-            if_this_fails.callback(self._call_off, if_this_fails)
+            self._set_attributes(parts)
+            if_this_fails.callback(self._undo_constructor, if_this_fails)
             self._thread.start()  # if interrupted, it may or may not have started the thread
         except BaseException:
             if_this_fails.close()
@@ -107,7 +107,7 @@ class KafkaProducer(TransactionalMethods):
         """Whether the calling thread may wait for memory or the schema registry. The Sender's must not: it gives memory back."""
         return threading.current_thread() is not self._thread
 
-    def _keep_at_hand(self, parts: ProducerParts) -> None:
+    def _set_attributes(self, parts: ProducerParts) -> None:
         """Make an attribute of each part that the methods use, and make the Sender's thread."""
         self._parts = parts
         self._metrics = parts.metrics
@@ -132,7 +132,7 @@ class KafkaProducer(TransactionalMethods):
             target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
         )
 
-    def _call_off(self, closing: ExitStack) -> None:
+    def _undo_constructor(self, closing: ExitStack) -> None:
         """The constructor has failed: end the Sender. If its thread runs already, that thread closes the parts."""
         self._sender.force_close()
         if not self._claims_closing():
@@ -297,7 +297,7 @@ class KafkaProducer(TransactionalMethods):
             record, callback = record_of_arguments(record, value, callback, fields)
         elif value is not None:
             callback = value if callable(value) else record_of_arguments(record, value, None, fields)[1]
-        if not self._is_plain and (future := self._send_specially(record, callback)) is not None:
+        if not self._is_plain and (future := self._intercept_or_encode(record, callback)) is not None:
             return future
         topic = record.topic
         key = record.key
@@ -326,7 +326,7 @@ class KafkaProducer(TransactionalMethods):
         self._check_usable()
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
-    def _send_specially(self, record: ProducerRecord, callback: Callback | None) -> RecordFuture | None:
+    def _intercept_or_encode(self, record: ProducerRecord, callback: Callback | None) -> RecordFuture | None:
         """Hand the record to interceptors, or send it as Avro. None: `send` goes on, with a record that needs neither."""
         self._check_usable()
         if self._interceptors is not None and not isinstance(record, InterceptedRecord):

@@ -86,7 +86,7 @@ class ProducerParts:
         self.sequencer.row_failed(error)
 
     def _interrupted(self) -> None:
-        self.gatherer.leave_behind()
+        self.gatherer.disable_fast_path()
         self._client.wakeup()
 
     def _encode_topic(self, topic: str) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_kafka_sink.clock import NEVER_MS, Clock, milliseconds
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, copy_to_keep, fresh_copy
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
@@ -234,7 +234,7 @@ class RecordBundle:
         self._settle_failing(batch_rows.positions)
 
     def fail_unbatched(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
-        error = for_keeping(error)
+        error = copy_to_keep(error)
         positions = self._begin_to_fail(positions, dict.fromkeys(positions.tolist(), error))
         try:
             if self._interceptors is not None:

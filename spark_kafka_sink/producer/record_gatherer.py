@@ -29,19 +29,19 @@ MIN_BUNDLE_BYTES = 512 * 1024  # a bundle costs some 0.2 ms however small it is;
 BUNDLE_SHARE = 4  # but a bundle is full at a quarter of buffer.memory; a single large record may take more
 
 
-class _TopicLocks:
+class _TopicTurn:
     def __init__(self) -> None:
-        self.bundle = threading.Lock()  # guards the topic's entry in RecordGatherer.bundles
+        self.bundle_lock = threading.Lock()  # guards the topic's entry in RecordGatherer.bundles
         # The calls that encode bundles of the topic now, all of one thread. There are several if encoding fails a record whose
         # callback sends again. Only `admit` uses the list, under the lock of HandOvers.
-        self._encoders: list[HandOver] = []
+        self._encoding_calls: list[HandOver] = []
 
     def admit(self, hand_over: HandOver) -> bool:
         """Let the call encode until it is over, if no other thread does. False if one does."""
-        self._encoders = [each for each in self._encoders if each.call.locked()]
-        if any(each.thread_id != hand_over.thread_id for each in self._encoders):
+        self._encoding_calls = [each for each in self._encoding_calls if each.call.locked()]
+        if any(each.thread_id != hand_over.thread_id for each in self._encoding_calls):
             return False
-        self._encoders.append(hand_over)
+        self._encoding_calls.append(hand_over)
         return True
 
 
@@ -68,7 +68,7 @@ class RecordGatherer:
         wanted = max(min(self.config.batch_size, self.config.max_request_size), MIN_BUNDLE_BYTES)
         self.bundle_bytes = min(wanted, max(1, self._pool.total_memory // BUNDLE_SHARE))
         self.bundles: dict[str, RecordBundle] = {}  # the bundles that take records, by topic
-        self._topics: dict[str, _TopicLocks] = {}  # grows only
+        self._topics: dict[str, _TopicTurn] = {}  # grows only
         self._not_queued: set[RecordBundle] = set()  # bundles with records that may be in no batch
         self._closed = False
         self._ended_by: KafkaError | None = None
@@ -95,12 +95,12 @@ class RecordGatherer:
 
     def _add(self, hand_over: HandOver, topic: str, cluster: Cluster, record: GatheredRecord) -> tuple[RecordFuture, bool]:
         """The record's future, and whether its bundle is full."""
-        locks = self._topics.get(topic) or self._topics.setdefault(topic, _TopicLocks())
+        turn = self._topics.get(topic) or self._topics.setdefault(topic, _TopicTurn())
         memory = PoolMemory()  # charged, and not in a bundle yet
         added = None
         try:
             while added is None:
-                with locks.bundle:
+                with turn.bundle_lock:
                     if self._closed:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     bundle = self.bundles.get(topic)
@@ -193,7 +193,7 @@ class RecordGatherer:
                 delay_ms = min(delay_ms, max(1, self.config.linger_ms))  # another thread encodes the bundle before this one
         return delay_ms
 
-    def leave_behind(self) -> None:
+    def disable_fast_path(self) -> None:
         """For a forked child, or a producer that an interrupt has ended: without a bundle, `send` makes all its checks."""
         self.bundles.clear()
 
@@ -206,19 +206,19 @@ class RecordGatherer:
             self._refuse_records(topic)
 
     def _refuse_records(self, topic: str) -> None:
-        with self._topics[topic].bundle:
+        with self._topics[topic].bundle_lock:
             bundle = self.bundles.get(topic)
             if bundle is not None:
                 bundle.refuse_records()
 
-    def take_all(self) -> list[RecordBundle]:
+    def take_open_bundles(self) -> list[RecordBundle]:
         """The bundles that are gathered and not queued yet, to be failed. Their memory is given back. Sender thread."""
         taken = [bundle for topic in list(self._topics) if (bundle := self._take(topic)) is not None]
         for bundle in taken:
             self._finish(bundle)
         return taken
 
-    def take_unfinished(self) -> list[RecordBundle]:
+    def take_unqueued_bundles(self) -> list[RecordBundle]:
         """After `close`: the bundles with records that may be in no batch, because a call that encodes them was interrupted or is
         not over. Sender thread.
         """
@@ -232,8 +232,8 @@ class RecordGatherer:
         return self.hand_overs.run(self._encode_in_turn, topic, self.clock.now_ms() + timeout_ms)
 
     def _encode_in_turn(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
-        locks = self._topics[topic]
-        if not self.hand_overs.wait_until(lambda: locks.admit(hand_over), deadline_ms):
+        turn = self._topics[topic]
+        if not self.hand_overs.wait_until(lambda: turn.admit(hand_over), deadline_ms):
             return False
         hand_over.begin()
         bundle = self._take(topic)
@@ -252,7 +252,7 @@ class RecordGatherer:
         self._not_queued.discard(bundle)
 
     def _take(self, topic: str) -> RecordBundle | None:
-        with self._topics[topic].bundle:
+        with self._topics[topic].bundle_lock:
             bundle = self.bundles.pop(topic, None)
         if bundle is not None:
             bundle.seal()

@@ -30,7 +30,7 @@ class TableSender:
     interceptors: Interceptors | None  # see the columns of each batch first
     hand_overs: HandOvers  # runs the call, and notices an interrupt
     clock: Clock  # of the Delivery
-    on_half_sent: Callable[[KafkaError], None]  # gets the error if only the first rows of a table are queued
+    on_partly_queued: Callable[[KafkaError], None]  # gets the error if only the first rows of a table are queued
 
     def send(self, topic: str | None, table: object, check_usable: Callable[[], None]) -> Delivery:
         """As KafkaProducer.send_table. `check_usable`: raises when no further rows can be sent; called before each batch."""
@@ -57,12 +57,12 @@ class TableSender:
                 _name_row_of_table(error, first_row)
             if first_row:
                 error.message = _half_sent(error.message, first_row)
-                self.on_half_sent(error)
+                self.on_partly_queued(error)
             raise
         except ORDINARY_ERRORS as error:
             if not first_row:
                 raise
-            self.on_half_sent(KafkaError(_half_sent(repr(error), first_row)))
+            self.on_partly_queued(KafkaError(_half_sent(repr(error), first_row)))
             # One of numpy's MemoryErrors takes other arguments.
             kind = MemoryError if isinstance(error, MemoryError) else type(error)
             raise kind(_half_sent(str(error) or "out of memory", first_row)) from error

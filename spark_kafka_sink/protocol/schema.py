@@ -225,7 +225,7 @@ def _structure(cls: type[Message], version: int, flexible: bool) -> FieldCodec:
         (attrgetter(field.name), codec.encode) for field, codec in rows
     )
     if unset:
-        encoders = (*encoders, (lambda value: value, _refuse_set_fields(cls, version, unset)))
+        encoders = (*encoders, (lambda value: value, _reject_set_fields(cls, version, unset)))
     if flexible:
         encoders = (*encoders, (lambda value: value, _tag_encoder([(tag, field, codec.encode) for tag, field, codec in tags])))
 
@@ -247,7 +247,7 @@ def _structure(cls: type[Message], version: int, flexible: bool) -> FieldCodec:
     return FieldCodec(encode, decode, sum(codec.least_bytes for _, codec in rows) + flexible)  # flexible: the number of tags
 
 
-def _refuse_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
+def _reject_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
     checks = [(field.name, attrgetter(field.name), field.default) for field in fields]
 
     def refuse(_: Writer, value: Any) -> None:

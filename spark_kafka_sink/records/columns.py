@@ -216,18 +216,18 @@ def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default:
     if len(column) != row_count:
         raise SchemaError(f"column timestamp has {len(column)} rows where {row_count} are expected; pass columns of one length")
     if isinstance(column, np.ndarray):
-        return _refuse_negative(column)
+        return _reject_negative(column)
     if pa.types.is_null(column.type):
         return default
     if not pa.types.is_int64(column.type):
         raise SchemaError(f"column timestamp has type {column.type}; it must be int64, milliseconds since 1970-01-01 UTC")
-    given = _refuse_negative(contiguous(column).fill_null(0).to_numpy())
+    given = _reject_negative(contiguous(column).fill_null(0).to_numpy())
     if column.null_count == 0:
         return given
     return np.where(contiguous(column).is_null().to_numpy(zero_copy_only=False), default, given)
 
 
-def _refuse_negative(timestamps: Int64Column) -> Int64Column:
+def _reject_negative(timestamps: Int64Column) -> Int64Column:
     if timestamps.min(initial=0) < 0:
         row = int(np.argmax(timestamps < 0))
         raise InvalidRecordError(f"row {row}: timestamp {timestamps[row]} is negative; it must be at least 0, or null", row=row)

@@ -20,7 +20,7 @@ from spark_kafka_sink.schemas.differences import differences
 from spark_kafka_sink.schemas.registry_client import RegistryClient, RegistryRequest
 from spark_kafka_sink.schemas.registry_errors import (
     INCOMPATIBLE,
-    NOT_A_REGISTRY,
+    INVALID_ANSWER,
     NOT_ALLOWED,
     NOT_FOUND,
     SCHEMA_NOT_FOUND,
@@ -130,9 +130,9 @@ class SchemaRegistry:
             if error.condition not in NOT_FOUND:
                 raise
             is_subject_missing = error.condition == SUBJECT_NOT_FOUND
-        return None if is_subject_missing else self._latest_if_equal(subject, text)
+        return None if is_subject_missing else self._latest_if_same_json(subject, text)
 
-    def _latest_if_equal(self, subject: str, text: str) -> RegisteredSchema | None:
+    def _latest_if_same_json(self, subject: str, text: str) -> RegisteredSchema | None:
         """The latest version, if it is the same JSON. For registries that compare texts with their blanks, as Apicurio does
         unless normalize.schemas is set."""
         try:
@@ -216,7 +216,7 @@ class SchemaRegistry:
             except RegistryError as error:
                 if error.condition in NOT_FOUND or error.condition == NOT_ALLOWED:
                     break
-                if error.condition != NOT_A_REGISTRY:
+                if error.condition != INVALID_ANSWER:
                     raise
         return _NOT_REFUSED
 
@@ -360,4 +360,4 @@ def _version(value: object) -> int | None:
 
 
 def _malformed(what: str, why: str) -> RegistryError:
-    return RegistryError(f"cannot {what}: the answer is none of a registry: {why}", condition=NOT_A_REGISTRY)
+    return RegistryError(f"cannot {what}: the answer is none of a registry: {why}", condition=INVALID_ANSWER)

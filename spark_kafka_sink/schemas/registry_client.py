@@ -24,8 +24,8 @@ from spark_kafka_sink.errors import NetworkError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.schemas.registry_errors import (
+    INVALID_ANSWER,
     NO_JSON,
-    NOT_A_REGISTRY,
     UNREACHABLE,
     RegistryAnswer,
     RegistryError,
@@ -198,12 +198,12 @@ def _read(
         raise RegistryError(
             f"cannot {request.what} at {url}: it redirects to {_shown_location(location)}, which is not"
             " followed, as the login would be sent there; if that is the registry, write it into schema.registry.url",
-            condition=NOT_A_REGISTRY,
+            condition=INVALID_ANSWER,
         )
     content = _content(response, attempt)
     if content is None:
         raise RegistryError(
-            f"cannot {request.what} at {url}: the answer has more than {MAX_ANSWER_BYTES:,} bytes", condition=NOT_A_REGISTRY
+            f"cannot {request.what} at {url}: the answer has more than {MAX_ANSWER_BYTES:,} bytes", condition=INVALID_ANSWER
         )
     answer = RegistryAnswer(url, status, _without_login_in_texts(_json(content), sent), content_type)
     if status in _RETRIABLE_STATUS:

@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import KafkaError, printable
 UNREACHABLE = "KAFKA_SCHEMA_REGISTRY_UNREACHABLE"
 LOGIN_FAILED = "KAFKA_SCHEMA_REGISTRY_LOGIN_FAILED"
 NOT_ALLOWED = "KAFKA_SCHEMA_REGISTRY_NOT_ALLOWED"
-NOT_A_REGISTRY = "KAFKA_SCHEMA_REGISTRY_INVALID_ANSWER"
+INVALID_ANSWER = "KAFKA_SCHEMA_REGISTRY_INVALID_ANSWER"
 SUBJECT_NOT_FOUND = "KAFKA_SCHEMA_REGISTRY_SUBJECT_NOT_FOUND"
 VERSION_NOT_FOUND = "KAFKA_SCHEMA_REGISTRY_VERSION_NOT_FOUND"
 SCHEMA_NOT_FOUND = "KAFKA_SCHEMA_REGISTRY_SCHEMA_NOT_FOUND"
@@ -47,8 +47,8 @@ NO_JSON = object()
 
 # By the code in the body of an answer.
 _BY_CODE: dict[int, str] = {
-    404: NOT_A_REGISTRY,  # of the HTTP server itself: there is no such path
-    405: NOT_A_REGISTRY,
+    404: INVALID_ANSWER,  # of the HTTP server itself: there is no such path
+    405: INVALID_ANSWER,
     40401: SUBJECT_NOT_FOUND,
     40402: VERSION_NOT_FOUND,
     40403: SCHEMA_NOT_FOUND,
@@ -61,7 +61,7 @@ _BY_STATUS: dict[int, str] = {401: LOGIN_FAILED, 403: NOT_ALLOWED, 409: INCOMPAT
 _REMEDIES: dict[str, str] = {
     LOGIN_FAILED: "; check basic.auth.user.info, or bearer.auth.*",
     NOT_ALLOWED: "; the user needs the right to do this there, or another user is needed",
-    NOT_A_REGISTRY: "; is schema.registry.url the address of a schema registry, with its path, such as /apis/ccompat/v7?",
+    INVALID_ANSWER: "; is schema.registry.url the address of a schema registry, with its path, such as /apis/ccompat/v7?",
 }
 
 
@@ -70,7 +70,7 @@ def refusal(answer: RegistryAnswer, what: str) -> RegistryError:
     code, message = _code_and_message(answer)
     condition = _BY_CODE.get(code or 0) or _BY_STATUS.get(answer.status)
     if condition is None and (code is None or answer.status < 400):
-        condition = NOT_A_REGISTRY
+        condition = INVALID_ANSWER
     remedy = _REMEDIES.get(condition or "", "")
     message = message.removesuffix(".") if remedy else message
     said = f"HTTP status {answer.status}" + (f", {message}" if message else "") + _kind_of_page(answer)
@@ -79,8 +79,8 @@ def refusal(answer: RegistryAnswer, what: str) -> RegistryError:
 
 def unreadable(answer: RegistryAnswer, what: str) -> RegistryError:
     """The error for an answer with a status of success, but without JSON."""
-    said = f"the answer is none of a registry{_kind_of_page(answer)}{_REMEDIES[NOT_A_REGISTRY]}"
-    return RegistryError(f"cannot {what} at {answer.url}: {said}", condition=NOT_A_REGISTRY)
+    said = f"the answer is none of a registry{_kind_of_page(answer)}{_REMEDIES[INVALID_ANSWER]}"
+    return RegistryError(f"cannot {what} at {answer.url}: {said}", condition=INVALID_ANSWER)
 
 
 def _code_and_message(answer: RegistryAnswer) -> tuple[int | None, str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.config.sink_options import KEEP_FIRST
 from spark_kafka_sink.errors import DeliveryError, KafkaError
-from spark_kafka_sink.exactly_once.decisions import TIMEOUT_OPTION, abort
+from spark_kafka_sink.exactly_once.decisions import TIMEOUT_OPTION, abort_prefix
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted, VersionCommit
 from spark_kafka_sink.exactly_once.writes import DriverTime, TaskReport, WriteId
 from spark_kafka_sink.sink.commit_summary import VersionSummary
@@ -34,7 +34,7 @@ def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> Ver
     keeps_first = options.on_non_deterministic_replay == KEEP_FIRST
     # The client stays connected for the next commit: all commits of a stream run in one process.
     with CLIENTS.lend(with_shipped_files(options.producer.to_mapping()), options.producer_cache_timeout_ms) as client:
-        commit = VersionCommit(client, plan.names, known, plan.marker_topic, has_name=has_name(write), keeps_first=keeps_first)
+        commit = VersionCommit(client, plan.names, known, plan.marker_topic, is_named=has_name(write), keeps_first=keeps_first)
         return _summary(write, commit.run())
 
 
@@ -49,7 +49,7 @@ def abort_version(plan: WritePlan) -> None:
     """Abort the write: rows that it has written are not seen, unless it is decided. Logs a KafkaError and does not raise it."""
     try:
         with TransactionClient(with_shipped_files(plan.options.producer.to_mapping())) as client:
-            fenced = abort(client, plan.names, plan.marker_topic, DriverTime.now())
+            fenced = abort_prefix(client, plan.names, plan.marker_topic, DriverTime.now())
     except KafkaError as error:
         logger.warning(
             "! transactions of transactionalIdPrefix=%s that may be open could not be aborted: %s. The next run does that, or"

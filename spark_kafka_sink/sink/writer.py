@@ -108,7 +108,7 @@ class _KafkaWriter:
                         del chunk  # frees its memory before more is read
                     sender.finish()
                 except BaseException:
-                    sender.abandon()
+                    sender.close_after_failure()
                     raise
                 return sender.commit_message(task, rows.waited_s, rows.schemas())
 
@@ -122,15 +122,15 @@ class _KafkaWriter:
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
             schema_ids = attempt.schemas.by_part()
-            with encoder_of(self.plan, sender.missing_topics, schema_ids, only_compares=not attempt.writes) as encoder:
+            with encoder_of(self.plan, sender.missing_topics, schema_ids, only_compares=not attempt.must_write) as encoder:
                 rows = SparkRows(batches, self.plan.mapping, encoder=encoder)
                 for chunk in rows.chunks(sender.rate_limit, task.idle_timeout_s):
-                    attempt.rows_came(content_to_compare(chunk, attempt.write))
-                    if attempt.writes:
+                    attempt.add_rows(content_to_compare(chunk, attempt.write))
+                    if attempt.must_write:
                         sender.send(chunk)
                     del chunk
             with contextlib.suppress(KafkaError):  # finish() of one of the two raises it again: a row's error says more
-                attempt.mark()
+                attempt.send_marker()
             sender.finish()
             message = sender.commit_message(task, rows.waited_s, rows.schemas())
             return replace(message, exactly_once=attempt.finish(), seconds=elapsed_s(task.started_s))

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
-from spark_kafka_sink.admin.operation import Ask, Operation, Retry
+from spark_kafka_sink.admin.operation import Ask, Operation, RetryNeeded
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
@@ -109,7 +109,7 @@ class Ending(Operation[str, str]):
     def judge(self, item: str, answer: EndTxnResponse, version: int) -> str:  # noqa: ARG002
         error = Errors.for_code(answer.error_code)
         if error.retriable:
-            raise Retry(error)
+            raise RetryNeeded(error)
         if error:
             raise error.error(item)
         return item

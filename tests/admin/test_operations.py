@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetsToCommit, OffsetsToFetch
-from spark_kafka_sink.admin.operation import Operation, Retry
+from spark_kafka_sink.admin.operation import Operation, RetryNeeded
 from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
 from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
@@ -75,7 +75,7 @@ def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Any:
     answer = request.RESPONSE.decode(version, b"".join(map(bytes, error_response(request, error).encode(version))))
     try:
         return operation.judge(item, answer, version)
-    except (Retry, KafkaError) as raised:
+    except (RetryNeeded, KafkaError) as raised:
         return raised
 
 
@@ -86,7 +86,7 @@ def test_every_error_is_retried_or_is_named(operation: Operation[Any, Any], item
         if isinstance(found, EndOutcome):
             assert found.end is not TransactionEnd.ENDED
             found = found.error
-        if isinstance(found, Retry):
+        if isinstance(found, RetryNeeded):
             assert error.retriable
             assert found.error == error
         elif not isinstance(found, KafkaError):

@@ -206,7 +206,7 @@ def _write_row(run: Run, producer: KafkaProducer, partition: int) -> TaskReport:
     write = run.write(0)
     attempt = TaskAttempt(run.client, producer, run.names, write, run.planned(0), partition, 0, run.topic)
     attempt.begin()
-    attempt.rows_came(content_of(["row"]))
+    attempt.add_rows(content_of(["row"]))
     producer.send_columns(run.topic, value=pa.array(["row"]))
     producer.flush()
     return attempt.finish()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.config.keys_without_effect import NO_EFFECT
+from spark_kafka_sink.config.keys_without_effect import PRODUCER_KEYS_WITHOUT_EFFECT
 from spark_kafka_sink.config.option import PASSWORD, options_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
@@ -261,10 +261,10 @@ def test_an_unknown_key_is_a_warning_that_names_the_nearest(caplog: pytest.LogCa
     assert "Option 'lingr.ms' is not known to the Kafka producer and has no effect; did you mean 'linger.ms'?" in caplog.text
 
 
-@pytest.mark.parametrize("key", NO_EFFECT)
+@pytest.mark.parametrize("key", PRODUCER_KEYS_WITHOUT_EFFECT)
 def test_a_key_without_effect_is_a_warning_that_says_why(key: str, caplog: pytest.LogCaptureFixture) -> None:
     ProducerConfig.from_mapping(SERVERS | {key: "x"})
-    assert f"Option '{key}' has no effect: {NO_EFFECT[key]}" in caplog.text
+    assert f"Option '{key}' has no effect: {PRODUCER_KEYS_WITHOUT_EFFECT[key]}" in caplog.text
 
 
 PROVIDERS = {"config.providers": "file", "config.providers.file.class": "org.apache.kafka.common.config.provider.FileProvider"}

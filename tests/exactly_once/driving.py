@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.decisions import abort
+from spark_kafka_sink.exactly_once.decisions import abort_prefix
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
@@ -66,13 +66,13 @@ class Task:
         self._are_read = True
         if not self.rows:
             return
-        self.attempt.rows_came(self._content())
-        if self.attempt.writes:
+        self.attempt.add_rows(self._content())
+        if self.attempt.must_write:
             self.producer.send_columns(self._topic, value=pa.array(self.rows, pa.string()))
 
     def finish(self) -> TaskReport:
         if self.rows and not self._are_read:
-            self.attempt.rows_came(self._content())
+            self.attempt.add_rows(self._content())
         report = self.attempt.finish()
         self.producer.close()
         return report
@@ -84,7 +84,7 @@ class Task:
         """As a task of the sink does, which sends the marker behind its rows before it waits."""
         self.begin()
         self._hand_over()
-        self.attempt.mark()
+        self.attempt.send_marker()
         self.producer.flush()
         return self.finish()
 
@@ -172,4 +172,4 @@ class Run:
     def abort(self) -> int:
         """What it has planned so far."""
         self._planned.clear()
-        return abort(self.client, self.names, self.topic, self._now())
+        return abort_prefix(self.client, self.names, self.topic, self._now())

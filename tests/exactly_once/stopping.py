@@ -80,11 +80,11 @@ def _says_decided(decision: Decision, begun: set[str]) -> bool:  # noqa: ARG001
 
 
 TASK_STEPS: Mapping[str, Call] = {
-    "0": Call(Ledger, "look", _before_its_id),
+    "0": Call(Ledger, "fetch_view", _before_its_id),
     "1": Call(KafkaProducer, "init_transactions"),
-    "2": Call(Ledger, "look", _with_its_id),
+    "2": Call(Ledger, "fetch_view", _with_its_id),
     "3": Call(TransactionClient, "describe_transactions"),
-    "3 marker": Call(Ledger, "marker"),
+    "3 marker": Call(Ledger, "fetch_marker"),
     "5 begin": Call(KafkaProducer, "begin_transaction"),
     "5 rows": Call(KafkaProducer, "flush"),
     "5 marker": Call(KafkaProducer, "send_offsets_to_transaction"),

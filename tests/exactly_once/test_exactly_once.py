@@ -133,7 +133,7 @@ def test_what_is_listed_beside_an_earlier_decision_is_listed_again(broker: FakeB
 
 
 def first_decision(run: Run) -> Decision | None:
-    return Ledger(run.client, run.names, "q", TOPIC).decision()
+    return Ledger(run.client, run.names, "q", TOPIC).fetch_decision()
 
 
 def test_what_a_dead_run_left_open_is_ended_and_its_rows_are_never_seen(broker: FakeBroker, run: Runs) -> None:
@@ -387,7 +387,7 @@ def test_rows_are_not_dropped_where_markers_are_ahead_of_the_decision(broker: Fa
     alive.write_version(5, ["a"], ["b"])
     alive.write_version(6, ["c"], ["d"])
     alive.write_version(7, ["e"], ["f"])
-    Ledger(zombie.client, zombie.names, "q", TOPIC).write_decision(decision.now(DecisionState.CARRIED_OUT))
+    Ledger(zombie.client, zombie.names, "q", TOPIC).write_decision(decision.with_state(DecisionState.CARRIED_OUT))
     with pytest.raises(ReplayError, match=r"a later version, 7, is in Kafka .* What was committed as version 6 is not known"):
         run("r3").write_version(6, ["new"], ["rows"])
     assert run("r4").write_version(8, ["g"], ["h"]).how is HowCommitted.COMMITTED
@@ -412,7 +412,7 @@ def test_a_decision_that_lists_a_partition_twice_cannot_be_read(run: Runs) -> No
     entry = TaskTransaction(0, 0, 1, 0, 2, Content(1, 0))
     ledger.write_decision(Decision(0, DecisionState.DECIDED, 2, 2, Content(2, 0), (entry, entry)))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 def test_a_prefix_that_another_begins_with_is_left_alone(broker: FakeBroker, run: Runs) -> None:
@@ -543,7 +543,7 @@ def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> Non
     for version in range(3):
         decision = Decision(version, DecisionState.DECIDED, 1000, 1024, Content(5, 6), entries[version:], earlier)
         ledger.write_decision(decision)
-        assert ledger.decision() == decision
+        assert ledger.fetch_decision() == decision
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_a_decision_that_cannot_be_read_is_an_error_and_never_none(run: Runs, me
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.marker_partition: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 DECIDED = "decided tasks=1 partitions=1 rows=1 fingerprint=00"
@@ -580,7 +580,7 @@ def test_a_number_of_a_decision_beyond_its_limit_is_an_error(run: Runs, word: st
     metadata = f"{CARRIED_OUT} {word.format(number)}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.marker_partition: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 @pytest.mark.parametrize("metadata", ["rows=-7 fingerprint=00", "rows=1 fingerprint=-1", "rows=1 fingerprint=" + "f" * 17])
@@ -589,7 +589,7 @@ def test_a_number_of_a_marker_beyond_its_limit_is_an_error(run: Runs, metadata: 
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     first.client.commit_offsets(first.names.marker_group("q", 0), {ledger.marker_partition: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.markers([0])
+        ledger.fetch_markers([0])
 
 
 def test_a_negative_version_is_an_error(run: Runs) -> None:
@@ -601,9 +601,9 @@ def test_a_negative_version_is_an_error(run: Runs) -> None:
     ]:
         first.client.commit_offsets(group, {ledger.marker_partition: (-7, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.decision()
+        ledger.fetch_decision()
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.markers([0])
+        ledger.fetch_markers([0])
 
 
 @pytest.mark.parametrize(("rows", "follows"), [(1, 1), (0, 1), (1, 50_000_000), (2, 0), (2**32 - 1, 0)])
@@ -622,7 +622,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
     tracemalloc.start()
     try:
         with pytest.raises(LedgerError, match="metadata that cannot be read"):
-            ledger.decision()
+            ledger.fetch_decision()
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
@@ -636,7 +636,7 @@ def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: TaskTransac
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     ledger.write_decision(Decision(0, DecisionState.DECIDED, 1, 1, Content(1, 0), (entry,)))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 @pytest.mark.parametrize("word", ["run=1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed", "run=", "unknown"])
@@ -647,7 +647,7 @@ def test_a_decision_with_a_word_that_this_package_does_not_know_is_an_error(run:
     metadata = f"{CARRIED_OUT} {word}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.marker_partition: (0, metadata)})
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 def test_a_decision_that_nobody_could_read_is_not_written(broker: FakeBroker, run: Runs) -> None:
@@ -665,10 +665,10 @@ def test_a_decision_whose_overflow_was_overwritten_counts_as_not_carried_out(run
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     ledger.write_decision(Decision(2, DecisionState.DECIDED, 1000, 1000, Content(5, 6), entries))
     first.client.commit_offsets(first.names.overflow_group("q", 0), {ledger.marker_partition: (4, "of version 4")})
-    found = ledger.decision()
+    found = ledger.fetch_decision()
     assert found is not None
     assert (found.version, found.state, found.entries) == (2, DecisionState.INCOMPLETE, ())
-    assert ledger.look(DriverTime("host", 0), 0) == (found, False, None)
+    assert ledger.fetch_view(DriverTime("host", 0), 0) == (found, False, None)
 
 
 def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: FakeBroker, run: Runs) -> None:

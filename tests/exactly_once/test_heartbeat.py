@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_sink.clock import Clock, Waitable
 from spark_kafka_sink.errors import AuthorizationError
-from spark_kafka_sink.exactly_once.heartbeat import EVERY_MS, Heartbeat
+from spark_kafka_sink.exactly_once.heartbeat import INTERVAL_MS, Heartbeat
 from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -98,16 +98,16 @@ def test_a_task_at_work_commits_the_time_every_few_seconds_through_one_client() 
     with task_at_work(client.lend, clock):
         client.wait_for(3)
     client.wait_for_the_end()
-    assert [(group, timeout_ms) for group, _, timeout_ms in client.commits[:3]] == [(GROUP, EVERY_MS)] * 3
+    assert [(group, timeout_ms) for group, _, timeout_ms in client.commits[:3]] == [(GROUP, INTERVAL_MS)] * 3
     offsets = [offsets for _, offsets, _ in client.commits[:3]]
-    assert offsets == [{PLACE: (began_ms + number * EVERY_MS, "")} for number in (1, 2, 3)]
+    assert offsets == [{PLACE: (began_ms + number * INTERVAL_MS, "")} for number in (1, 2, 3)]
     assert (client.lent, client.returned) == (1, 1)
 
 
 @pytest.mark.parametrize("verb", ["abort", "commit"])
 def test_a_heartbeat_with_a_slow_answer_is_within_the_default_of_watch_seconds(verb: str) -> None:
     arguments = build_parser().parse_args([verb, "--prefix", "orders", "--bootstrap-servers", "localhost:9092"])
-    assert 1000 * arguments.watch_seconds > EVERY_MS + EVERY_MS  # its wait, and its time-out
+    assert 1000 * arguments.watch_seconds > INTERVAL_MS + INTERVAL_MS  # its wait, and its time-out
 
 
 def test_a_task_that_ends_before_the_first_heartbeat_takes_no_client() -> None:
@@ -118,7 +118,7 @@ def test_a_task_that_ends_before_the_first_heartbeat_takes_no_client() -> None:
         (thread,) = heartbeat_threads()
     thread.join(LIMIT_S)
     assert not thread.is_alive()
-    assert clock.asked_ms == [EVERY_MS]
+    assert clock.asked_ms == [INTERVAL_MS]
     assert client.lent == 0
 
 

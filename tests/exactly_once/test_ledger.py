@@ -116,14 +116,14 @@ CARRIED_OUT = "carried-out tasks=1 partitions=1 rows=1 fingerprint=00"
 def test_a_decision_is_one_record_which_brokers_keep_under_these_names(ledger: Ledger, groups: Groups) -> None:
     """Another release reads it. How entries are compressed is zlib's."""
     text = "tasks=2 partitions=4 rows=3 fingerprint=0000000000c0ffee earlier=1poj5000000ssI2000000RR9100000"
-    ledger.write_decision(DECIDED.now(DecisionState.CARRIED_OUT))
+    ledger.write_decision(DECIDED.with_state(DecisionState.CARRIED_OUT))
     assert list(groups.kept) == ["P-q-decision"]
     offset, metadata = groups.kept["P-q-decision"]
     assert (offset, metadata.partition(" entries=")[0]) == (7, f"carried-out {text}")
     ledger.write_decision(DECIDED)
     assert list(groups.kept) == ["P-q-decision"]
     assert groups.kept["P-q-decision"].metadata.startswith(f"decided {text} entries=")
-    assert ledger.decision() == DECIDED
+    assert ledger.fetch_decision() == DECIDED
     ledger.write_decision(replace(DECIDED, earlier=()))
     assert "earlier" not in groups.kept["P-q-decision"].metadata
 
@@ -132,12 +132,12 @@ def test_a_decision_names_the_schemas_that_its_rows_are_encoded_with(ledger: Led
     """Another release reads it; one that knows no schemas calls it unreadable, and writes nothing."""
     content = Content(3, 0xC0FFEE, SchemaIds(value=12))
     earlier = (EarlierVersion(5, Content(2, 1, SchemaIds(1, MAX_SCHEMA_ID))), EarlierVersion(6, Content(2, 1)))
-    ledger.write_decision(replace(DECIDED.now(DecisionState.CARRIED_OUT), content=content, earlier=earlier))
+    ledger.write_decision(replace(DECIDED.with_state(DecisionState.CARRIED_OUT), content=content, earlier=earlier))
     packed = b85encode(struct.pack("<iiii", 1, MAX_SCHEMA_ID, -1, -1)).decode()
     metadata = groups.kept["P-q-decision"].metadata
     assert " rows=3 fingerprint=0000000000c0ffee value_schema=12 earlier=" in metadata
     assert metadata.partition(" entries=")[0].endswith(f" earlier_schemas={packed}")
-    found = ledger.decision()
+    found = ledger.fetch_decision()
     assert found is not None
     assert (found.content, found.earlier) == (content, earlier)
     assert (found.content_of(5), found.content_of(6)) == (earlier[0].content, earlier[1].content)
@@ -168,11 +168,11 @@ def test_the_schemas_of_ten_versions_fit_beside_their_contents(ledger: Ledger, g
 def test_schemas_that_cannot_be_read_are_an_error(ledger: Ledger, groups: Groups, words: str) -> None:
     groups.put("P-q-decision", 7, f"{CARRIED_OUT} {words}")
     with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: 'carried-out "):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 def test_where_nothing_is_decided_there_is_no_decision(ledger: Ledger) -> None:
-    assert ledger.decision() is None
+    assert ledger.fetch_decision() is None
 
 
 schema_ids = st.builds(SchemaIds, *[st.none() | st.integers(0, MAX_SCHEMA_ID)] * 2)
@@ -207,10 +207,10 @@ def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
     decision = replace(decision, entries=entries)
     ledger = ledger_over(Groups())
     ledger.write_decision(decision)
-    assert ledger.decision() == decision
+    assert ledger.fetch_decision() == decision
     for state in (DecisionState.CARRIED_OUT, DecisionState.INCOMPLETE):
-        ledger.write_decision(decision.now(state))
-        assert ledger.decision() == replace(decision, state=state, entries=())
+        ledger.write_decision(decision.with_state(state))
+        assert ledger.fetch_decision() == replace(decision, state=state, entries=())
 
 
 def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger, groups: Groups) -> None:
@@ -218,7 +218,7 @@ def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger,
     for version in (4, 5, 6):
         decision = Decision(version, DecisionState.DECIDED, 1000, 1024, Content(5, 6), many(1000 - version))
         ledger.write_decision(decision)
-        assert ledger.decision() == decision
+        assert ledger.fetch_decision() == decision
         chunks = {group: each for group, each in groups.kept.items() if group.endswith("-overflow") and each.offset == version}
         assert len(chunks) > 2
         assert list(chunks) == [f"P-q-{number}-overflow" for number in range(version % 2, 2 * len(chunks), 2)]
@@ -238,7 +238,7 @@ def test_no_record_is_longer_than_brokers_take_and_chunks_come_as_late_as_they_c
         assert all(len(each.metadata) <= METADATA_BYTES for each in groups.kept.values())
         if len(groups.kept) == 1:
             most = max(most, len(groups.kept["P-q-decision"].metadata))
-        assert ledger.decision() == decision
+        assert ledger.fetch_decision() == decision
     assert len(groups.kept) > 1
     assert METADATA_BYTES - 100 < most <= METADATA_BYTES
 
@@ -250,7 +250,7 @@ def test_a_decision_without_its_overflow_groups_is_incomplete_and_warned_of(
     ledger.write_decision(decision)
     del groups.kept["P-q-2-overflow"]
     with caplog.at_level(logging.WARNING):
-        assert ledger.decision() == decision.now(DecisionState.INCOMPLETE)
+        assert ledger.fetch_decision() == decision.with_state(DecisionState.INCOMPLETE)
     assert "the transactions that version 4 decided to commit are not listed any more" in caplog.text
 
 
@@ -258,7 +258,7 @@ def test_the_overflow_is_that_of_the_decision_or_none(ledger: Ledger, groups: Gr
     ledger.write_decision(Decision(4, DecisionState.DECIDED, 1000, 1024, Content(5, 6), many(1000)))
     first = groups.kept["P-q-0-overflow"]
     groups.put("P-q-0-overflow", 4, ("a" if first.metadata[0] != "a" else "b") + first.metadata[1:])
-    found = ledger.decision()
+    found = ledger.fetch_decision()
     assert found is not None
     assert found.state is DecisionState.INCOMPLETE
 
@@ -267,14 +267,14 @@ def test_the_overflow_is_that_of_the_decision_or_none(ledger: Ledger, groups: Gr
 def test_so_many_overflow_groups_are_read_and_one_more_is_an_error(ledger: Ledger, groups: Groups, count: int) -> None:
     text = "decided tasks=1 partitions=1 rows=1 fingerprint=00"
     groups.put("P-q-decision", 0, f"{text} overflow={count} digest=0")
-    found = ledger.decision()
+    found = ledger.fetch_decision()
     assert found is not None
     assert found.state is DecisionState.INCOMPLETE
     groups.put("P-q-decision", 0, f"{text} overflow={MAX_OVERFLOW_GROUPS + 1} digest=0")
     with pytest.raises(
         LedgerError, match=f"group P-q-decision has metadata that cannot be read: 'overflow={MAX_OVERFLOW_GROUPS + 1}'"
     ):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 @pytest.mark.parametrize(
@@ -289,19 +289,19 @@ def test_the_largest_number_of_a_decision_is_read_and_the_next_is_an_error(
         return " ".join(f"{name}={shown}" if word.startswith(name) else word for word in CARRIED_OUT.split())
 
     groups.put("P-q-decision", MAX_NUMBER, text(most))
-    found = ledger.decision()
+    found = ledger.fetch_decision()
     assert found is not None
     number = getattr(found.content, name) if hasattr(found.content, name) else getattr(found, name)
     assert (found.version, number) == (MAX_NUMBER, most)
     groups.put("P-q-decision", 0, text(most + 1))
     with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: 'carried-out "):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 def test_a_write_may_have_as_many_tasks_and_no_more(ledger: Ledger, groups: Groups) -> None:
     most = replace(DECIDED, tasks=MAX_TASKS)
     ledger.write_decision(most)
-    assert ledger.decision() == most
+    assert ledger.fetch_decision() == most
     groups.kept.clear()
     with pytest.raises(CommitFailedError, match=r"at most 1,000,000 Spark partitions, and this one has 1,000,001\. Nothing was"):
         ledger.write_decision(replace(DECIDED, tasks=MAX_TASKS + 1))
@@ -310,20 +310,20 @@ def test_a_write_may_have_as_many_tasks_and_no_more(ledger: Ledger, groups: Grou
 
 def test_a_decision_lists_as_many_transactions_as_it_has_tasks_and_no_more(ledger: Ledger) -> None:
     ledger.write_decision(replace(DECIDED, tasks=2))
-    ledger.decision()
+    ledger.fetch_decision()
     ledger.write_decision(replace(DECIDED, tasks=1))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 def test_as_many_earlier_versions_are_read_and_one_more_is_an_error(ledger: Ledger) -> None:
     earlier = tuple(EarlierVersion(version, Content(1, version)) for version in range(EARLIER_VERSIONS + 1))
     most = replace(DECIDED, earlier=earlier[1:])
     ledger.write_decision(most)
-    assert ledger.decision() == most
+    assert ledger.fetch_decision() == most
     ledger.write_decision(replace(DECIDED, earlier=earlier))
     with pytest.raises(LedgerError, match="metadata that cannot be read"):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 def packed_bytes(entries: int) -> bytes:
@@ -353,12 +353,12 @@ def test_entries_that_are_not_what_was_written_are_an_error(
         groups.put("P-q-decision", 7, f"decided tasks=2 partitions=2 rows=1 fingerprint=00 entries={entries}")
 
     put(zlib.compress(packed_bytes(2)))
-    found = ledger.decision()
+    found = ledger.fetch_decision()
     assert found is not None
     assert found.entries == (entry(0), entry(1))
     put(damaged(packed_bytes(2)))
     with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: '"):
-        ledger.decision()
+        ledger.fetch_decision()
 
 
 def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,13 +366,13 @@ def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: 
     ledger.write_decision(DECIDED)
     text, _, packed = groups.kept["P-q-decision"].metadata.partition(" entries=")
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, ' ')}")
-    assert ledger.decision() == DECIDED  # what stands behind a blank is another word
+    assert ledger.fetch_decision() == DECIDED  # what stands behind a blank is another word
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, '0')}")
     with monkeypatch.context() as within:
         within.setattr(module, "b85decode", lambda _: pytest.fail("it was decoded"))
         within.setattr(module, "_unpacked_earlier", lambda *_: ())
         with pytest.raises(LedgerError, match="metadata that cannot be read"):
-            ledger.decision()
+            ledger.fetch_decision()
 
 
 # WHAT A DECISION SAYS
@@ -397,11 +397,11 @@ def test_the_content_of_this_version_and_of_the_last_ones_is_known() -> None:
 
 def test_a_decision_remembers_the_versions_before_it() -> None:
     known = (*DECIDED.earlier, EarlierVersion(7, DECIDED.content))
-    assert DECIDED.before(7) == DECIDED.earlier
-    assert DECIDED.before(8) == known
-    assert DECIDED.now(DecisionState.INCOMPLETE).before(8) == DECIDED.earlier  # it is not in Kafka as a whole
+    assert DECIDED.earlier_for(7) == DECIDED.earlier
+    assert DECIDED.earlier_for(8) == known
+    assert DECIDED.with_state(DecisionState.INCOMPLETE).earlier_for(8) == DECIDED.earlier  # it is not in Kafka as a whole
     full = replace(DECIDED, earlier=tuple(EarlierVersion(version, Content()) for version in range(EARLIER_VERSIONS)))
-    assert full.before(8) == (*full.earlier[1:], known[-1])
+    assert full.earlier_for(8) == (*full.earlier[1:], known[-1])
 
 
 # MARKERS
@@ -417,10 +417,10 @@ def test_markers_are_read_together_by_partition(ledger: Ledger, groups: Groups) 
     groups.put("P-q-1-marker", 7, marker_text(Content(3, LARGEST)))
     groups.put("P-q-2-marker", MAX_NUMBER, marker_text(Content(MAX_NUMBER, 0, SchemaIds(key=0))))
     found = {1: Marker(7, Content(3, LARGEST)), 2: Marker(MAX_NUMBER, Content(MAX_NUMBER, 0, SchemaIds(key=0)))}
-    assert ledger.markers(range(3)) == found
+    assert ledger.fetch_markers(range(3)) == found
     assert groups.fetches == [{"P-q-0-marker", "P-q-1-marker", "P-q-2-marker"}]
-    assert (ledger.marker(1), ledger.marker(0)) == (found[1], None)
-    assert ledger.markers([]) == {}
+    assert (ledger.fetch_marker(1), ledger.fetch_marker(0)) == (found[1], None)
+    assert ledger.fetch_markers([]) == {}
     assert len(groups.fetches) == 3  # nobody is asked about nothing
 
 
@@ -428,7 +428,7 @@ def test_a_marker_that_cannot_be_read_is_an_error_that_names_its_group(ledger: L
     for metadata in ("", "rows=1", "fingerprint=00", "rows=1 fingerprint=0G", "rows= fingerprint=0"):
         groups.put("P-q-1-marker", 7, metadata)
         with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read") as raised:
-            ledger.markers([1])
+            ledger.fetch_markers([1])
         assert repr(metadata) in str(raised.value)
 
 
@@ -475,20 +475,20 @@ def test_widths_are_powers_of_two_each_in_a_group_of_its_own(ledger: Ledger, gro
 
 
 def test_a_task_asks_once_for_all_that_it_has_to_know(ledger: Ledger, groups: Groups) -> None:
-    assert ledger.look(DriverTime("host", 100), 1) == LedgerView(None, False, None)
+    assert ledger.fetch_view(DriverTime("host", 100), 1) == LedgerView(None, False, None)
     assert groups.fetches == [{"P-q-decision", "P-aborted", "P-q-1-marker"}]
     ledger.write_decision(DECIDED)
     groups.put("P-q-1-marker", 7, marker_text(Content(3, 4)))
     groups.put("P-q-0-marker", 9, marker_text(Content(9, 9)))
     ledger.record_abort(DriverTime("host", 101))
     assert groups.kept["P-aborted"] == (101, "host")
-    assert ledger.look(DriverTime("host", 100), 1) == LedgerView(DECIDED, True, Marker(7, Content(3, 4)))
+    assert ledger.fetch_view(DriverTime("host", 100), 1) == LedgerView(DECIDED, True, Marker(7, Content(3, 4)))
 
 
 def test_what_a_task_cannot_read_is_an_error_that_names_the_group(ledger: Ledger, groups: Groups) -> None:
     groups.put("P-q-1-marker", 7, "")
     with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
-        ledger.look(DriverTime("host", 100), 1)
+        ledger.fetch_view(DriverTime("host", 100), 1)
     with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read"):
         ledger.client.ask(ledger.all_markers_question(2))
 
@@ -499,4 +499,4 @@ def test_what_a_task_cannot_read_is_an_error_that_names_the_group(ledger: Ledger
 )
 def test_what_was_planned_before_on_this_machine_is_aborted(ledger: Ledger, planned: DriverTime, is_aborted: bool) -> None:
     ledger.record_abort(DriverTime("host", 101))
-    assert ledger.look(planned, 0).is_aborted is is_aborted
+    assert ledger.fetch_view(planned, 0).is_aborted is is_aborted

@@ -59,7 +59,7 @@ def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker:
     stale = zombie.committing(zombie.reports(0, ["a"], ["b"]))
     decision = stale._decide(None)
     alive.client.fence([entry.prepared(zombie.names, "q").transactional_id for entry in decision.entries])
-    stale._ledger.write_decision(decision.now(decision.state.INCOMPLETE))
+    stale._ledger.write_decision(decision.with_state(decision.state.INCOMPLETE))
     alive.write_version(0, ["a"], ["b"])
     alive.write_version(1, ["c"], ["d"])
     stale._ledger.write_decision(decision)
@@ -74,7 +74,7 @@ def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decide
     reports = zombie.reports(0, ["x"], ["y"])
     alive.write_version(0, ["x"], ["y"])
     commit = alive.committing(alive.reports(1, ["a"], ["b"]))
-    decision = commit._decide(commit._ledger.decision())
+    decision = commit._decide(commit._ledger.fetch_decision())
     assert zombie.commit(reports).how is HowCommitted.SUPERSEDED
     commit._carry_out(decision)
     assert visible(broker) == ["a", "b", "x", "y"]

@@ -85,9 +85,9 @@ def write(run: Run, producer: KafkaProducer, version: int) -> TaskReport:
     """As a task of the sink does."""
     attempt = TaskAttempt(run.client, producer, run.names, run.write(version), run.planned(version), 0, 0, TOPIC)
     attempt.begin()
-    attempt.rows_came(content_of(["row"]))
+    attempt.add_rows(content_of(["row"]))
     producer.send_columns(TOPIC, value=pa.array(["row"]))
-    attempt.mark()
+    attempt.send_marker()
     producer.flush()
     return attempt.finish()
 

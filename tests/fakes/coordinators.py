@@ -113,7 +113,7 @@ class Coordinators:
         """
         if transactional_id is None:
             return Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        last = produce.LAST_PRODUCE_BEFORE_V2
+        last = produce.LAST_PRODUCE_VERSION_BEFORE_TV2
         self._expect_feature(version > last, f"Produce v{version} in a transaction")
         error = self.transactions.verify(transactional_id, pid, epoch, partition, verification(version, last))
         if error == Errors.CONCURRENT_TRANSACTIONS and version <= last:
@@ -178,12 +178,12 @@ class Coordinators:
     def _end(self, message: EndTxnRequest, version: int, _node_id: int) -> EndTxnResponse:
         known = self.transactions.transactions.get(message.transactional_id)
         has_written = known is not None and bool(known.partitions)  # otherwise nothing of version 1 ends with it
-        is_v2 = version > end_txn.LAST_END_TXN_BEFORE_V2
+        is_v2 = version > end_txn.LAST_END_TXN_VERSION_BEFORE_TV2
         self._expect_feature(is_v2 and (has_written or message.committed), f"EndTxn v{version}")
         return self.transactions.handle_end_txn(message, version)
 
     def _txn_offset_commit(self, message: TxnOffsetCommitRequest, version: int, _node_id: int) -> TxnOffsetCommitResponse:
-        self._expect_feature(version > txn_offset_commit.LAST_OFFSET_COMMIT_BEFORE_V2, f"TxnOffsetCommit v{version}")
+        self._expect_feature(version > txn_offset_commit.LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2, f"TxnOffsetCommit v{version}")
         return self.offsets.handle_txn_commit(message, version)
 
     def _offset_commit(self, message: OffsetCommitRequest, _version: int, _node_id: int) -> Message:

@@ -53,7 +53,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from spark_kafka_sink.protocol.messages.produce import (
-    LAST_PRODUCE_BEFORE_V2,
+    LAST_PRODUCE_VERSION_BEFORE_TV2,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -558,7 +558,7 @@ class FakeBroker:
             self._check_transaction(request, message, TopicPartition(name, data.index), batch)
         elif log.transactions.is_open(batch.producer_id):
             raise InvalidBatch(Errors.INVALID_TXN_STATE, "the producer has an open transaction")
-        starts_at_zero = batch.is_transactional and request.header.api_version > LAST_PRODUCE_BEFORE_V2
+        starts_at_zero = batch.is_transactional and request.header.api_version > LAST_PRODUCE_VERSION_BEFORE_TV2
         return log.append(batch, starts_at_zero=starts_at_zero), log
 
     def _check_transaction(

@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
-    LAST_OFFSET_COMMIT_BEFORE_V2,
+    LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
@@ -117,7 +117,7 @@ class GroupOffsets:
                 request.producer_id,
                 request.producer_epoch,
                 offsets_partition(request.group_id),
-                verification(version, LAST_OFFSET_COMMIT_BEFORE_V2),
+                verification(version, LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2),
             )
         pending = self._group(request.group_id).pending.setdefault(request.producer_id, {})
         topics = []

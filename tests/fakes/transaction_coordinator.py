@@ -36,7 +36,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import (
     DescribeTransactionsResponseState,
     TopicData,
 )
-from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -286,7 +286,7 @@ class TransactionCoordinator:
             return EndTxnResponse(error_code=Errors.INVALID_REQUEST.number)
         if transaction is None:
             return EndTxnResponse(error_code=Errors.INVALID_PRODUCER_ID_MAPPING.number)
-        bumps = version > LAST_END_TXN_BEFORE_V2
+        bumps = version > LAST_END_TXN_VERSION_BEFORE_TV2
         error, begins = (_end_v2 if bumps else _end_v1)(transaction, request)
         if error:
             return EndTxnResponse(error_code=_for_version(error, version, fenced_since=2).number)

@@ -90,7 +90,7 @@ def test_the_permissions_of_the_table_suffice_for_a_write_its_replay_and_its_end
     second = alices(world, "r2")
     assert second.write_version(0, *FIRST).fenced == len(FIRST)
     committing = second.committing(second.reports(1, *SECOND))
-    committing._decide(committing._ledger.decision())
+    committing._decide(committing._ledger.fetch_decision())
     third = alices(world, "r3")
     assert third.write_version(1, *SECOND).how is HowCommitted.ROLLED_FORWARD
     third.reports(2, ["given up"])
@@ -155,7 +155,7 @@ def test_a_driver_without_a_permission_fails_before_it_decides(world: World, mis
     with pytest.raises(AuthorizationError) as raised:
         run.commit(reports)
     check_error(world, raised.value, missing, to_grant)
-    assert Ledger(world.client, run.names, "q", world.topic).decision() is None
+    assert Ledger(world.client, run.names, "q", world.topic).fetch_decision() is None
     world.check()
 
 
@@ -167,7 +167,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
     with pytest.raises(CommitFailedError, match="2 of 2 transactions of version 0 could not be committed") as raised:
         run.commit(reports)
     check_error(world, raised.value, NO_WRITE_ON_IDS)
-    decision = Ledger(world.client, run.names, "q", world.topic).decision()
+    decision = Ledger(world.client, run.names, "q", world.topic).fetch_decision()
     assert decision is not None
     assert decision.state is DecisionState.DECIDED
     assert world.visible().total() == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.ports import free_port
-from spark_kafka_sink.sink.prometheus.text_file import FILE, PORT
+from spark_kafka_sink.sink.prometheus.text_file import FILE_KEY, PORT_KEY
 from spark_kafka_sink.tools.report import command as report
 from tests.fakes.fake_broker import FakeBroker
 from tests.sink.summaries import samples
@@ -41,7 +41,7 @@ def test_a_stream_is_seen_by_prometheus_and_on_a_page(tmp_path: Path, capsys: py
     ]
     command += ["--input-option", "maxFilesPerTrigger=1", "--trigger", "available-now", "--topic", name]
     command += ["--option", f"reportPath={lines}", "--option", "onCommit=spark_kafka_sink.sink.prometheus.record"]
-    environment = {**os.environ, FILE: str(totals), PORT: str(port)}
+    environment = {**os.environ, FILE_KEY: str(totals), PORT_KEY: str(port)}
     with FakeBroker(topics={name: 2}) as cluster:
         command += ["--checkpoint", str(tmp_path / "checkpoint"), "--bootstrap-servers", cluster.bootstrap_servers]
         done = subprocess.run(

@@ -82,7 +82,7 @@ def test_a_read_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPa
     """It was a traceback of subprocess.TimeoutExpired."""
     monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
     monkeypatch.setattr(local_kafka, "fetch_kafka", lambda _: Path("/none"))
-    monkeypatch.setattr(local_kafka, "console_consumer", lambda *_, **__: ["sleep", "60"])
+    monkeypatch.setattr(local_kafka, "console_consumer_command", lambda *_, **__: ["sleep", "60"])
     monkeypatch.setattr(local_kafka, "READ_TIMEOUT_S", 0.01)
     assert main(["read", "--topic", "orders"]) == 1
     said = "Reading orders took more than 0 s, and was stopped: read fewer records with --max-records."
@@ -96,7 +96,7 @@ def test_a_consumer_that_fails_is_exit_code_1(
     """Its own exit code was passed on: -9 after a signal, or one that means something else here."""
     monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
     monkeypatch.setattr(local_kafka, "fetch_kafka", lambda _: Path("/none"))
-    monkeypatch.setattr(local_kafka, "console_consumer", lambda *_, **__: ["sh", "-c", command])
+    monkeypatch.setattr(local_kafka, "console_consumer_command", lambda *_, **__: ["sh", "-c", command])
     assert main(["read", "--topic", "orders"]) == 1
     assert capsys.readouterr().err.startswith("local_kafka: error: Kafka's console consumer failed with exit code ")
 

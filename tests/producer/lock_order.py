@@ -18,7 +18,7 @@ import spark_kafka_sink.producer
 
 _PACKAGE = spark_kafka_sink.producer.__name__.partition(".")[0]
 _MADE = re.compile(r"self\.(\w+)\b.* = threading\.R?Lock\(\)")
-_NAME = re.compile(r"\b[A-Za-z]\w*\.\w*lock\b|\b_TopicLocks\.bundle\b")
+_NAME = re.compile(r"\b\w+\.\w*lock\b")
 NOT_BELOW_QUEUES = "Metadata._lock"
 SHOWS_A_CALL = ("HandOver.call", "Waiter._lock")
 

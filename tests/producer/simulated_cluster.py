@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2, EndTxnRequest
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponse,
@@ -33,7 +33,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from spark_kafka_sink.protocol.messages.produce import (
-    LAST_PRODUCE_BEFORE_V2,
+    LAST_PRODUCE_VERSION_BEFORE_TV2,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -304,7 +304,7 @@ class SimulatedCluster:
 
     def end_from_outside(self, prepared: PreparedTransaction, commits: bool) -> ErrorCode:
         """Another client ends a transaction; returns the coordinator's answer."""
-        version = LAST_END_TXN_BEFORE_V2 + (prepared.transaction_version >= 2)
+        version = LAST_END_TXN_VERSION_BEFORE_TV2 + (prepared.transaction_version >= 2)
         request = EndTxnRequest(
             transactional_id=prepared.transactional_id,
             producer_id=prepared.producer_id,
@@ -440,7 +440,7 @@ class SimulatedCluster:
                 return error, -1
         if sent.size_bytes > self.max_message_bytes:
             return Errors.MESSAGE_TOO_LARGE, -1
-        return log.append(batch, starts_at_zero=version > LAST_PRODUCE_BEFORE_V2)
+        return log.append(batch, starts_at_zero=version > LAST_PRODUCE_VERSION_BEFORE_TV2)
 
 
 def _fits(message: Message, fate: Fate) -> bool:

@@ -166,7 +166,7 @@ class Play:
 def assert_settled(play: Play) -> None:
     stage = play.stage
     assert not stage.accumulator.incomplete
-    assert not stage.accumulator.has_undrained()
+    assert not stage.accumulator.has_queued_batches()
     assert stage.is_whole
     for delivery, _ in play.deliveries:
         assert delivery.done()
@@ -327,7 +327,7 @@ def test_rows_lie_in_order_in_batches_that_are_no_larger_than_allowed(
         stage.append(*values, partition=[partition for partition, _ in rows], timestamps=1_000_000 if one_timestamp else stamps)
         if drains:
             drain()
-    while stage.accumulator.has_undrained():
+    while stage.accumulator.has_queued_batches():
         drain()
     assert found == expected
     assert stage.is_whole
@@ -371,7 +371,7 @@ def test_callers_that_write_at_the_same_time_do_not_overwrite_one_another(steps:
             drain()
     for caller in writing:
         caller.fill()
-    while stage.accumulator.has_undrained():
+    while stage.accumulator.has_queued_batches():
         drain()
     assert found == reserved
     assert stage.is_whole

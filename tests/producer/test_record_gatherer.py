@@ -302,7 +302,7 @@ def test_a_gatherer_that_is_closed_while_a_caller_waits_takes_nothing_from_it() 
 def test_what_is_aborted_gives_its_charge_back() -> None:
     gathering = Gathering()
     gathering.add()
-    gathering.gatherer.take_all()
+    gathering.gatherer.take_open_bundles()
     assert gathering.stage.is_whole
 
 
@@ -365,8 +365,8 @@ def test_what_is_gathered_can_be_taken_to_be_failed() -> None:
     gathering = Gathering()
     future = gathering.add(b"1")
     error = ProducerClosedError("closed forcefully")
-    (bundle,) = gathering.gatherer.take_all()
+    (bundle,) = gathering.gatherer.take_open_bundles()
     bundle.fail_all(error)
-    assert gathering.gatherer.take_all() == []
+    assert gathering.gatherer.take_open_bundles() == []
     assert future.exception(0) is error
     assert gathering.bundles == []

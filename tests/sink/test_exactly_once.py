@@ -348,7 +348,7 @@ def test_a_marker_topic_that_does_not_exist_raises_before_any_row_is_written(
 ) -> None:
     """The marker failed after all rows, with an error that did not name the option."""
     monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_MS", 500)
-    monkeypatch.setattr(heartbeat_module, "EVERY_MS", 20)
+    monkeypatch.setattr(heartbeat_module, "INTERVAL_MS", 20)
     with pytest.raises(KafkaError, match=r"KAFKA_UNKNOWN_TOPIC\] markerTopic=absent was not found: .*Create the topic"):
         run_task(monkeypatch, batch_writer(broker, markerTopic="absent"), ["a"])
     assert broker.requests_of(ApiKey.PRODUCE) == []
@@ -468,7 +468,7 @@ def slow_rows(until: Callable[[], object]) -> Iterator[pa.RecordBatch]:
 def test_a_task_that_waits_for_its_first_row_shows_a_heartbeat_under_its_query(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat_module, "EVERY_MS", 200)
+    monkeypatch.setattr(heartbeat_module, "INTERVAL_MS", 200)
     task = Task(query_id=QUERY, batch_id=0)
     monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: task))
     written = stream_writer(broker).write(slow_rows(lambda: len(broker.requests_of(ApiKey.OFFSET_COMMIT)) >= 2))
@@ -480,7 +480,7 @@ def test_a_task_that_waits_for_its_first_row_shows_a_heartbeat_under_its_query(
 def test_a_heartbeat_that_brokers_refuse_fails_no_task(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(heartbeat_module, "EVERY_MS", 500)  # which is also how long a heartbeat waits for its answer
+    monkeypatch.setattr(heartbeat_module, "INTERVAL_MS", 500)  # which is also how long a heartbeat waits for its answer
     broker.fail_next(ApiKey.OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED)
     writer = batch_writer(broker)
     message = writer.write(slow_rows(lambda: "no heartbeat" in caplog.text))

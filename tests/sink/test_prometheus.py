@@ -29,9 +29,9 @@ from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import commit_report, prometheus
 from spark_kafka_sink.sink.commit_message import WrittenRange
 from spark_kafka_sink.sink.commit_summary import CommitSummary
-from spark_kafka_sink.sink.prometheus import Target, metrics, record, text_file
+from spark_kafka_sink.sink.prometheus import MetricsTarget, metrics, record, text_file
 from spark_kafka_sink.sink.prometheus.metrics import METRICS
-from spark_kafka_sink.sink.prometheus.text_file import FILE, PORT
+from spark_kafka_sink.sink.prometheus.text_file import FILE_KEY, PORT_KEY
 from spark_kafka_sink.tools.report.heat import Heat
 from tests.documents import ROOT
 from tests.sink.summaries import ORDERS, OTHERS, message, samples, summary
@@ -44,15 +44,15 @@ DASHBOARD = ROOT / "docs" / "grafana-dashboard.json"
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "sink.prom"
-    monkeypatch.setenv(FILE, str(path))
-    monkeypatch.delenv(PORT, raising=False)
+    monkeypatch.setenv(FILE_KEY, str(path))
+    monkeypatch.delenv(PORT_KEY, raising=False)
     return path
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     number = free_port(set())
-    monkeypatch.setenv(PORT, str(number))
+    monkeypatch.setenv(PORT_KEY, str(number))
     monkeypatch.setattr(prometheus, "_serving", {})
     yield number
     for server, thread in prometheus._serving.values():
@@ -137,7 +137,9 @@ for _ in range(25):
 
 def test_no_commit_of_several_processes_is_lost(file: Path) -> None:
     """Spark may commit in several processes, and ends them when it likes."""
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER], cwd=ROOT, env={**os.environ, FILE: str(file)}) for _ in range(3)]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER], cwd=ROOT, env={**os.environ, FILE_KEY: str(file)}) for _ in range(3)
+    ]
     assert [writer.wait(LIMIT_S) for writer in writers] == [0, 0, 0]
     assert samples(file.read_text())["commits_total", "q1"] == 75
     assert sorted(each.name for each in file.parent.iterdir()) == [".sink.prom.lock", "sink.prom"]
@@ -199,7 +201,7 @@ def test_a_port_alone_keeps_its_totals_in_a_directory_of_ones_own(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prometheus.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.delenv(FILE, raising=False)
+    monkeypatch.delenv(FILE_KEY, raising=False)
     record(summary(*ORDERS))
     assert samples(scrape(port))["commits_total", "q1"] == 1
     (directory,) = tmp_path.iterdir()
@@ -245,7 +247,7 @@ def test_a_port_of_another_program_is_an_error_and_the_commit_counts(file: Path,
     assert samples(file.read_text())["commits_total", "q1"] == 1
 
 
-def test_a_program_at_the_port_that_answers_byte_by_byte_does_not_hold_up_the_commit(
+def test_a_program_that_answers_byte_by_byte_does_not_hold_up_the_commit(
     file: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prometheus, "ASK_LIMIT_S", 0.2)
@@ -278,24 +280,24 @@ def test_a_program_at_the_port_that_answers_byte_by_byte_does_not_hold_up_the_co
     [("9404", "127.0.0.1", 9404), ("0.0.0.0:9404", "0.0.0.0", 9404), ("[::1]:1", "::1", 1), (" localhost:80 ", "localhost", 80)],
 )
 def test_a_port_is_told_with_or_without_a_host(text: str, host: str, port: int, tmp_path: Path) -> None:
-    target = Target.of({PORT: text, FILE: str(tmp_path / "a.prom")})
+    target = MetricsTarget.of({PORT_KEY: text, FILE_KEY: str(tmp_path / "a.prom")})
     assert (target.host, target.port) == (host, port)
 
 
 @pytest.mark.parametrize("text", ["http", "0", "65536", "-1", ":9404", "host:", "٣"])
 def test_what_is_no_port_is_an_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is neither a port, 1 to 65535, nor host:port"):
-        Target.of({PORT: text, FILE: str(tmp_path / "a.prom")})
+        MetricsTarget.of({PORT_KEY: text, FILE_KEY: str(tmp_path / "a.prom")})
 
 
 def test_without_a_file_and_a_port_the_error_says_what_to_set() -> None:
-    with pytest.raises(ConfigError, match=f"does not know where to: set {FILE} .* {PORT} .* in the driver's environment"):
-        Target.of({})
+    with pytest.raises(ConfigError, match=f"does not know where to: set {FILE_KEY} .* {PORT_KEY} .* in the driver's environment"):
+        MetricsTarget.of({})
 
 
 def test_a_directory_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="lies in a directory that does not exist on the driver"):
-        Target.of({FILE: str(tmp_path / "no" / "a.prom")})
+        MetricsTarget.of({FILE_KEY: str(tmp_path / "no" / "a.prom")})
 
 
 def test_the_sink_calls_it_and_a_failure_is_only_logged(
@@ -303,11 +305,11 @@ def test_the_sink_calls_it_and_a_failure_is_only_logged(
 ) -> None:
     commit_report.report_commit([message(*ORDERS)], None, NAME)
     assert samples(file.read_text())["rows_total", "q1", "orders"] == 40
-    monkeypatch.delenv(FILE)
+    monkeypatch.delenv(FILE_KEY)
     with caplog.at_level(logging.ERROR):
         commit_report.report_commit([message(*ORDERS)], None, NAME)
     assert "the write succeeds all the same" in caplog.text
-    assert FILE in caplog.text
+    assert FILE_KEY in caplog.text
 
 
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

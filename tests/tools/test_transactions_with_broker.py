@@ -207,7 +207,7 @@ def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
     with Run(broker.bootstrap_servers, name, "r1", **how) as first:
         first.write_version(0, ["a"])
         committing = first.committing(first.reports(1, ["b"], ["c"]))
-        committing._decide(committing._ledger.decision())  # and dies before it ends a transaction
+        committing._decide(committing._ledger.fetch_decision())  # and dies before it ends a transaction
     found = [each for each in listed(broker, names.prefix).values() if each["state"] == "Ongoing"]
     assert [each["version"] for each in found] == [1, 1]
     done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "1", "--force")

@@ -38,7 +38,7 @@ def unsecured_token(entry: JaasEntry, clock: Clock) -> OAuthBearerToken:
     claims = unsecured_claims(entry, clock.wall_ms() / 1000)
     if not claims.get(principal_claim):
         raise token_error(f"sasl.jaas.config sets no unsecuredLoginStringClaim_{principal_claim}, which names the user")
-    token = Secret(f"{_base64url({'alg': 'none'})}.{_base64url(claims)}.")
+    token = Secret(f"{_jwt_part({'alg': 'none'})}.{_jwt_part(claims)}.")
     return token_from_jwt(token, sub_claim=principal_claim, extensions=entry.with_prefix("unsecuredLoginExtension_"))
 
 
@@ -66,7 +66,7 @@ def _listed(text: str) -> list[str]:
     return text[1:].split(text[0]) if len(text) > 1 else []
 
 
-def _base64url(claims: Mapping[str, object]) -> str:
+def _jwt_part(claims: Mapping[str, object]) -> str:
     return base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, copy_to_keep, fresh_copy
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -174,12 +174,12 @@ class Delivery:
             row, record_error = next(iter(blamed.items()))
             error = _at_row(record_error, batch_rows.topic_partition, row, self._whole)
         self._fail(
-            RowFailure(positions, for_keeping(error), batch_rows.topic_partition, blamed, rows_are_named=bool(record_errors))
+            RowFailure(positions, copy_to_keep(error), batch_rows.topic_partition, blamed, rows_are_named=bool(record_errors))
         )
 
     def fail_unbatched(self, positions: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
         """Fail rows that got into no batch."""
-        self._fail(RowFailure(positions, for_keeping(error), None, {}, rows_are_named=False))
+        self._fail(RowFailure(positions, copy_to_keep(error), None, {}, rows_are_named=False))
 
     def _fail(self, failure: RowFailure) -> None:
         with self._lock:

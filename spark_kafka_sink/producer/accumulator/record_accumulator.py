@@ -289,7 +289,7 @@ class RecordAccumulator:
     def is_queued(self, batch: ProducerBatch) -> bool:
         return self.queues.of_partition(batch.topic_partition).holds(batch)
 
-    def has_undrained(self) -> bool:
+    def has_queued_batches(self) -> bool:
         """Whether any queue has batches. Takes each queue's lock, so after close() it sees every append that was in time."""
         return any(queue.has_batches() for queue in self.queues)
 

@@ -281,7 +281,7 @@ class SliceLayout:
             )
         )
         self._row = fitting.end
-        if fitting.fill_batch:
+        if fitting.batch_is_full:
             queue.close_locked(batch)
         if place.tail.batch is None:
             self.accumulator.enqueue(queue, batch)

@@ -28,7 +28,7 @@ class FittingRows(NamedTuple):
     end: int  # the row after the last of them
     size_bytes: int
     max_timestamp: int
-    fill_batch: bool  # the batch has no room for another row
+    batch_is_full: bool  # the batch has no room for another row
 
 
 class SortedSlice:
@@ -107,7 +107,7 @@ class SortedSlice:
         fitting = self._cut(lo, window, room)
         if fitting is None:
             return None
-        return fitting._replace(fill_batch=fitting.end < end or fitting.size_bytes >= room)
+        return fitting._replace(batch_is_full=fitting.end < end or fitting.size_bytes >= room)
 
     def fit_new_batch(self, lo: int, end: int, room: int) -> FittingRows:
         """The first of the rows lo..end, as many as fit into a new batch. A new batch takes at least one row, of any size."""

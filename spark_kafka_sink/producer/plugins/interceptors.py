@@ -131,7 +131,7 @@ class Interceptors:
         except BaseException:  # an interrupt too
             close_all(plugins)
             raise
-        self.any_wants_gathered = any(each.wants_gathered for each in self._chain)
+        self.takes_gathered = any(each.wants_gathered for each in self._chain)
         self._any_hears_records = any(
             each.on_acknowledgement is not None and each.on_batch_acknowledgement is None for each in self._chain
         )

@@ -26,7 +26,7 @@ class ProducerPlugins:
         except BaseException:
             self.close()
             raise
-        wanted = self.interceptors is not None and self.interceptors.any_wants_gathered
+        wanted = self.interceptors is not None and self.interceptors.takes_gathered
         self.interceptors_of_gathered = self.interceptors if wanted else None
         # The partitioner, if `send` asks it for each record as in Java; not if interceptors of gathered records come first.
         asks_per_record = self.partitioner is not None and self.partitioner.asks_per_record and not wanted

@@ -57,7 +57,7 @@ class Expiry:
 
     def _trouble(self, batch: ProducerBatch) -> str:
         """Why the last attempt failed, why there is no connection, and what the Sender raised; else what the batch waits for."""
-        failed_round = self._failures.last_round
+        failed_round = self._failures.last_round_error
         own = None if failed_round is None else f"the producer's sender thread fails: {failed_round!r}"
         troubles = [each for each in (batch.last_error, self._metadata.last_connection_error(), own) if each]
         return "; ".join(troubles) or self._waiting_for(batch)

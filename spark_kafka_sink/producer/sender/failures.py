@@ -29,7 +29,7 @@ class SenderFailures:
         first_ms, most_ms = max(MIN_BACKOFF_MS, config.retry_backoff_ms), max(MIN_BACKOFF_MS, config.retry_backoff_max_ms)
         self._backoff = ExponentialBackoff(first_ms, most_ms, Random())
         self._ended_by: BaseException | None = None
-        self.last_round: Exception | None = None  # from the latest round; None if that round worked
+        self.last_round_error: Exception | None = None  # from the latest round; None if that round worked
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
         self._failed_rounds = 0  # since then
 
@@ -44,7 +44,7 @@ class SenderFailures:
         self._ended_by = self._ended_by or error
 
     def round_worked(self) -> None:
-        self._failing_since_ms, self._failed_rounds, self.last_round = None, 0, None
+        self._failing_since_ms, self._failed_rounds, self.last_round_error = None, 0, None
 
     def round_failed(self, error: Exception, now_ms: int) -> int:
         """Returns the back-off in ms before the next round. After delivery.timeout.ms of failed rounds, sets `fatal` instead."""
@@ -55,7 +55,7 @@ class SenderFailures:
             return 0
         backoff_ms = self._backoff.backoff_ms(self._failed_rounds)
         self._failed_rounds += 1
-        self.last_round = error
+        self.last_round_error = error
         return backoff_ms
 
     @property

@@ -78,7 +78,7 @@ class Sender:
 
     def _settle_rows(self) -> None:
         """Run rounds until every row is settled. Does not wait for other requests: if they got no answer, close() would hang."""
-        while self._may_go_on() and (self._accumulator.has_undrained() or not self.is_settled()):
+        while self._may_go_on() and (self._accumulator.has_queued_batches() or not self.is_settled()):
             self._run_round()
 
     def _abort_open_transaction(self) -> None:
@@ -120,7 +120,7 @@ class Sender:
         self._gatherer.close(ended_by)
         self._outcomes.abort_all(error)
         self._fail_gathered(error)
-        for bundle in self._gatherer.take_unfinished():
+        for bundle in self._gatherer.take_unqueued_bundles():
             with self.failures.contained(f"failing records for {bundle.topic}"):
                 bundle.fail_all(error)
         self._accumulator.end()
@@ -166,7 +166,7 @@ class Sender:
 
     def _is_all_sent(self) -> bool:
         """Whether every batch that is not settled is in flight."""
-        return not self._accumulator.has_undrained()
+        return not self._accumulator.has_queued_batches()
 
     def _fatal_error(self) -> KafkaError | None:
         """The error because of which nothing can be sent any more, if there is one."""
@@ -181,7 +181,7 @@ class Sender:
 
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""
-        for bundle in self._gatherer.take_all():
+        for bundle in self._gatherer.take_open_bundles():
             with self.failures.contained(f"failing {len(bundle)} records for {bundle.topic}"):
                 self._metrics.records_failed(bundle.topic, len(bundle))
                 bundle.fail_all(error)

@@ -169,7 +169,7 @@ class CallerSide:
     def _posted(self, new: TransactionalCall, waits: threading.Lock | None = None) -> TransactionalCall:
         """Post `new`, or the same call that timed out before; returns the posted one. The caller holds `waits` while it waits."""
         with self._lock:
-            call = self._unfinished_locked(new.method, new.possible_as)
+            call = self._unfinished_locked(new.method, new.allowed_like)
             if call is None:
                 call = new
                 if new.method is not CalledMethod.SEND_OFFSETS:  # a repeated one may have other offsets, so it is a new call
@@ -184,7 +184,7 @@ class CallerSide:
             self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
-    def _unfinished_locked(self, method: CalledMethod, possible_as: CalledMethod | None = None) -> TransactionalCall | None:
+    def _unfinished_locked(self, method: CalledMethod, allowed_like: CalledMethod | None = None) -> TransactionalCall | None:
         """The same call that timed out before, if there was one. Raises the reason if this call is not possible now."""
         pending = self._pending
         if pending is not None and pending.is_reported:
@@ -196,7 +196,7 @@ class CallerSide:
                     f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a call that failed after its caller had gone, so that the transaction can be aborted
-        error = self.manager.why_not(possible_as or method) if pending is None else None
+        error = self.manager.why_not(allowed_like or method) if pending is None else None
         if error is not None:
             raise error
         return pending

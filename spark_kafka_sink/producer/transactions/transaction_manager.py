@@ -62,10 +62,10 @@ from spark_kafka_sink.producer.transactions.txn_request_handlers import (
 )
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
-from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
-from spark_kafka_sink.protocol.messages.produce import LAST_PRODUCE_BEFORE_V2
-from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_OFFSET_COMMIT_BEFORE_V2
+from spark_kafka_sink.protocol.messages.produce import LAST_PRODUCE_VERSION_BEFORE_TV2
+from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, PreparedTransaction, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -122,7 +122,7 @@ class TransactionVersion:
         self._client = client
         self._epoch = -1  # of the features that were looked at
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Read the version again. Returns whether brokers speak version 2 now and did not before."""
         was_v2 = self.is_v2
         epoch, levels = self._client.finalized_features()
@@ -218,7 +218,7 @@ class TransactionManager(IdempotentSequencer):
             if posted.is_taken:
                 continue  # posted twice: its caller was interrupted in between
             posted.is_taken = True
-            error = self.why_not(posted.possible_as)
+            error = self.why_not(posted.allowed_like)
             if error is not None:
                 posted.settle(error)
             else:
@@ -274,7 +274,7 @@ class TransactionManager(IdempotentSequencer):
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """Queue TxnOffsetCommit. If need be, AddOffsetsToTxn has followed the rows. EndTxn, if it is queued, comes after this."""
-        priority, newest = RequestPriority.ADD_PARTITIONS_OR_OFFSETS, LAST_OFFSET_COMMIT_BEFORE_V2
+        priority, newest = RequestPriority.ADD_PARTITIONS_OR_OFFSETS, LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2
         self.requests.enqueue(TxnOffsetCommitHandler(transaction=self._open, call=call, priority=priority, max_version=newest))
 
     def _prepare(self, call: TransactionalCall) -> None:
@@ -290,20 +290,20 @@ class TransactionManager(IdempotentSequencer):
         self._end(call, commits=False)
 
     def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
-        newest = None if self._version.is_v2 else LAST_END_TXN_BEFORE_V2
+        newest = None if self._version.is_v2 else LAST_END_TXN_VERSION_BEFORE_TV2
         ended = self.transaction_ended
         self.requests.enqueue(EndTxnHandler(transaction=self._open, call=call, commits=commits, ended=ended, max_version=newest))
 
     def abort_for_close(self) -> bool:
         if self.has_open_transaction or self.state is TxnState.PREPARED:
             self.begin_round()  # a commit may be posted that the Sender has not taken yet
-        if self._is_left_to_abort():
+        if self._claim_abort():
             logger.info("! closing within a transaction, which is aborted")
             self.calls.fail_preparing(_closed_before())
             self._abort(None)
         return self.has_open_transaction
 
-    def _is_left_to_abort(self) -> bool:
+    def _claim_abort(self) -> bool:
         """Whether close() must abort the transaction. Withdraws the success of a prepare_transaction of which no caller heard."""
         if self.state is TxnState.PREPARED:
             return self._prepare_call is not None and self._prepare_call.withdraw(_closed_before())
@@ -337,7 +337,7 @@ class TransactionManager(IdempotentSequencer):
 
     def identity_received(self, identity: ProducerIdentity) -> None:
         self._adopt(identity)
-        self._version.look()
+        self._version.refresh()
         self.last_error = None
         self.transition_to(TxnState.READY)
         logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
@@ -357,7 +357,7 @@ class TransactionManager(IdempotentSequencer):
             self._adopt(identity)
         self._open = OpenTransaction(self.transactional_id, self.identity)
         self.last_error = None
-        self._must_raise_epoch |= self._version.look()  # numbers of both versions must not mix in an epoch
+        self._must_raise_epoch |= self._version.refresh()  # numbers of both versions must not mix in an epoch
         if self._must_raise_epoch:
             self._raise_epoch(None)
         else:
@@ -547,7 +547,7 @@ class TransactionManager(IdempotentSequencer):
 
     @property
     def produce_version_cap(self) -> int | None:
-        return None if self._version.is_v2 else LAST_PRODUCE_BEFORE_V2
+        return None if self._version.is_v2 else LAST_PRODUCE_VERSION_BEFORE_TV2
 
     # EACH ROUND
 

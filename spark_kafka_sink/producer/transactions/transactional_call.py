@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, for_keeping
+from spark_kafka_sink.errors import KafkaError, copy_to_keep
 from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import NO_GROUP, ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -51,7 +51,7 @@ class TransactionalCall:
         self.callers = Inside()  # callers that wait for the outcome now
 
     @property
-    def possible_as(self) -> CalledMethod:
+    def allowed_like(self) -> CalledMethod:
         """The method whose allowed states apply: use_transactional_id, if this call brings another id."""
         return CalledMethod.USE_ID if self.transactional_id else self.method
 
@@ -104,7 +104,7 @@ class PostedCalls:
             call.settle(self._ended_by)
 
     def row_failed(self, error: KafkaError) -> None:
-        self._posted.append(for_keeping(error))
+        self._posted.append(copy_to_keep(error))
 
     # SENDER
 

@@ -27,7 +27,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_BEFORE_V2, EndTxnRequest
+from spark_kafka_sink.protocol.messages.end_txn import LAST_END_TXN_VERSION_BEFORE_TV2, EndTxnRequest
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
@@ -264,7 +264,7 @@ class InitProducerIdHandler(TxnRequestHandler):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _OfTransaction(TxnRequestHandler):
+class _TransactionRequest(TxnRequestHandler):
     """A request about a transaction: to the coordinator of its transactional id, except TxnOffsetCommit."""
 
     transaction: OpenTransaction  # learns what its coordinator knows
@@ -291,7 +291,7 @@ class _OfTransaction(TxnRequestHandler):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class AddPartitionsToTxnHandler(_OfTransaction):
+class AddPartitionsToTxnHandler(_TransactionRequest):
     """Adds partitions before their first batches are sent, where transaction.version is below 2."""
 
     API = ApiKey.ADD_PARTITIONS_TO_TXN
@@ -322,7 +322,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class AddOffsetsToTxnHandler(_OfTransaction):
+class AddOffsetsToTxnHandler(_TransactionRequest):
     """Adds a consumer group, where transaction.version is below 2. TxnOffsetCommit follows and completes the call."""
 
     API = ApiKey.ADD_OFFSETS_TO_TXN
@@ -347,7 +347,7 @@ class AddOffsetsToTxnHandler(_OfTransaction):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TxnOffsetCommitHandler(_OfTransaction):
+class TxnOffsetCommitHandler(_TransactionRequest):
     """Sends the offsets of a consumer group to the group's coordinator. A retry leaves out partitions that are done."""
 
     API = ApiKey.TXN_OFFSET_COMMIT
@@ -404,7 +404,7 @@ class TxnOffsetCommitHandler(_OfTransaction):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class EndTxnHandler(_OfTransaction):
+class EndTxnHandler(_TransactionRequest):
     """Commits or aborts the transaction, after its last batch and every other request of it."""
 
     API = ApiKey.END_TXN
@@ -423,7 +423,7 @@ class EndTxnHandler(_OfTransaction):
 
     def succeed(self, answer: Any) -> None:
         raised = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-        self.ended(raised if self.version > LAST_END_TXN_BEFORE_V2 and raised.is_valid else None)
+        self.ended(raised if self.version > LAST_END_TXN_VERSION_BEFORE_TV2 and raised.is_valid else None)
 
     def outcome_unknown(self) -> None:
         self.transaction.may_be_committed |= self.commits

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since
 
-LAST_END_TXN_BEFORE_V2 = 4
+LAST_END_TXN_VERSION_BEFORE_TV2 = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

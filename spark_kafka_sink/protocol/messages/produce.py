@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Records, Request, since, tagged, until
 
 # Up to this version a transaction can write only to partitions that AddPartitionsToTxn has added before (KIP-890).
-LAST_PRODUCE_BEFORE_V2 = 11
+LAST_PRODUCE_VERSION_BEFORE_TV2 = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitResponseTopic
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since
 
-LAST_OFFSET_COMMIT_BEFORE_V2 = 4
+LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2 = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ except ModuleNotFoundError as error:
 
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink.prometheus.metrics import PREFIX
-from spark_kafka_sink.sink.prometheus.text_file import FILE, NO_LOCKS, PORT, REMEDY, TextFile, registry
+from spark_kafka_sink.sink.prometheus.text_file import FILE_KEY, NO_LOCKS, PORT_KEY, REMEDY, TextFile, registry
 
 if TYPE_CHECKING:
     from spark_kafka_sink.sink.commit_summary import CommitSummary
@@ -52,7 +52,7 @@ LONGEST_ANSWER = 65_536  # bytes of it that are looked at
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MetricsTarget:
     """Where the numbers go. `port`: 0 for none."""
 
     file: Path
@@ -60,22 +60,22 @@ class Target:
     port: int = 0
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Target:
+    def of(cls, environment: Mapping[str, str]) -> MetricsTarget:
         """Raises ConfigError when the environment names neither file nor port, or one that cannot be used."""
-        name, address = environment.get(FILE, "").strip(), environment.get(PORT, "").strip()
+        name, address = environment.get(FILE_KEY, "").strip(), environment.get(PORT_KEY, "").strip()
         if not name and not address:
             raise ConfigError(f"onCommit={__name__}.record does not know where to: {REMEDY}")
         host, port = _host_and_port(address) if address else ("", 0)
         file = Path(name).absolute() if name else _private_directory() / f"{port}.prom"
         if not file.parent.is_dir():
-            raise ConfigError(f"{FILE}={name} lies in a directory that does not exist on the driver")
+            raise ConfigError(f"{FILE_KEY}={name} lies in a directory that does not exist on the driver")
         return cls(file, host, port)
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65_535 or (colon and not host):
-        raise ConfigError(f"{PORT}={address} is neither a port, 1 to 65535, nor host:port")
+        raise ConfigError(f"{PORT_KEY}={address} is neither a port, 1 to 65535, nor host:port")
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
@@ -87,14 +87,14 @@ def _private_directory() -> Path:
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise ConfigError(f"{directory} belongs to others or can be written by them: name a file of your own in {FILE}")
+        raise ConfigError(f"{directory} belongs to others or can be written by them: name a file of your own in {FILE_KEY}")
     return directory
 
 
 _serving: dict[tuple[int, str, int], object] = {}  # process, host and port -> the server; one commit at a time adds to it
 
 
-def _serve(target: Target) -> None:
+def _serve(target: MetricsTarget) -> None:
     """Open the port, unless this or another process of the sink has it open. Blocks for about ASK_LIMIT_S."""
     key = (os.getpid(), target.host, target.port)
     if key in _serving:
@@ -106,12 +106,12 @@ def _serve(target: Target) -> None:
             logger.debug("= port %d is served by another process; this one tries again at its next commit", target.port)
             return
         raise ConfigError(
-            f"{PORT}: {target.host}:{target.port} cannot be listened at ({error.strerror or error}); the commit is counted in"
-            f" {target.file}. Choose another port, one for each driver of this machine, or use {FILE} alone"
+            f"{PORT_KEY}: {target.host}:{target.port} cannot be listened at ({error.strerror or error}); the commit is counted in"
+            f" {target.file}. Choose another port, one for each driver of this machine, or use {FILE_KEY} alone"
         ) from error
 
 
-def _is_ours(target: Target) -> bool:
+def _is_ours(target: MetricsTarget) -> bool:
     """Whether metrics of the sink are served at the port. Blocks for about ASK_LIMIT_S, however slowly the answer comes."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(target.host, target.host)
     until = time.monotonic() + ASK_LIMIT_S
@@ -135,7 +135,7 @@ def _is_ours(target: Target) -> bool:
 
 def record(summary: CommitSummary) -> None:
     """Add a commit to the totals; for the option onCommit. Raises ConfigError, which the sink logs: the write succeeds anyway."""
-    target = Target.of(os.environ)
+    target = MetricsTarget.of(os.environ)
     TextFile(target.file).add(summary)
     if target.port:
         _serve(target)

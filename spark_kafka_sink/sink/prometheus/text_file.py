@@ -26,9 +26,11 @@ if sys.platform != "win32":
 if TYPE_CHECKING:
     from spark_kafka_sink.sink.commit_summary import CommitSummary
 
-FILE = "PYKAFKA_SINK_PROMETHEUS_FILE"
-PORT = "PYKAFKA_SINK_PROMETHEUS_PORT"
-REMEDY = f"set {FILE} to a file for node_exporter's textfile collector, {PORT} to a port, or both, in the driver's environment"
+FILE_KEY = "PYKAFKA_SINK_PROMETHEUS_FILE"
+PORT_KEY = "PYKAFKA_SINK_PROMETHEUS_PORT"
+REMEDY = (
+    f"set {FILE_KEY} to a file for node_exporter's textfile collector, {PORT_KEY} to a port, or both, in the driver's environment"
+)
 NO_LOCKS = "the driver runs on Windows, where this sink does not lock files: run it on Linux or macOS, or without onCommit"
 LOCK_LIMIT_S = 5.0
 LOCK_LOOK_S = 0.01
@@ -73,7 +75,7 @@ class TextFile:
         except (ValueError, KeyError) as error:
             raise ConfigError(
                 f"{self.path} holds something else ({error}); the commit is not counted."
-                f" Name another file in {FILE}, or remove this one"
+                f" Name another file in {FILE_KEY}, or remove this one"
             ) from error
         return values
 

@@ -152,7 +152,7 @@ class RowSender:
         if self._dead_letters is not None:
             self._dead_letters.close(timeout_ms=None)
 
-    def abandon(self) -> None:
+    def close_after_failure(self) -> None:
         """End after a failure: close the second producer of the dead letters, if there is one. Its unsettled rows fail."""
         if self._dead_letters is not None:
             self._dead_letters.close(timeout_ms=0)

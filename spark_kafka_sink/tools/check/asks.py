@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.fencing import UNFINISHED
 from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
-from spark_kafka_sink.tools.check.exactly_once import MAX_TIMEOUT
+from spark_kafka_sink.tools.check.exactly_once import BROKER_MAX_TIMEOUT
 from spark_kafka_sink.tools.check.topics import AUTO_CREATE, TOPIC_SETTINGS
 
 CHECKED_ID, MAY_WRITE, GROUP = "id", "may write", "group"
@@ -47,7 +47,7 @@ def asks_about_prefix(names: PrefixNames, nodes: Sequence[int]) -> dict[Hashable
         CHECKED_ID: Ask(coordinator, DescribeTransactions(), names.check_id),
         MAY_WRITE: Ask(coordinator, MayWriteToId(), names.check_id),
         GROUP: Ask(CoordinatorKey(KeyType.GROUP, names.aborted_group), GroupPermissions(), names.aborted_group),
-        MAX_TIMEOUT: Ask(ANY_BROKER, DescribeBrokerConfig(), MAX_TIMEOUT),
+        BROKER_MAX_TIMEOUT: Ask(ANY_BROKER, DescribeBrokerConfig(), BROKER_MAX_TIMEOUT),
     }
     return asks | {("listed", node): Ask(Broker(node), listing, names.id_prefix) for node in nodes}
 

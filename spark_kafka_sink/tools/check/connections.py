@@ -34,18 +34,18 @@ class Servers:
 
     Args:
         is_advertised: whether the addresses come from brokers. Otherwise they come from bootstrap.servers.
-        is_another_reached: whether a server of bootstrap.servers has answered, so that a failed one may not be needed.
+        is_bootstrap_server_reached: whether a server of bootstrap.servers has answered, so that a failed one may not be needed.
         nodes: the brokers of the cluster, by address.
     """
 
     is_advertised: bool
-    is_another_reached: bool
+    is_bootstrap_server_reached: bool
     nodes: dict[str, MetadataResponseBroker]
 
     def light_of_failure(self, server: str) -> Light:
         """Judge a server that cannot be used. A write does not need it if no broker has its address and another one answers."""
         is_needed = self.is_advertised or server in self.nodes
-        return Light.YELLOW if self.is_another_reached and not is_needed else Light.RED
+        return Light.YELLOW if self.is_bootstrap_server_reached and not is_needed else Light.RED
 
     @property
     def where(self) -> str:

@@ -12,8 +12,8 @@ from spark_kafka_sink.protocol.permissions import AclOperation
 from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, explained, green, number_in_setting, red, yellow
 from spark_kafka_sink.tools.words import count
 
-MAX_TIMEOUT = "transaction.max.timeout.ms"
-OURS = "kafka.transaction.timeout.ms"
+BROKER_MAX_TIMEOUT = "transaction.max.timeout.ms"
+OUR_TIMEOUT = "kafka.transaction.timeout.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +87,18 @@ def judge_timeout(
     check = "transaction time"
     told = number_in_setting(answer)
     if told is None:
-        ours = f"{OURS}={given_ms}" if given_ms is not None else f"{default_ms} ms, Kafka's default, are assumed"
+        ours = f"{OUR_TIMEOUT}={given_ms}" if given_ms is not None else f"{default_ms} ms, Kafka's default, are assumed"
         if is_written:
             return green(check, "", f"{ours}: brokers accept it", ms)
         is_denied = isinstance(answer, AuthorizationError)
         why = f" ({answer})" if isinstance(answer, KafkaError) and not is_denied else ""
         remedy = "grant the user DESCRIBE_CONFIGS on the cluster" if is_denied else ""
-        return yellow(check, "", f"{MAX_TIMEOUT}: {FIND_OUT}{why}; {ours}", remedy, ms)
+        return yellow(check, "", f"{BROKER_MAX_TIMEOUT}: {FIND_OUT}{why}; {ours}", remedy, ms)
     if given_ms is not None and given_ms > told:
-        remedy = f"lower {OURS}, or leave it out: a write then takes what brokers allow"
-        return red(check, "", f"{OURS}={given_ms} is above the brokers' {MAX_TIMEOUT}={told}", remedy, ms)
+        remedy = f"lower {OUR_TIMEOUT}, or leave it out: a write then takes what brokers allow"
+        return red(check, "", f"{OUR_TIMEOUT}={given_ms} is above the brokers' {BROKER_MAX_TIMEOUT}={told}", remedy, ms)
     ours = f"our {given_ms} ms" if given_ms is not None else "so long may a task, and the commit after it, take"
-    return green(check, "", f"{MAX_TIMEOUT}={told}: {ours}", ms)
+    return green(check, "", f"{BROKER_MAX_TIMEOUT}={told}: {ours}", ms)
 
 
 def judge_leftovers(

@@ -40,7 +40,7 @@ from spark_kafka_sink.tools.check.asks import (
 from spark_kafka_sink.tools.check.connections import Servers, judge_cluster, judge_contacts
 from spark_kafka_sink.tools.check.contact import Contact, Stage, make_contacts
 from spark_kafka_sink.tools.check.exactly_once import (
-    MAX_TIMEOUT,
+    BROKER_MAX_TIMEOUT,
     CheckedPrefix,
     judge_groups,
     judge_ids,
@@ -205,7 +205,7 @@ class Inspection:
         prefix = CheckedPrefix(self._names, is_described, may_write.value, group.value, is_written, ms)
         yield judge_ids(prefix)
         yield judge_groups(prefix)
-        limit, default_ms = found[MAX_TIMEOUT], DEFAULT_LONGEST_TRANSACTION_MS
+        limit, default_ms = found[BROKER_MAX_TIMEOUT], DEFAULT_LONGEST_TRANSACTION_MS
         yield judge_timeout(self._given_timeout_ms, limit.value, default_ms, limit.ms, is_written=is_written)
         listed = all_listed(found)
         yield judge_leftovers(self._names, listed.value, listed.ms, may_describe=is_described is True)
@@ -222,7 +222,7 @@ class Inspection:
             return yellow(writing.WRITE_CHECK, printable(topic), "not tried: readers would find a record without a schema")
         transactional = None
         if self.options.is_exactly_once:
-            limit_ms = number_in_setting(found[MAX_TIMEOUT].value)
+            limit_ms = number_in_setting(found[BROKER_MAX_TIMEOUT].value)
             # The time-out that a write would take, if it is not known whether brokers accept it.
             longest_ms = (self._given_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS) if limit_ms is None else None
             transactional = writing.Transactional(self._names.check_id, self._write_timeout_ms(limit_ms), longest_ms)

@@ -29,7 +29,7 @@ class Value(Enum):
 
 
 # What the text of an argument is, by the argument's destination in its parser.
-VALUES_OF = {
+KIND_BY_DEST = {
     "option": Value.SINK_OPTION,
     "command_property": Value.PRODUCER_OPTION,
     "words": Value.OPTION_NAME,
@@ -100,7 +100,7 @@ def _value(action: argparse.Action) -> Value:
         return Value.NOTHING
     if action.choices is not None:
         return Value.CHOICE
-    return Value.FILE if action.type is Path else VALUES_OF.get(action.dest, Value.TEXT)
+    return Value.FILE if action.type is Path else KIND_BY_DEST.get(action.dest, Value.TEXT)
 
 
 def _first_sentence(text: str) -> str:

@@ -23,7 +23,7 @@ from spark_kafka_sink.tools.arguments import new_parser, pair, positive, tool_na
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
 from spark_kafka_sink.tools.patience import AFTER_S, word_after
 from spark_kafka_sink.tools.perf.measurements import Measurements
-from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, Payloads, payloads
+from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, PayloadSource, payloads
 from spark_kafka_sink.tools.perf.sending import CHUNK_RECORDS, Sending
 from spark_kafka_sink.tools.perf.transaction_pace import (
     DEFAULT_DURATION_MS,
@@ -120,7 +120,7 @@ def named_metrics(producer: KafkaProducer) -> dict[str, float]:
     return dict(sorted(named.items()))
 
 
-def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads, clock: Clock, name: str) -> int:
+def run(arguments: argparse.Namespace, options: dict[str, str], values: PayloadSource, clock: Clock, name: str) -> int:
     """Write all records and print the lines. Returns the exit code; blocks until the last record is settled.
 
     Raises KeyboardInterrupt after Ctrl-C, when it has printed the totals so far.

@@ -14,10 +14,10 @@ from spark_kafka_sink.tools.errors import UsageError
 
 POOL_BYTES = 32 * 1024 * 1024  # of random payloads, which are made before the clock starts, and used in turn
 
-Payloads = Callable[[int, int], pa.Array]  # (number of the first record, how many records) -> their values
+PayloadSource = Callable[[int, int], pa.Array]  # (number of the first record, how many records) -> their values
 
 
-def payloads(arguments: argparse.Namespace) -> Payloads:
+def payloads(arguments: argparse.Namespace) -> PayloadSource:
     """The source of payloads that the arguments name. Raises UsageError if the file has none or cannot be read."""
     random = np.random.default_rng(0)
     if arguments.payload_monotonic:
@@ -40,11 +40,11 @@ def _read_payloads(file: Path, delimiter: str) -> pa.Array:
     return pa.array(lines, pa.string())
 
 
-def _chosen_from(values: pa.Array, random: np.random.Generator) -> Payloads:
+def _chosen_from(values: pa.Array, random: np.random.Generator) -> PayloadSource:
     return lambda _first, count: values.take(pa.array(random.integers(0, len(values), count)))
 
 
-def _letters(size: int, records: int, random: np.random.Generator) -> Payloads:
+def _letters(size: int, records: int, random: np.random.Generator) -> PayloadSource:
     """Values of `size` letters. They are made once, as a pool; each chunk takes the next ones."""
     rows = max(1, min(records, POOL_BYTES // size))
     letters = random.integers(65, 91, rows * size, np.uint8)

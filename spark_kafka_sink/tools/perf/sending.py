@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.tools.perf.measurements import Measurements
-from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, Payloads
+from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, PayloadSource
 from spark_kafka_sink.tools.perf.transaction_pace import TransactionPace
 
 CHUNK_RECORDS = 10_000  # the size of Spark's Arrow batches
@@ -71,7 +71,7 @@ def chunk_records(arguments: argparse.Namespace) -> int:
     return max(1, min(limits))
 
 
-class _Sent(NamedTuple):
+class _SentChunk(NamedTuple):
     """A chunk that was sent. `first`: the number of its first record."""
 
     first: int
@@ -90,14 +90,14 @@ class Sending:
 
     producer: KafkaProducer
     arguments: argparse.Namespace
-    values: Payloads
+    values: PayloadSource
     measurements: Measurements
     transactions: TransactionPace
     clock: Clock
 
     def __post_init__(self) -> None:
         self._throttler = ThroughputThrottler(self.arguments.throughput, self.clock)
-        self._pending: deque[_Sent] = deque()
+        self._pending: deque[_SentChunk] = deque()
 
     def _chunks(self) -> Iterator[tuple[int, pa.Array]]:
         """The number of the first record of each chunk, and the values."""
@@ -127,7 +127,7 @@ class Sending:
             self.transactions.begin_if_none()
             started_ns = self.clock.now_ns()
             delivery = self.producer.send_columns(self.arguments.topic, value=chunk)
-            self._pending.append(_Sent(first, _size(chunk), started_ns, delivery))
+            self._pending.append(_SentChunk(first, _size(chunk), started_ns, delivery))
             unsent = 0
             self.transactions.commit_if_due(is_last=first + len(chunk) == self.arguments.num_records)
         except KafkaError as error:

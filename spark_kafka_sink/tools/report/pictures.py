@@ -24,7 +24,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from spark_kafka_sink.tools.report.series import Values
 from spark_kafka_sink.tools.report.statistics import TASK_SHARES, TIME_SHARES, Query
-from spark_kafka_sink.tools.report.svg import HEAT, HEIGHT, LINES, STYLE, new_figure, to_svg
+from spark_kafka_sink.tools.report.svg import HEAT, HEIGHT, LINE_COLORS, STYLE, new_figure, to_svg
 from spark_kafka_sink.tools.words import moment, percent, rounded, seconds, several, size
 
 Part = tuple[str, str, Values]  # label, color, values
@@ -40,7 +40,11 @@ PART_NAMES = {
     "brokers": "waiting for brokers",
 }
 PART_COLORS = dict(
-    zip((*TIME_SHARES, *TASK_SHARES), (*LINES[3:1:-1], LINES[4], LINES[0], LINES[5], LINES[1], LINES[2]), strict=True)
+    zip(
+        (*TIME_SHARES, *TASK_SHARES),
+        (*LINE_COLORS[3:1:-1], LINE_COLORS[4], LINE_COLORS[0], LINE_COLORS[5], LINE_COLORS[1], LINE_COLORS[2]),
+        strict=True,
+    )
 )
 BAND = 0.22  # opacity
 BAR_WIDTH = 0.008  # of the picture's width, for a stack at one moment
@@ -70,7 +74,7 @@ def heat_maps(query: Query, name: str) -> list[Picture]:
     return [picture for picture in drawn if picture is not None]
 
 
-# LINES
+# LINE_COLORS
 
 
 def _speed(query: Query, name: str) -> Picture | None:
@@ -120,7 +124,7 @@ def _retries(query: Query, name: str) -> Picture | None:
         return None
     caption = f"{several(retried, 'record')} in all; sending again writes nothing twice."
     title = f"Records of a {query.unit} that were sent again"
-    return _stack(query, name, title, caption, [("records", LINES[5], query.series.mean("retried"))], rounded)
+    return _stack(query, name, title, caption, [("records", LINE_COLORS[5], query.series.mean("retried"))], rounded)
 
 
 def _lines(
@@ -132,7 +136,7 @@ def _lines(
         return None
     figure = new_figure()
     axes = figure.add_subplot()
-    for color, (column, label) in zip(LINES, known.items(), strict=False):
+    for color, (column, label) in zip(LINE_COLORS, known.items(), strict=False):
         median = query.series.median(column)
         low, high = query.series.low(column), query.series.high(column)
         axes.plot([], [], color=color, label=label)  # for the legend
@@ -241,7 +245,7 @@ def _waits(query: Query, name: str) -> Picture | None:
     waited = ", ".join(f"{label} {seconds(query.series.sum_of(column))}" for column, label in known.items())
     caption = f"All tasks together: {waited}."
     if is_one_moment(query):
-        parts = [(label, LINES[number], query.series.mean(column)) for number, (column, label) in enumerate(known.items())]
+        parts = [(label, LINE_COLORS[number], query.series.mean(column)) for number, (column, label) in enumerate(known.items())]
         return _stack(query, name, title, caption, parts, seconds)
     return _lines(query, name, title, caption, known, seconds)
 
@@ -383,7 +387,7 @@ def _cell(left: float, right: float, row: int) -> Outline:
 
 
 def _partition_bars(axes: Axes, labels: Sequence[str], rows: Any) -> None:
-    axes.barh(range(len(labels)), rows, color=LINES[0], height=0.7)
+    axes.barh(range(len(labels)), rows, color=LINE_COLORS[0], height=0.7)
     _label_rows(axes, labels, 0)
     axes.invert_yaxis()
     axes.set_xticks([])

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 WIDTH, HEIGHT = 400, 208  # points; a phone shows a picture at four fifths of that
 # CSS variable -> stand-in. No other colour may be used.
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
-LINES = ("#110101", "#110102", "#110103", "#110104", "#110105", "#110106")
+LINE_COLORS = ("#110101", "#110102", "#110103", "#110104", "#110105", "#110106")
 HEAT = ("#220100", "#220101", "#220102", "#220103", "#220104", "#220105", "#220106")
 VARIABLES = {
     **{INK: "ink", MUTED: "muted", GRID: "grid"},
-    **{color: f"line-{number}" for number, color in enumerate(LINES)},
+    **{color: f"line-{number}" for number, color in enumerate(LINE_COLORS)},
     **{color: f"heat-{number}" for number, color in enumerate(HEAT)},
 }
 STYLE: dict[str, Any] = {

@@ -206,7 +206,7 @@ def test_rows_that_had_room_at_the_close_are_sent_and_the_others_fail(monkeypatc
     for batch in drained:
         stage.give_back(batch)
     assert (callback.acknowledged, callback.failed) == (2, 1)
-    assert not stage.accumulator.has_undrained()
+    assert not stage.accumulator.has_queued_batches()
     assert stage.is_whole
 
 
@@ -217,7 +217,7 @@ def test_memory_comes_back_when_batches_are_done() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=32 * BATCH)
     stage.append(*[VALUE] * 40, partition=[number % 4 for number in range(40)])
     assert not stage.is_whole
-    while stage.accumulator.has_undrained():
+    while stage.accumulator.has_queued_batches():
         for batch in stage.drain(ONE_NODE, 0)[0]:
             stage.give_back(batch)
     assert stage.is_whole
@@ -239,7 +239,7 @@ def test_memory_that_compression_saves_comes_back_at_once() -> None:
     last = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches[-1]
     assert held == (len(first.memory) + len(last.memory)) * stage.pool.block_size
     assert first.memory == PoolMemory([], 1)
-    while stage.accumulator.has_undrained():
+    while stage.accumulator.has_queued_batches():
         stage.give_back(stage.drain_one(ONE_NODE))
     assert stage.is_whole
 
@@ -254,7 +254,7 @@ def test_large_parts_are_sent_as_they_were_encoded_and_their_charge_ends(codec: 
     stage.append(*values, partition=partitions)
     stage.append(b"small", partition=0)
     landed: dict[int, list[bytes | None]] = {0: [], 1: []}
-    while stage.accumulator.has_undrained():
+    while stage.accumulator.has_queued_batches():
         for batch in stage.drain(ONE_NODE, 0)[0]:
             assert batch.codec == codec or not shrinks
             landed[batch.topic_partition.partition] += payload(batch)
@@ -306,7 +306,7 @@ def test_a_slice_larger_than_the_pool_goes_through_as_memory_comes_back() -> Non
 
     stage.clock.wait = drain_while_it_waits
     delivery = stage.append(*values)
-    while stage.accumulator.has_undrained():
+    while stage.accumulator.has_queued_batches():
         batch = stage.drain_one(ONE_NODE)
         seen.extend(payload(batch))
         stage.give_back(batch)
@@ -320,7 +320,7 @@ def test_rows_laid_out_before_memory_ran_out_are_sent_nevertheless() -> None:
     callback = Delivery(100, stage.clock)
     with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         stage.append(*[bytes(500)] * 100, callback=callback)
-    while stage.accumulator.has_undrained():
+    while stage.accumulator.has_queued_batches():
         stage.give_back(stage.drain_one(ONE_NODE))
     assert 0 < callback.acknowledged < 100
     assert stage.is_whole
@@ -459,7 +459,7 @@ def test_batches_are_rarely_too_large_though_compressibility_varies() -> None:
         good, bad = random.random(), 100
         rows = [bytes(bad) if random.random() < good else random.randbytes(bad) for _ in range(100)]
         stage.append(*rows)
-        while stage.accumulator.has_undrained():
+        while stage.accumulator.has_queued_batches():
             batch = stage.drain_one(ONE_NODE)
             batches += 1
             if batch.size_in_bytes > BATCH:
@@ -482,7 +482,7 @@ def test_after_a_split_the_topics_ratio_starts_at_1_again() -> None:
     assert learned > BATCH
     stage.append(bytes(200), bytes(200))
     smaller: list[ProducerBatch] = []
-    while stage.accumulator.has_undrained():
+    while stage.accumulator.has_queued_batches():
         batch = stage.drain_one(ONE_NODE)
         if batch.record_count > 1 and batch not in smaller:
             smaller += split(stage, batch)
@@ -508,7 +508,7 @@ def test_a_batch_expires_after_delivery_timeout_ms_even_if_muted(linger_ms: int,
     stage.clock.advance(1)
     (batch,) = stage.accumulator.take_expired(stage.now_ms)
     assert batch.closed
-    assert not stage.accumulator.has_undrained()
+    assert not stage.accumulator.has_queued_batches()
 
 
 def test_the_largest_delivery_timeout_never_expires() -> None:
@@ -670,7 +670,7 @@ def test_what_is_queued_and_what_is_in_flight_can_be_taken_oldest_first() -> Non
     taken = stage.accumulator.take_incomplete(error)
     assert taken[0] is in_flight
     assert [batch.flush_id for batch in taken] == [1, 2, 3]
-    assert not stage.accumulator.has_undrained()
+    assert not stage.accumulator.has_queued_batches()
 
 
 def test_a_taken_batch_that_is_being_written_stays_until_its_caller_is_done() -> None:
@@ -722,7 +722,7 @@ def test_all_is_settled_when_the_last_batch_queued_or_in_flight_is_done() -> Non
     stage.append(b"1", b"2", partition=[0, 1])
     assert stage.accumulator.incomplete
     first, second = stage.drain(ONE_NODE, 0)[0]
-    assert not stage.accumulator.has_undrained()
+    assert not stage.accumulator.has_queued_batches()
     stage.give_back(first)
     assert stage.accumulator.incomplete
     stage.give_back(second)
@@ -752,7 +752,7 @@ def test_aborting_removes_what_was_never_drained_oldest_first() -> None:
         stage.append(bytes(900), partition=partition)
     aborted = stage.accumulator.take_undrained(ABORT)
     assert [(batch.topic_partition.partition, batch.closed) for batch in aborted] == [(1, True), (0, True), (1, True)]
-    assert not stage.accumulator.has_undrained()
+    assert not stage.accumulator.has_queued_batches()
     assert stage.accumulator.incomplete  # until the Sender has failed them
     for batch in aborted:
         batch.fail(ABORT)
@@ -851,7 +851,7 @@ def test_five_callers_at_a_time_lose_nothing_and_keep_their_order() -> None:
     for thread in threads:
         thread.start()
     seen: dict[int, list[bytes]] = {partition: [] for partition in range(4)}
-    while any(thread.is_alive() for thread in threads) or stage.accumulator.has_undrained():
+    while any(thread.is_alive() for thread in threads) or stage.accumulator.has_queued_batches():
         for batch in stage.drain(ONE_NODE, 0)[0]:
             seen[batch.topic_partition.partition] += [value or b"" for value in payload(batch)]
             stage.give_back(batch)

@@ -348,7 +348,7 @@ def test_rows_written_while_the_producer_becomes_fatal_are_collected() -> None:
     writing.fill()
     stage.run()
     assert stage.is_whole
-    assert not stage.accumulator.has_undrained()
+    assert not stage.accumulator.has_queued_batches()
     assert stage.metrics.errors.total == 1
 
 

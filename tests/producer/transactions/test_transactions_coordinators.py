@@ -594,7 +594,7 @@ def test_offsets_behind_rows_wait_for_rows_that_are_not_sent_yet(beside_rows: Tr
     stage = beside_rows
     stage.cluster.move(KeyType.GROUP, GROUP.group_id, LEADER)
     stage.send(b"b")  # the second batch of a partition waits for the first one, once per producer id
-    assert stage.accumulator.has_undrained()
+    assert stage.accumulator.has_queued_batches()
     operation = stage.post_offsets(is_behind_rows=True)
     stage.run(3)
     assert not stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)

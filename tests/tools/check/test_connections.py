@@ -27,9 +27,9 @@ from tests.fakes.network_config import api_versions, network_config
 STAGES = list(Stage)
 NOW_S = 1_800_000_000.0
 DAY_S = 86_400
-ALONE = Servers(is_advertised=False, is_another_reached=False, nodes={})
-ONE_OF_SEVERAL = Servers(is_advertised=False, is_another_reached=True, nodes={})
-ADVERTISED = Servers(is_advertised=True, is_another_reached=True, nodes={})
+ALONE = Servers(is_advertised=False, is_bootstrap_server_reached=False, nodes={})
+ONE_OF_SEVERAL = Servers(is_advertised=False, is_bootstrap_server_reached=True, nodes={})
+ADVERTISED = Servers(is_advertised=True, is_bootstrap_server_reached=True, nodes={})
 
 
 def contact(stage: Stage, error: KafkaError | None = None, host: str = "kafka", **fields: Any) -> Contact:
@@ -72,7 +72,7 @@ def test_a_server_that_fails_is_red_unless_another_bootstrap_server_answers(serv
 def test_a_bootstrap_server_that_fails_is_red_if_it_is_a_broker_too() -> None:
     """It leads partitions, and other brokers still tell of it."""
     node = MetadataResponseBroker(node_id=7, host="kafka", port=9092)
-    servers = Servers(is_advertised=False, is_another_reached=True, nodes={"kafka:9092": node})
+    servers = Servers(is_advertised=False, is_bootstrap_server_reached=True, nodes={"kafka:9092": node})
     assert judged(contact(Stage.REACH, NetworkError("refused")), servers)["broker"].light is Light.RED
 
 
