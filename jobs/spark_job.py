@@ -42,6 +42,7 @@ FORMAT = "pykafka-sink"  # Spark's name of the sink
 STOP_LIMIT_S = 120  # Spark may wait a minute for a query's thread
 JVM_END_LIMIT_S = 60
 STATUS_INTERVAL_S = 10  # between progress lines
+STATUS_END_LIMIT_S = 10  # for the end of a thread that may be asking Spark
 LOOK_INTERVAL_S = 1  # between looks for failed tasks, and for brokers that were missing
 SHOWN_FAILURES = 10  # of tasks; most of them have the same reason
 BROKER_CHECK_AFTER_S = 5  # of a write
@@ -282,7 +283,7 @@ def status_lines(
     finally:
         ended.set()
         for thread in threads:
-            thread.join(STATUS_INTERVAL_S)
+            thread.join(STATUS_END_LIMIT_S)
 
 
 class Status:
@@ -305,7 +306,7 @@ class Status:
             try:
                 self._look(is_due and self._progress)
             except Py4JError as error:
-                logging.getLogger(__name__).debug("no status: %s", error)
+                logging.getLogger(__name__).debug("! no status: %s", error)
             if is_due:
                 next_line += self._interval_s
 

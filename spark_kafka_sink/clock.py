@@ -47,12 +47,12 @@ class Clock:
 
     wall_s = staticmethod(time.time)  # wall_ms in seconds, without a Python call, because `send` needs it for every record
 
-    def wait(self, condition: Waitable, timeout_ms: int) -> bool:
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
         """Wait with a Waiter, or on a Condition whose lock the caller holds. False when the time ran out.
 
         One call waits for at most MAX_WAIT_MS, so callers wait in a loop that checks their own deadline.
         """
-        return condition.wait(wait_seconds(timeout_ms))
+        return waitable.wait(wait_seconds(timeout_ms))
 
 
 def sleep(clock: Clock, ms: float) -> None:

@@ -1,4 +1,4 @@
-"""The errors that all packages share. An error that only one package raises is a subclass, in that package.
+"""The errors that packages share, and those that a public name of the package gives. Others are subclasses where they are raised.
 
 Spark passes only the text of an exception from an executor to the driver, so the text contains everything: it begins with a
 condition in brackets, `[KAFKA_RECORD_TOO_LARGE]`, and then names what happened, where, which limit applies, and what to do. The

@@ -23,8 +23,16 @@ def found(pattern: str, files: Iterator[Path]) -> list[tuple[str, str]]:
     return [(text, str(file.relative_to(ROOT))) for file in files for text in re.findall(pattern, file.read_text(), re.MULTILINE)]
 
 
-def test_headings_are_a_comment_in_capitals_without_rulers() -> None:
+def test_headings_have_no_rulers() -> None:
     assert found(r"^\s*# ?([-=#*]{3,}.*)$", sources()) == []
+
+
+def test_headings_begin_in_capitals() -> None:
+    """A heading is a comment between blank lines, or the first comment of a group of fields."""
+    headings = found(r"\n\n *# ([^\n]{3,90})\n(?:\n|    \w+: .* = option\()", sources())
+    assert len(headings) > 500
+    other = [each for each in headings if not each[0].split()[0].isupper() and not each[0].startswith(("ruff: ", "fmt: "))]
+    assert other == []
 
 
 def test_arguments_are_listed_in_one_form() -> None:

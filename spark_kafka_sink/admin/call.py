@@ -69,7 +69,7 @@ class Call:
         self._asked = [_PendingAsk(ask, partial(self._settle, position)) for position, ask in enumerate(asks)]
         self._queues: dict[_Destination, dict[Operation[Any, Any], deque[_PendingAsk]]] = {}  # without empty queues
         self._backing_off: list[tuple[int, int, _PendingAsk]] = []  # a heap: end of the back-off, a number for equal times
-        self._numbers = count()
+        self._tie_breakers = count()
         self._looked_up: dict[CoordinatorKey, list[_PendingAsk]] = {}  # the asks that wait for each look-up
         self._is_over = False
 
@@ -89,7 +89,7 @@ class Call:
         now_ms = self._access.clock.now_ms()
         error = self._access.metadata.take_error()
         if error is not None or now_ms >= self._deadline_ms:
-            self._give_up(error)
+            self._fail_all(error)
             return False
         self._end_backoffs(now_ms)
         wait_ms = self._send(now_ms)
@@ -97,7 +97,7 @@ class Call:
             self._network.poll(max(min(wait_ms, self._deadline_ms - now_ms), 0), now_ms)
         return True
 
-    def _give_up(self, error: KafkaError | None) -> None:
+    def _fail_all(self, error: KafkaError | None) -> None:
         for position, pending in enumerate(self._asked):
             if position not in self._outcomes:
                 what = pending.ask.operation.describe(pending.ask.item)
@@ -155,7 +155,7 @@ class Call:
         self._note(pending, trouble)
         pending.failures += 1
         due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failures)
-        heappush(self._backing_off, (due_ms, next(self._numbers), pending))
+        heappush(self._backing_off, (due_ms, next(self._tie_breakers), pending))
 
     def _note(self, pending: _PendingAsk, trouble: str) -> None:
         """Remember why an ask waits, for the error if time runs out. The asks that wait for a look-up get its reason."""
@@ -181,7 +181,7 @@ class Call:
         if destination not in self._queues:
             return NEVER_MS
         if destination is not ANY_BROKER:
-            self._give_up_on(destination, node_id)
+            self._react_to_unreachable(destination, node_id)
         return max(self._network.poll_delay_ms(node_id, now_ms), LEAST_WAIT_MS)
 
     def _node_at(self, destination: _Destination, now_ms: int) -> int | None:
@@ -201,7 +201,7 @@ class Call:
             return None
         return destination.node_id
 
-    def _give_up_on(self, destination: _Destination, node_id: int) -> None:
+    def _react_to_unreachable(self, destination: _Destination, node_id: int) -> None:
         """Fail the asks for a broker that rejects the login. Retry the asks for a coordinator that cannot be reached."""
         refusal = self._network.login_refusal(node_id)
         if refusal is not None:

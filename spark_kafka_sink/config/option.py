@@ -31,7 +31,7 @@ class InvalidValueError(ValueError):
     """Why a value is invalid, without the option's name."""
 
 
-# TYPES of Kafka's ConfigDef
+# TYPES OF KAFKA'S CONFIGDEF
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class ProducerConfig(SecurityConfig):
         doc="Name of this client in the logs and quotas of brokers; not set: producer-N.")
     client_rack: str = option("client.rack", STRING, default="", doc="Rack of this client, for partitioner.rack.aware.")
 
-    # delivery
+    # DELIVERY
     acks: int = option(
         "acks", STRING, default="all", choices=("all", "-1", "0", "1"),
         convert=lambda text: ACKS_ALL if text == "all" else int(text),
@@ -100,7 +100,7 @@ class ProducerConfig(SecurityConfig):
     max_block_ms: int = option("max.block.ms", LONG, default=60_000, at_least=0,
         doc="How long send may wait for metadata, and each time it needs memory from buffer.memory.")
 
-    # batches and memory
+    # BATCHES AND MEMORY
     linger_ms: int = option("linger.ms", LONG, default=5, at_least=0, convert=lambda ms: min(ms, INT_MAX),
         doc="How long a batch that is not full waits for more records.")
     batch_size: int = option("batch.size", INT, default=16_384, at_least=0, convert=lambda size: max(size, 1),
@@ -111,7 +111,7 @@ class ProducerConfig(SecurityConfig):
         doc="Maximum size of a request, and of a single record before compression. Not set: 1 MiB for a record; for a request "
             "8 times batch.size, if that is more, within 32 MiB and an eighth of buffer.memory.")
 
-    # compression
+    # COMPRESSION
     compression_type: str = option("compression.type", STRING, default="none", choices=("none", "gzip", "snappy", "lz4", "zstd"),
         doc="Codec that compresses batches.")
     compression_gzip_level: int = option("compression.gzip.level", INT, default=-1, at_least=1, at_most=9, or_exactly=-1,
@@ -121,7 +121,7 @@ class ProducerConfig(SecurityConfig):
     compression_zstd_level: int = option("compression.zstd.level", INT, default=3, at_least=-131_072, at_most=22,
         doc="zstd level.")
 
-    # partitions
+    # PARTITIONS
     partitioner_class: object = option("partitioner.class", CLASS, default=None,
         doc="Dotted name of a partitioner written in Python (see Plug-ins), or Java name of one of Kafka's. Not set: hash of the "
             "key, and the sticky partitioner for records without a key.")
@@ -134,7 +134,7 @@ class ProducerConfig(SecurityConfig):
     partitioner_rack_aware: bool = option("partitioner.rack.aware", BOOLEAN, default=False,
         doc="Send records without a key to partitions whose leader is in client.rack, if there are any.")
 
-    # connections
+    # CONNECTIONS
     send_buffer_bytes: int = option("send.buffer.bytes", INT, default=131_072, at_least=-1,
         doc="Size of the send buffer of sockets; -1: the operating system's default.")
     receive_buffer_bytes: int = option("receive.buffer.bytes", INT, default=32_768, at_least=-1,
@@ -154,7 +154,7 @@ class ProducerConfig(SecurityConfig):
     connections_max_idle_ms: int = option("connections.max.idle.ms", LONG, default=540_000,
         doc="A connection that is idle for this long is closed.")
 
-    # metadata
+    # METADATA
     metadata_max_age_ms: int = option("metadata.max.age.ms", LONG, default=300_000, at_least=0,
         doc="Metadata older than this is refreshed.")
     metadata_max_idle_ms: int = option("metadata.max.idle.ms", LONG, default=300_000, at_least=5000,
@@ -167,13 +167,13 @@ class ProducerConfig(SecurityConfig):
         "metadata.recovery.rebootstrap.trigger.ms", LONG, default=300_000, at_least=0,
         doc="After this long without metadata, the producer starts again from bootstrap.servers.")
 
-    # metrics
+    # METRICS
     metrics_sample_window_ms: int = option("metrics.sample.window.ms", LONG, default=30_000, at_least=0,
         doc="Length of one of the metrics.num.samples windows.")
     metrics_num_samples: int = option("metrics.num.samples", INT, default=2, at_least=1,
         doc="Number of windows from which metrics() computes averages, maxima and rates.")
 
-    # transactions
+    # TRANSACTIONS
     transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True, convert=protocol_string,
         doc="Enables transactions, and identifies the producer across restarts. The sink rejects it.")
     transaction_timeout_ms: int = option("transaction.timeout.ms", INT, default=60_000, at_least=1,

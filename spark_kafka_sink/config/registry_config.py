@@ -185,7 +185,7 @@ class RegistryConfig:
     value_subject_name_strategy: str = option("value.subject.name.strategy", STRING, default=TOPIC_NAME, convert=_strategy,
         doc=_STRATEGY_DOC.format(part="value"))
 
-    # login
+    # LOGIN
     basic_auth_credentials_source: str | None = option("basic.auth.credentials.source", STRING, default=None,
         choices=(FROM_URL, USER_INFO), ignore_case=True,
         doc="Where user and password are: in basic.auth.user.info, or in the URL. Not set: where they are found.")
@@ -239,7 +239,7 @@ class RegistryConfig:
         "schema.registry.ssl.endpoint.identification.algorithm", STRING, default=None, convert=identification,
         doc="https: the registry's certificate must contain its host name, which is the default; empty: it is not checked.")
 
-    # time
+    # TIME
     schema_registry_http_connect_timeout_ms: int = option(
         "schema.registry.http.connect.timeout.ms", INT, default=5_000, at_least=1,
         doc="Time-out for connecting to an address of the registry, with TLS.")

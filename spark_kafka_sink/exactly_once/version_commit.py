@@ -209,7 +209,7 @@ class VersionCommit:
             )
         return decision
 
-    # 6a-6e: DECIDE
+    # DECIDE: steps 6a-6e
 
     def _read_decision(self) -> tuple[Decision | None, _ListBesideDecision | None]:
         """Step 6a, and in the same request round the list of step 6b, if the client already knows the coordinators."""
@@ -315,7 +315,7 @@ class VersionCommit:
         entries = {self.names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
         check_untouched(transactions, entries, map(self.names.transactional_id, self._empty))
 
-    # 6f-6g: CARRY OUT
+    # CARRY OUT: steps 6f-6g
 
     def _carry_out(self, decision: Decision) -> None:
         self._commit_all(decision)
@@ -365,7 +365,7 @@ class VersionCommit:
                 self._fence(self._guessed(decision), set(self._open | self._empty))
             else:
                 # An id of this run that is open again belongs to another run, except the id of an empty task with its own epoch.
-                self._fence_open(found, self._still_empty())
+                self._fence_unended(found, self._still_empty())
 
     def _fence_unneeded(self, decision: Decision) -> None:
         """The decision of another run holds: fence every open id, also this run's own, except those that the decision lists."""
@@ -375,9 +375,9 @@ class VersionCommit:
             if found is None:
                 own = (UnfinishedId(task, TransactionState.ONGOING) for task in self._open | self._empty)
                 found = [*self._guessed(decision), *own]
-            self._fence_open(found, kept)
+            self._fence_unended(found, kept)
 
-    def _fence_open(self, found: Iterable[UnfinishedId], kept: Collection[AttemptId]) -> None:
+    def _fence_unended(self, found: Iterable[UnfinishedId], kept: Collection[AttemptId]) -> None:
         self._fence((each for each in found if each.state not in ENDING), kept)
 
     @contextlib.contextmanager

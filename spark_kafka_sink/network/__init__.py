@@ -15,7 +15,7 @@ A connection
     connection_failures.py   why connections failed, and when a failed login is final
     connection.py            frames in, frames out, without a socket
     handshake.py             the first requests on a connection; finds out that a listener demands a login
-    selector.py              the only place that waits for sockets; transport.py and tls/ are its two kinds of connections
+    selector.py              the only place that waits for brokers' sockets; transport.py and tls/ are its kinds of connections
     tls/, sasl/              TLS connections and the ssl.* options; the SASL mechanisms
 Helpers
     dns.py                   host names to addresses

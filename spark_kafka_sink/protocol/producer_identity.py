@@ -24,7 +24,7 @@ class PreparedTransaction(NamedTuple):
     """What a process needs to end the transaction. A coordinator checks these values in EndTxn, not which connection sent it.
 
     `transaction_version` is the level of the finalized feature transaction.version that the producer used. From 2 on, every end
-    of a transaction raises the epoch (KIP-890), and EndTxn must have version 5; below 2, it has at most version 4.
+    of a transaction bumps the epoch (KIP-890), and EndTxn must have version 5; below 2, it has at most version 4.
     """
 
     transactional_id: str

@@ -7,8 +7,8 @@
         producer_id: Annotated[Int64, since(3)] = -1      # absent before version 3
 
 Fields stand in wire order. `str`, `bool`, `bytes` and `UUID` are Kafka's types, `tuple[X, ...]` is an array, `X | None` is
-nullable, another Message is a structure, Records is opaque bytes. `since` / `until` bound the versions (inclusive), `tagged`
-moves a field to the tag section. A field that a version lacks reads as its default. Encoding another value raises
+nullable, another Message is a structure, Records is opaque bytes. `since`, `until` and `between` bound the versions (inclusive),
+`tagged` moves a field to the tag section. A field that a version lacks reads as its default. Encoding another value raises
 UnsupportedVersionError unless the field is IGNORABLE: such a field is left out, as in Kafka's message schemas. Unknown tags are
 skipped.
 """
@@ -46,7 +46,7 @@ class FieldType(NamedTuple):
     compact: FieldCodec
 
 
-def _fixed(encode: Encode, decode: Decode, size: int = 1) -> FieldType:
+def _fixed(encode: Encode, decode: Decode, size: int) -> FieldType:
     return FieldType(FieldCodec(encode, decode, size), FieldCodec(encode, decode, size))
 
 
@@ -217,12 +217,12 @@ def _fields(cls: type[Message]) -> list[_Field]:
 def _structure(cls: type[Message], version: int, flexible: bool) -> FieldCodec:
     fields = _fields(cls)
     present = [(field, _type_codec(field.hint, version, flexible)) for field in fields if field.is_in(version)]
-    rows = [(field, codec) for field, codec in present if field.versions.tag is None]
+    untagged = [(field, codec) for field, codec in present if field.versions.tag is None]
     tags = sorted((field.versions.tag, field, codec) for field, codec in present if field.versions.tag is not None)
     unset = [field for field in fields if not field.is_in(version) and not field.ignorable]
 
     encoders: tuple[tuple[Callable[[Any], Any], Encode], ...] = tuple(
-        (attrgetter(field.name), codec.encode) for field, codec in rows
+        (attrgetter(field.name), codec.encode) for field, codec in untagged
     )
     if unset:
         encoders = (*encoders, (lambda value: value, _reject_set_fields(cls, version, unset)))
@@ -233,7 +233,7 @@ def _structure(cls: type[Message], version: int, flexible: bool) -> FieldCodec:
         for get, encode_field in encoders:
             encode_field(writer, get(value))
 
-    decoders = tuple((field.name, codec.decode) for field, codec in rows)
+    decoders = tuple((field.name, codec.decode) for field, codec in untagged)
     known_tags = {tag: (field.name, codec.decode) for tag, field, codec in tags}
 
     def decode(reader: Reader) -> Any:
@@ -244,7 +244,7 @@ def _structure(cls: type[Message], version: int, flexible: bool) -> FieldCodec:
                 values[name] = reader.read_tag(data, decode_field)
         return cls(**values)
 
-    return FieldCodec(encode, decode, sum(codec.least_bytes for _, codec in rows) + flexible)  # flexible: the number of tags
+    return FieldCodec(encode, decode, sum(codec.least_bytes for _, codec in untagged) + flexible)  # flexible: the number of tags
 
 
 def _reject_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.crc32c import ByteBuffer
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _lz4_frame() -> Any:
     try:
         import lz4.frame
     except ImportError:
-        _log.warning("the lz4 package is missing: lz4 batches are built from pyarrow's blocks; install lz4")
+        logger.warning("the lz4 package is missing: lz4 batches are built from pyarrow's blocks; install lz4")
         return None
     return lz4.frame
 

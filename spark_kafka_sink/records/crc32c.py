@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ByteBuffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -92,7 +92,7 @@ def _choose() -> Callable[..., int]:
     try:
         from crc32c import crc32c
     except ImportError:
-        _log.warning("the crc32c package is missing: checksums are computed with numpy, about 100 times slower; install crc32c")
+        logger.warning("the crc32c package is missing: checksums are computed with numpy, about 100 times slower; install crc32c")
         return numpy_crc32c
     return crc32c  # type: ignore[no-any-return]
 

@@ -126,4 +126,5 @@ class KnownSchemas:
 
 def forget() -> None:
     """Forget all answers of this process, for tests."""
-    _answers.clear()
+    with _lock:
+        _answers.clear()

@@ -360,4 +360,4 @@ def _version(value: object) -> int | None:
 
 
 def _malformed(what: str, why: str) -> RegistryError:
-    return RegistryError(f"cannot {what}: the answer is none of a registry: {why}", condition=INVALID_ANSWER)
+    return RegistryError(f"cannot {what}: it is not an answer of a schema registry: {why}", condition=INVALID_ANSWER)

@@ -79,7 +79,7 @@ def refusal(answer: RegistryAnswer, what: str) -> RegistryError:
 
 def unreadable(answer: RegistryAnswer, what: str) -> RegistryError:
     """The error for an answer with a status of success, but without JSON."""
-    said = f"the answer is none of a registry{_kind_of_page(answer)}{_REMEDIES[INVALID_ANSWER]}"
+    said = f"it is not an answer of a schema registry{_kind_of_page(answer)}{_REMEDIES[INVALID_ANSWER]}"
     return RegistryError(f"cannot {what} at {answer.url}: {said}", condition=INVALID_ANSWER)
 
 
@@ -92,4 +92,4 @@ def _code_and_message(answer: RegistryAnswer) -> tuple[int | None, str]:
 
 
 def _kind_of_page(answer: RegistryAnswer) -> str:
-    return f", with no JSON but {printable(answer.content_type) or 'nothing'}" if answer.body is NO_JSON else ""
+    return f", with {printable(answer.content_type) or 'nothing'} in place of JSON" if answer.body is NO_JSON else ""

@@ -433,7 +433,7 @@ class Replay:
         partition, *_, attempt = model_id.split("-")
         transactional_id = self._run(0, 0).names.transactional_id(AttemptId(OWNER, int(partition), int(attempt)))
         if what == "time-out":
-            assert self.trace["transaction_version"] == 2, "an abort by somebody else does not raise the epoch"
+            assert self.trace["transaction_version"] == 2, "an abort by somebody else does not bump the epoch"
             found = self._client.describe_transactions([transactional_id])[transactional_id]
             assert found is not None
             prepared = PreparedTransaction(transactional_id, found.producer_id, found.producer_epoch, 2)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, Waitable
 
 
 class ManualClock(Clock):
@@ -27,9 +25,9 @@ class ManualClock(Clock):
     def wall_s(self) -> float:
         return self.wall_ms() / 1000
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
         """Let other threads run; when nobody notifies, the whole time-out passes at once."""
-        notified = condition.wait(0.001)
+        notified = waitable.wait(0.001)
         if not notified:
             self._now_ms += timeout_ms
         return notified

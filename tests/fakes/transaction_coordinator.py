@@ -103,7 +103,7 @@ class TransactionCoordinator:
             __consumer_offsets, see `offsets_partition`.
         new_producer_id: returns an id that no producer of the cluster has.
         transaction_version: the finalized feature transaction.version.
-        fences_twice: raise the epoch by two when a transaction of version 2 times out or is fenced, as Kafka 4.0.0 does.
+        fences_twice: bump the epoch by two when a transaction of version 2 times out or is fenced, as Kafka 4.0.0 does.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ What Spark has no test for
     no rows, no partitions → test_no_rows_write_nothing, test_empty_spark_partitions_do_no_harm
     string, binary and large types → test_text_and_bytes_are_written_as_they_are, test_sink_rows:
         test_large_types_of_arrow_are_written_as_others_are
-    offsets of arrays other than 0 → tests/records/test_columns.py; tests/sink/rows/test_refused_rows.py
+    offsets of arrays other than 0 → tests/records/test_columns.py; tests/sink/rows/test_find_refused_rows.py
     a retried task → test_sink_deployment: test_executors_in_other_processes_write_and_a_failed_task_is_run_again
     a commit that fails, and the restart → test_a_commit_that_failed_is_made_good_by_writing_the_batch_again
     complete mode, update mode → test_complete_mode_writes_the_whole_result_with_each_batch, test_update_mode_is_refused_by_spark

@@ -23,7 +23,7 @@ from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, Kaf
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
-from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, decide
+from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, next_step
 from spark_kafka_sink.producer.transactions.sequencer import SequenceFacts
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -322,7 +322,7 @@ def test_a_missing_permission_on_a_transactional_id_is_a_fatal_error_of_its_own(
         " permission on the transactional id."
     )
     assert not refused.retriable
-    assert decide(refused, BatchFacts(1, may_retry=True, sequence=SequenceFacts(idempotent=True))) is NextStep.FATAL
+    assert next_step(refused, BatchFacts(1, may_retry=True, sequence=SequenceFacts(idempotent=True))) is NextStep.FATAL
 
 
 # FROM SPARK

@@ -300,7 +300,7 @@ def test_a_rate_too_low_for_sparks_idle_time_out_is_refused_before_a_row_is_writ
     name = topic()
     df = spark.range(100, numPartitions=1).selectExpr("cast(id as string) value")
     message = error_of(lambda: save(df, broker, name, maxRecordsPerSecond="3"))
-    assert "[KAFKA_INVALID_CONFIG] maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle timeout" in message
+    assert "[KAFKA_INVALID_CONFIG] maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out" in message
     assert " s for 80 rows that Spark may deliver at once" in message
     assert read_topic(name) == []
     save(df, broker, name, maxRecordsPerSecond="100")

@@ -234,7 +234,7 @@ def test_after_a_transaction_that_brokers_ended_for_its_age_the_next_one_commits
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_producer_whose_epochs_run_out_goes_on_with_another_id(broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
-    """Each end of a transaction raises the epoch (KIP-890), up to 32,767: then the coordinator gives another producer id."""
+    """Each end of a transaction bumps the epoch (KIP-890), up to 32,767: then the coordinator gives another producer id."""
     name, transactions = topic(), 2**15 + 10
     value = pa.array(["a"])
     with transactional(broker.bootstrap_servers) as producer:

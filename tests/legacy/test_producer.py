@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, Waitable
 from spark_kafka_sink.errors import (
     KafkaError,
     ProducerClosedError,
@@ -389,9 +389,9 @@ class NotedWait(Clock):
     def __init__(self) -> None:
         self.waits = threading.Event()
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
         self.waits.set()
-        return super().wait(condition, timeout_ms)
+        return super().wait(waitable, timeout_ms)
 
 
 def test_close_wakes_a_sender_that_waits_for_room() -> None:

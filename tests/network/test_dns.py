@@ -12,7 +12,14 @@ from spark_kafka_sink.network.dns import canonical_bootstrap_servers, canonical_
 from spark_kafka_sink.network.transport import Address
 
 
-def test_a_name_resolves_to_every_address_once() -> None:
+def test_a_name_resolves_to_every_address_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [("10.0.0.2", 9092), ("10.0.0.1", 9092), ("10.0.0.2", 9092)]
+    answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in found]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    assert resolve("kafka", 9092) == [Address(socket.AF_INET, address, "kafka") for address in found[:2]]
+
+
+def test_an_address_resolves_to_itself() -> None:
     addresses = resolve("127.0.0.1", 9092)
     assert addresses == [Address(socket.AF_INET, ("127.0.0.1", 9092), "127.0.0.1")]
     assert str(addresses[0]) == "127.0.0.1:9092"

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
@@ -70,9 +71,9 @@ class PatientClock(ManualClock):
         self.waits = threading.Event()
         self.was_notified = False
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-        self.waits.set()  # the condition is held: what the other thread does comes after this wait has begun
-        self.was_notified = condition.wait(min(timeout_ms, 10_000) / 1000)
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
+        self.waits.set()  # the waiter is in the list: whatever the other thread does now wakes it
+        self.was_notified = waitable.wait(min(timeout_ms, 10_000) / 1000)
         return self.was_notified
 
 

@@ -8,7 +8,6 @@ So nothing depends on real time or on the order of threads, and a wake-up that i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network import metadata as metadata_module
 from spark_kafka_sink.network.metadata import Metadata
@@ -38,8 +38,8 @@ class SimulatedClock(ManualClock):
         super().__init__()
         self.on_wait: Callable[[int], None] = lambda _: None
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-        del condition
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
+        del waitable
         before_ms = self.now_ms()
         self.on_wait(timeout_ms)
         return self.now_ms() - before_ms < timeout_ms

@@ -6,7 +6,6 @@ the logs. After the script the brokers behave, and everything left has to be set
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.errors import KafkaTimeoutError
 from spark_kafka_sink.producer.accumulator.batch_compressor import MAX_RAW_BATCH_BYTES
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
@@ -132,9 +132,9 @@ class Play:
         self.deliveries.append((delivery, of_partition))
         self.stage.run()
 
-    def _wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+    def _wait(self, waitable: Waitable, timeout_ms: int) -> bool:
         """A caller waits for memory: meanwhile the Sender works and the brokers behave."""
-        del condition, timeout_ms
+        del waitable, timeout_ms
         self._good_round()
         return True
 

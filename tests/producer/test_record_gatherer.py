@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from spark_kafka_sink.clock import NEVER_MS, Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock, Waitable
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
 from spark_kafka_sink.producer.hand_overs import HandOver
@@ -253,8 +253,8 @@ def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
     gathering.gatherer.bundle_bytes = 1_000_000
     gathering.add(b"1", topic="a", size=1000)
 
-    def wait(condition: threading.Condition, timeout_ms: int) -> bool:
-        del condition, timeout_ms
+    def wait(waitable: Waitable, timeout_ms: int) -> bool:
+        del waitable, timeout_ms
         assert gathering.stage.accumulator.wants_all_at_once()
         gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=True)
         return True
@@ -287,8 +287,8 @@ def test_a_gatherer_that_is_closed_while_a_caller_waits_takes_nothing_from_it() 
     gathering = Gathering(buffer_memory=MAX_BLOCK_SIZE)
     gathering.add(b"1", topic="a")
 
-    def close(condition: threading.Condition, timeout_ms: int) -> bool:
-        del condition, timeout_ms
+    def close(waitable: Waitable, timeout_ms: int) -> bool:
+        del waitable, timeout_ms
         gathering.gatherer.close()
         gathering.encode_all()
         return True

@@ -77,10 +77,10 @@ def error_of(call: Callable[[], object]) -> KafkaError:
     [
         (
             answers(200, b"<html>Log in", "text/html"),
-            "with no JSON but text/html; is schema.registry.url the address of a schema",
+            "with text/html in place of JSON; is schema.registry.url the address of a schema",
         ),
-        (answers(200, b"", ""), "with no JSON but nothing"),
-        (answers(200, b"[" * 200_000), "with no JSON"),
+        (answers(200, b"", ""), "with nothing in place of JSON"),
+        (answers(200, b"[" * 200_000), "in place of JSON"),
         (answers(200, b"[1]"), "a JSON object is expected, not list"),
         (answers(200, b'{"id": 1}'), "there is no schema in it"),
         (answers(200, b'{"id": "1", "schema": "x"}'), "1 is not the id of a schema"),
@@ -91,8 +91,9 @@ def error_of(call: Callable[[], object]) -> KafkaError:
             answers(200, b'{"id": 1, "schema": "x", "references": [{"name": "a", "subject": "\\ud800", "version": 1}]}'),
             "its references cannot be read",
         ),
-        (answers(404, b"not here", "text/plain"), "HTTP status 404, with no JSON but text/plain; is schema.registry.url"),
+        (answers(404, b"not here", "text/plain"), "HTTP status 404, with text/plain in place of JSON; is schema.registry.url"),
         (answers(404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}'), "HTTP 404 Not Found; is schema.registry.url"),
+        (answers(404, b'{"error_code": 404, "message": "Not here."}'), "Not here; is schema.registry.url"),  # one full stop less
         (answers(404, b'{"detail": "Not Found"}'), "HTTP status 404; is schema.registry.url the address"),
         (
             answers(302, b"", Location=f"https://me:{CANARY}@else/x?t={CANARY}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -152,7 +153,7 @@ def test_topics_of_a_column_are_not_asked_for(broker: FakeBroker) -> None:
 
 def test_a_commit_asks_for_no_topic(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not fail for what the planning has checked: the rows are in Kafka by then."""
-    monkeypatch.setitem(__import__("sys").modules, datasource.COMMITTING_PROCESS, datasource)
+    monkeypatch.setitem(sys.modules, datasource.COMMITTING_PROCESS, datasource)
     source(broker.bootstrap_servers, topic="ordres").streamWriter(schema(value="binary"), False)
     assert asked(broker) == []
 

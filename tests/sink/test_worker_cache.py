@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -30,9 +31,9 @@ WAIT_S = 20
 class StillClock(ManualClock):
     """Time that passes only when the test says so: the cache's own thread waits until something changes."""
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
         del timeout_ms
-        return condition.wait(WAIT_S)
+        return waitable.wait(WAIT_S)
 
 
 class Stage:

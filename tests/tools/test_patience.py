@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -40,5 +41,10 @@ def test_after_the_block_nothing_is_said_and_no_thread_is_left(error: BaseExcept
     assert words == []
 
 
-def test_the_word_comes_after_ten_seconds() -> None:
-    assert AFTER_S == 10
+def test_the_word_comes_after_the_seconds_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = Mock()
+    monkeypatch.setattr(threading, "Timer", timer)
+    with word_after(lambda: None):
+        pass
+    ((after_s, _), _) = timer.call_args
+    assert AFTER_S < after_s < AFTER_S + 1

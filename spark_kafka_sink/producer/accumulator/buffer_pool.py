@@ -1,9 +1,9 @@
 """Bounded memory for batches that wait to be sent.
 
 Hands out blocks of one size: a batch grows block by block, so 3,000 partitions with few rows each do not exhaust the pool. Large
-pieces of records stay in memory of their own, for which the pool charges a number of blocks. Callers get memory in the order in
+segments of records stay in memory of their own, for which the pool charges a number of blocks. Callers get memory in the order in
 which they asked, so a large request cannot starve behind small ones. Only prepaid records may go first (`ahead`, `overdraw`).
-Invariant until `end`, whenever the lock is free: blocks free + not made + handed out + charged == total blocks. Only an interrupt
+Law until `end`, whenever the lock is free: blocks free + not made + handed out + charged == total blocks. Only an interrupt
 while a call hands rows over may break it, and that interrupt ends the producer (producer/hand_overs.py).
 """
 

@@ -72,7 +72,7 @@ class ProducerBatch:
     record_count: int = field(default=0, init=False)  # reserved rows; all of them are written once `reservations` is 0
     record_bytes: int = field(default=0, init=False)  # of the reserved rows, uncompressed
     max_timestamp: int = field(init=False)
-    # Pieces that callers still write: while there are any, the batch is not drained, does not expire and keeps its memory.
+    # Whose rows callers still write: while there are any, the batch is not drained, does not expire and keeps its memory.
     reservations: int = field(default=0, init=False)
     closed: bool = field(default=False, init=False)  # takes no more rows
     # The end of the last reservation must wake the Sender: it skipped the batch, or the batch is full or new.
@@ -165,9 +165,9 @@ class ProducerBatch:
         """Copy encoded records into reserved room. Several callers may write at the same time, each into its own room."""
         index, at = divmod(start, self.block_size)
         while data:
-            piece = data[: self.block_size - at]
-            memoryview(self.memory.blocks[index])[at : at + len(piece)] = piece  # slicing the bytearray would copy twice
-            data = data[len(piece) :]
+            fitting = data[: self.block_size - at]
+            memoryview(self.memory.blocks[index])[at : at + len(fitting)] = fitting  # slicing the bytearray would copy twice
+            data = data[len(fitting) :]
             index, at = index + 1, 0
 
     def attach(self, segment: int, data: memoryview | PackedRecords) -> None:

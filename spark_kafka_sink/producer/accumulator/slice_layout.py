@@ -1,9 +1,9 @@
 """Reserves room for the rows of a slice: in which batch each lies and in which memory, before any of them is encoded.
 
-Sizes come first (sorted_slice.py): they decide where a run of rows is cut into batches. Then each piece gets memory and a
-reservation, under which slice_writer.py encodes it. Runs on the thread that appends: a caller's, or for gathered records also
-the Sender's. Holds a queue's lock only to make a reservation, or to close a batch without room for the next row. Never waits for
-memory: it stops, and `allocation_wanted` is what it lacks.
+Sizes come first (sorted_slice.py): they decide where a run of rows is cut into batches. Then the rows of a batch get memory
+and a reservation, under which slice_writer.py encodes them. Runs on the thread that appends: a caller's, or for gathered records
+also the Sender's. Holds a queue's lock only to make a reservation, or to close a batch without room for the next row. Never waits
+for memory: it stops, and `allocation_wanted` is what it lacks.
 """
 
 from __future__ import annotations

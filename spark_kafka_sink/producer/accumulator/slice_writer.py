@@ -1,7 +1,7 @@
 """Encodes the rows of a slice into the room that slice_layout.py has reserved for them, on the thread that reserved it.
 
-Small pieces are encoded together and copied into pool blocks. A large piece stays in the memory it was encoded into, and is
-compressed while it is in the CPU's cache if the codec allows that. A batch that is full afterwards is compressed here too.
+Rows of small reservations are encoded together and copied into pool blocks. A segment keeps the memory it was encoded into, and
+is compressed while it is in the CPU's cache if the codec allows that. A batch that is full afterwards is compressed here too.
 Laws: an ordinary error (hand_overs.py) leaves no reservation open. A batch with a reservation is not drained and does not expire.
 """
 

@@ -125,7 +125,7 @@ class UserPartitioner:
     def _ask_per_row(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> pa.Array:
         assert self._by_record is not None
         pairs = zip(key.to_pylist(), value.to_pylist(), strict=True)
-        answers = (self._by_record(topic, each, each, data, data, cluster) for each, data in pairs)
+        answers = (self._by_record(topic, a_key, a_key, a_value, a_value, cluster) for a_key, a_value in pairs)
         return pa.array([None if each is None else whole_number(each, "partition") for each in answers], pa.int64())
 
     def decide_record(

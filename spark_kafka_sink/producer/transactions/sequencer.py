@@ -42,13 +42,13 @@ NO_LAST_ACKED_SEQUENCE = -1  # 0 follows
 HALF_RANGE = 2**30  # two sequences are less than this apart, so the order is known across the wrap-around too
 
 
-class TxnState(enum.Enum):
+class SequencerState(enum.Enum):
     """An idempotent producer knows the first three and the last; a transactional one knows all of them."""
 
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
     READY = "ready"
-    RAISING_EPOCH = "getting the epoch for its next transaction"
+    BUMPING_EPOCH = "getting the epoch for its next transaction"
     IN_TRANSACTION = "in a transaction"
     PREPARED = "in a prepared transaction"
     COMMITTING = "committing"
@@ -58,10 +58,10 @@ class TxnState(enum.Enum):
 
 
 NEXT_STATES = {  # of an idempotent producer. An absent entry is the error; FATAL_ERROR is reachable from each state
-    TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
-    TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
-    TxnState.READY: {TxnState.UNINITIALIZED},
-    TxnState.FATAL_ERROR: set(),
+    SequencerState.UNINITIALIZED: {SequencerState.INITIALIZING},
+    SequencerState.INITIALIZING: {SequencerState.READY, SequencerState.UNINITIALIZED},
+    SequencerState.READY: {SequencerState.UNINITIALIZED},
+    SequencerState.FATAL_ERROR: set(),
 }
 
 
@@ -230,10 +230,10 @@ class IdempotentSequencer(Sequencer):
         random: spreads the back-offs; None: one of its own.
     """
 
-    next_states: Mapping[TxnState, Set[TxnState]] = NEXT_STATES
+    next_states: Mapping[SequencerState, Set[SequencerState]] = NEXT_STATES
 
     def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
-        self.state = TxnState.UNINITIALIZED
+        self.state = SequencerState.UNINITIALIZED
         self.identity = NO_PRODUCER
         self.sequences: dict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)
         self.requests = TxnRequestQueue(self, config, client, clock, random)
@@ -242,8 +242,8 @@ class IdempotentSequencer(Sequencer):
         self.unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
         self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
 
-    def transition_to(self, target: TxnState) -> None:
-        if target is not TxnState.FATAL_ERROR and target not in self.next_states[self.state]:
+    def transition_to(self, target: SequencerState) -> None:
+        if target is not SequencerState.FATAL_ERROR and target not in self.next_states[self.state]:
             raise RuntimeError(f"a producer that is {self.state.value} cannot become {target.value}")
         logger.debug("= producer id %s: %s -> %s", self.identity.producer_id, self.state.value, target.value)
         self.state = target
@@ -251,7 +251,7 @@ class IdempotentSequencer(Sequencer):
     def become_fatal(self, error: KafkaError) -> None:
         if self.fatal_error is None:
             self.fatal_error = error
-            self.transition_to(TxnState.FATAL_ERROR)
+            self.transition_to(SequencerState.FATAL_ERROR)
             self.requests.drop_all(error)
 
     def fail_all_calls(self, error: KafkaError) -> None:
@@ -268,14 +268,14 @@ class IdempotentSequencer(Sequencer):
         return self.identity.is_valid
 
     def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        if self.state is TxnState.UNINITIALIZED and not (self._was_denied and all_settled):
-            self.transition_to(TxnState.INITIALIZING)
+        if self.state is SequencerState.UNINITIALIZED and not (self._was_denied and all_settled):
+            self.transition_to(SequencerState.INITIALIZING)
             self.requests.enqueue(InitProducerIdHandler(received=self.identity_received))
         return self.requests.step(now_ms, all_settled, is_all_sent)
 
     def identity_received(self, identity: ProducerIdentity) -> None:
         self._was_denied = False
-        self.transition_to(TxnState.READY)
+        self.transition_to(SequencerState.READY)
         self.identity = identity
         logger.info("= producer id is %d, epoch %d", *identity)
         self._maybe_bump_epoch()
@@ -296,11 +296,11 @@ class IdempotentSequencer(Sequencer):
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
         """Handle a request that cannot be sent, or whose answer cannot be read. After an internal error it is sent again."""
         if error.condition == "KAFKA_INTERNAL_ERROR":
-            if self.state is TxnState.INITIALIZING:  # else the id was received, and the next prepare_drain does the rest
+            if self.state is SequencerState.INITIALIZING:  # else the id was received, and the next prepare_drain does the rest
                 self.requests.retry(request)
             return
         self._denial, self._was_denied = error, True
-        self.transition_to(TxnState.UNINITIALIZED)
+        self.transition_to(SequencerState.UNINITIALIZED)
 
     # EPOCHS
 
@@ -314,7 +314,7 @@ class IdempotentSequencer(Sequencer):
         old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
         """
         ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
-        if not ready or self.state is not TxnState.READY:
+        if not ready or self.state is not SequencerState.READY:
             return
         if any(self.sequences[each].identity == self.identity for each in ready):
             self._begin_epoch()
@@ -325,7 +325,7 @@ class IdempotentSequencer(Sequencer):
     def _begin_epoch(self) -> None:
         if self.identity.producer_epoch == MAX_EPOCH:
             self.identity = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
-            self.transition_to(TxnState.UNINITIALIZED)
+            self.transition_to(SequencerState.UNINITIALIZED)
         else:
             self.identity = ProducerIdentity(self.identity.producer_id, self.identity.producer_epoch + 1)
             logger.debug("= producer id %d: epoch is now %d", *self.identity)

@@ -1,16 +1,16 @@
 """The state of a transactional producer: the transactional half of Kafka's TransactionManager.
 
-    UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY, or RAISING_EPOCH ─▶ READY
+    UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY, or BUMPING_EPOCH ─▶ READY
                                                  │    └▶ PREPARED ─▶ COMMITTING / ABORTING, or another process ends it
                                                  └▶ ABORTABLE_ERROR ─▶ ABORTING      FATAL_ERROR is reachable from each
     COMMITTING ─▶ ABORTABLE_ERROR
-    INITIALIZING, RAISING_EPOCH: denied ─▶ UNINITIALIZED      READY, PREPARED: another transactional id ─▶ UNINITIALIZED
+    INITIALIZING, BUMPING_EPOCH: denied ─▶ UNINITIALIZED      READY, PREPARED: another transactional id ─▶ UNINITIALIZED
 
 Callers post calls (PostedCalls) and wait; the Sender takes them (`begin_round`) and alone moves the state. Between transactions
 it looks whether the brokers speak transactions of version 2 (KIP-890):
 
-    version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end raises the epoch
-    version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; InitProducerId raises the epoch, usually after errors only
+    version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end bumps the epoch
+    version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; InitProducerId bumps the epoch, usually after errors only
 
 Laws: a batch of one transaction is never sent in the next. A row that fails or has no known outcome makes the transaction
 abortable, or is fatal. A transaction's end is reported when its coordinator has decided it; only the next one waits for an epoch.
@@ -36,7 +36,13 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, IdempotentSequencer, SequenceFacts, Sequencer, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import (
+    MAX_EPOCH,
+    IdempotentSequencer,
+    SequenceFacts,
+    Sequencer,
+    SequencerState,
+)
 from spark_kafka_sink.producer.transactions.transaction_errors import (
     ErrorEffect,
     abortable,
@@ -74,43 +80,51 @@ logger = logging.getLogger(__name__)
 FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
 
 NEXT_TXN_STATES = {  # as NEXT_STATES of an idempotent producer
-    TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
-    TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
-    TxnState.READY: {TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED},
-    TxnState.IN_TRANSACTION: {TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR},
-    TxnState.PREPARED: {
-        TxnState.COMMITTING,
-        TxnState.ABORTING,
-        TxnState.UNINITIALIZED,  # under another transactional id
+    SequencerState.UNINITIALIZED: {SequencerState.INITIALIZING},
+    SequencerState.INITIALIZING: {SequencerState.READY, SequencerState.UNINITIALIZED},
+    SequencerState.READY: {SequencerState.IN_TRANSACTION, SequencerState.UNINITIALIZED},
+    SequencerState.IN_TRANSACTION: {
+        SequencerState.PREPARED,
+        SequencerState.COMMITTING,
+        SequencerState.ABORTING,
+        SequencerState.ABORTABLE_ERROR,
     },
-    TxnState.COMMITTING: {TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR},
-    TxnState.ABORTING: {TxnState.READY, TxnState.RAISING_EPOCH},
-    TxnState.RAISING_EPOCH: {TxnState.READY, TxnState.UNINITIALIZED},  # InitProducerId raises it; it may be denied
-    TxnState.ABORTABLE_ERROR: {TxnState.ABORTING},
-    TxnState.FATAL_ERROR: set(),
+    SequencerState.PREPARED: {
+        SequencerState.COMMITTING,
+        SequencerState.ABORTING,
+        SequencerState.UNINITIALIZED,  # under another transactional id
+    },
+    SequencerState.COMMITTING: {SequencerState.READY, SequencerState.BUMPING_EPOCH, SequencerState.ABORTABLE_ERROR},
+    SequencerState.ABORTING: {SequencerState.READY, SequencerState.BUMPING_EPOCH},
+    SequencerState.BUMPING_EPOCH: {
+        SequencerState.READY,
+        SequencerState.UNINITIALIZED,
+    },  # may be denied
+    SequencerState.ABORTABLE_ERROR: {SequencerState.ABORTING},
+    SequencerState.FATAL_ERROR: set(),
 }
 
 ALLOWED_IN = {
-    CalledMethod.USE_ID: {TxnState.UNINITIALIZED, TxnState.READY, TxnState.PREPARED},
-    CalledMethod.INIT: {TxnState.UNINITIALIZED},
-    CalledMethod.BEGIN: {TxnState.READY, TxnState.RAISING_EPOCH},
-    CalledMethod.SEND_OFFSETS: {TxnState.IN_TRANSACTION},
-    CalledMethod.PREPARE: {TxnState.IN_TRANSACTION},
-    CalledMethod.COMMIT: {TxnState.IN_TRANSACTION, TxnState.PREPARED},
-    CalledMethod.ABORT: {TxnState.IN_TRANSACTION, TxnState.PREPARED, TxnState.ABORTABLE_ERROR},
+    CalledMethod.USE_ID: {SequencerState.UNINITIALIZED, SequencerState.READY, SequencerState.PREPARED},
+    CalledMethod.INIT: {SequencerState.UNINITIALIZED},
+    CalledMethod.BEGIN: {SequencerState.READY, SequencerState.BUMPING_EPOCH},
+    CalledMethod.SEND_OFFSETS: {SequencerState.IN_TRANSACTION},
+    CalledMethod.PREPARE: {SequencerState.IN_TRANSACTION},
+    CalledMethod.COMMIT: {SequencerState.IN_TRANSACTION, SequencerState.PREPARED},
+    CalledMethod.ABORT: {SequencerState.IN_TRANSACTION, SequencerState.PREPARED, SequencerState.ABORTABLE_ERROR},
 }
 
 _WHERE = {
-    TxnState.UNINITIALIZED: "before init_transactions()",
-    TxnState.INITIALIZING: "while init_transactions() is under way",
-    TxnState.RAISING_EPOCH: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
-    TxnState.READY: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
-    TxnState.IN_TRANSACTION: "within a transaction: call commit_transaction() or abort_transaction() first",
-    TxnState.PREPARED: "in a prepared transaction: it can only be committed or aborted",
-    TxnState.COMMITTING: "while the transaction is being committed",
-    TxnState.ABORTING: "while the transaction is being aborted",
-    TxnState.ABORTABLE_ERROR: "after an error in the transaction: call abort_transaction() first",
-    TxnState.FATAL_ERROR: "after a fatal error: close the producer",
+    SequencerState.UNINITIALIZED: "before init_transactions()",
+    SequencerState.INITIALIZING: "while init_transactions() is under way",
+    SequencerState.BUMPING_EPOCH: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
+    SequencerState.READY: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
+    SequencerState.IN_TRANSACTION: "within a transaction: call commit_transaction() or abort_transaction() first",
+    SequencerState.PREPARED: "in a prepared transaction: it can only be committed or aborted",
+    SequencerState.COMMITTING: "while the transaction is being committed",
+    SequencerState.ABORTING: "while the transaction is being aborted",
+    SequencerState.ABORTABLE_ERROR: "after an error in the transaction: call abort_transaction() first",
+    SequencerState.FATAL_ERROR: "after a fatal error: close the producer",
 }
 
 
@@ -131,7 +145,7 @@ class TransactionVersion:
             self.is_v2 = levels.get("transaction.version", 0) >= 2  # the finalized feature of KIP-890
         return self.is_v2 and not was_v2
 
-    def can_raise_epoch(self, coordinator: Node | None) -> bool:
+    def can_bump_epoch(self, coordinator: Node | None) -> bool:
         """Whether this node takes InitProducerId with an identity (KIP-360). True if the node is not connected."""
         versions = None if coordinator is None else self._client.api_versions(coordinator.id)
         return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_WITH_IDENTITY
@@ -150,7 +164,7 @@ class TransactionManager(IdempotentSequencer):
         self._timeout_ms = config.transaction_timeout_ms
         self.calls = PostedCalls()
         self._version = TransactionVersion(client)
-        self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
+        self._must_bump_epoch = False  # by InitProducerId, when the transaction has ended
         self._begin_error: KafkaError | None = None  # the epoch for the next transaction was denied: init_transactions() is due
         self._open = OpenTransaction(self.transactional_id, self.identity)
         self._prepare_call: TransactionalCall | None = None  # the last call of prepare_transaction
@@ -173,7 +187,7 @@ class TransactionManager(IdempotentSequencer):
 
     def call_error(self) -> KafkaError | None:
         error, last = super().call_error(), self.last_error
-        return abortable(last) if error is None and last is not None and self.state is TxnState.ABORTABLE_ERROR else error
+        return abortable(last) if error is None and last is not None and self.state is SequencerState.ABORTABLE_ERROR else error
 
     def why_not(self, method: CalledMethod) -> KafkaError | None:
         """Why a method cannot be called in this state. Callers look first, the Sender decides."""
@@ -209,10 +223,10 @@ class TransactionManager(IdempotentSequencer):
         while (posted := self.calls.first()) is not None:
             if isinstance(posted, KafkaError):
                 self.calls.take_first()
-                if self.state is TxnState.IN_TRANSACTION:
+                if self.state is SequencerState.IN_TRANSACTION:
                     self.become_abortable(posted)
                 continue
-            if posted.method is CalledMethod.BEGIN and self.state is TxnState.RAISING_EPOCH:
+            if posted.method is CalledMethod.BEGIN and self.state is SequencerState.BUMPING_EPOCH:
                 return  # it waits for the epoch
             self.calls.take_first()
             if posted.is_taken:
@@ -230,8 +244,8 @@ class TransactionManager(IdempotentSequencer):
 
     def _take_id(self, transactional_id: str) -> None:
         """Go on under another id. Nothing is under way: another process ends what was prepared under the old id."""
-        if self.state is not TxnState.UNINITIALIZED:
-            self.transition_to(TxnState.UNINITIALIZED)
+        if self.state is not SequencerState.UNINITIALIZED:
+            self.transition_to(SequencerState.UNINITIALIZED)
         self.transactional_id = transactional_id
         self._adopt(NO_PRODUCER)
         self._begin_error = None
@@ -240,7 +254,7 @@ class TransactionManager(IdempotentSequencer):
         if call.transactional_id:
             self._take_id(call.transactional_id)
         self._begin_error = None
-        self.transition_to(TxnState.INITIALIZING)
+        self.transition_to(SequencerState.INITIALIZING)
         self._ask_for_identity(call, NO_PRODUCER, RequestPriority.INIT_PRODUCER_ID)
 
     def _ask_for_identity(self, call: TransactionalCall | None, identity: ProducerIdentity, priority: RequestPriority) -> None:
@@ -250,7 +264,7 @@ class TransactionManager(IdempotentSequencer):
         self.requests.enqueue(request)
 
     def _begin(self, call: TransactionalCall) -> None:
-        self.transition_to(TxnState.IN_TRANSACTION)
+        self.transition_to(SequencerState.IN_TRANSACTION)
         self.calls.begun.append(call)
 
     def _send_offsets(self, call: TransactionalCall) -> None:
@@ -281,11 +295,11 @@ class TransactionManager(IdempotentSequencer):
         self.calls.preparing = self._prepare_call = call
 
     def _commit(self, call: TransactionalCall) -> None:
-        self.transition_to(TxnState.COMMITTING)
+        self.transition_to(SequencerState.COMMITTING)
         self._end(call, commits=True)
 
     def _abort(self, call: TransactionalCall | None) -> None:
-        self.transition_to(TxnState.ABORTING)
+        self.transition_to(SequencerState.ABORTING)
         self._open.wanted.clear()
         self._end(call, commits=False)
 
@@ -295,7 +309,7 @@ class TransactionManager(IdempotentSequencer):
         self.requests.enqueue(EndTxnHandler(transaction=self._open, call=call, commits=commits, ended=ended, max_version=newest))
 
     def abort_for_close(self) -> bool:
-        if self.has_open_transaction or self.state is TxnState.PREPARED:
+        if self.has_open_transaction or self.state is SequencerState.PREPARED:
             self.begin_round()  # a commit may be posted that the Sender has not taken yet
         if self._claim_abort():
             logger.info("! closing within a transaction, which is aborted")
@@ -305,11 +319,11 @@ class TransactionManager(IdempotentSequencer):
 
     def _claim_abort(self) -> bool:
         """Whether close() must abort the transaction. Withdraws the success of a prepare_transaction of which no caller heard."""
-        if self.state is TxnState.PREPARED:
+        if self.state is SequencerState.PREPARED:
             return self._prepare_call is not None and self._prepare_call.withdraw(_closed_before())
         if self.calls.preparing is not None and self.calls.preparing.callers:
             return False
-        return self.state in (TxnState.IN_TRANSACTION, TxnState.ABORTABLE_ERROR)
+        return self.state in (SequencerState.IN_TRANSACTION, SequencerState.ABORTABLE_ERROR)
 
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
@@ -317,7 +331,7 @@ class TransactionManager(IdempotentSequencer):
         if call is None or not all_settled or self.requests.has_work or self._open.wanted:
             return
         self.calls.preparing = None
-        self.transition_to(TxnState.PREPARED)
+        self.transition_to(SequencerState.PREPARED)
         self._open.may_be_committed = True
         call.settle()
 
@@ -327,11 +341,11 @@ class TransactionManager(IdempotentSequencer):
         """Why a request must not be sent any more, after the transaction failed or its abort began; None: it is sent."""
         if self.fatal_error is not None:
             return self.call_error()
-        if isinstance(request, EndTxnHandler) and request.commits and self.state is TxnState.ABORTING:  # by close()
+        if isinstance(request, EndTxnHandler) and request.commits and self.state is SequencerState.ABORTING:  # by close()
             return TransactionAbortedError("The transaction cannot be committed any more: it is being aborted")
-        if self.state is TxnState.ABORTABLE_ERROR and not isinstance(request, FindCoordinatorHandler):
+        if self.state is SequencerState.ABORTABLE_ERROR and not isinstance(request, FindCoordinatorHandler):
             return self.call_error()
-        if self.state is TxnState.ABORTING and request.group is not None:
+        if self.state is SequencerState.ABORTING and request.group is not None:
             return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
         return None
 
@@ -339,7 +353,7 @@ class TransactionManager(IdempotentSequencer):
         self._adopt(identity)
         self._version.refresh()
         self.last_error = None
-        self.transition_to(TxnState.READY)
+        self.transition_to(SequencerState.READY)
         logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
 
     def _adopt(self, identity: ProducerIdentity) -> None:
@@ -349,7 +363,7 @@ class TransactionManager(IdempotentSequencer):
         self._open = OpenTransaction(self.transactional_id, identity)
         self.sequences.clear()
         self.unresolved.clear()
-        self._must_raise_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
+        self._must_bump_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
 
     def transaction_ended(self, identity: ProducerIdentity | None) -> None:
         """Get ready for the next transaction. `identity`: the one to go on with, if the broker raised the epoch (version 2)."""
@@ -357,15 +371,15 @@ class TransactionManager(IdempotentSequencer):
             self._adopt(identity)
         self._open = OpenTransaction(self.transactional_id, self.identity)
         self.last_error = None
-        self._must_raise_epoch |= self._version.refresh()  # numbers of both versions must not mix in an epoch
-        if self._must_raise_epoch:
-            self._raise_epoch(None)
+        self._must_bump_epoch |= self._version.refresh()  # numbers of both versions must not mix in an epoch
+        if self._must_bump_epoch:
+            self._bump_epoch(None)
         else:
-            self.transition_to(TxnState.READY)
+            self.transition_to(SequencerState.READY)
 
-    def _raise_epoch(self, call: TransactionalCall | None) -> None:
+    def _bump_epoch(self, call: TransactionalCall | None) -> None:
         """Ask for the next epoch, behind all other requests. begin_transaction() waits for it, and `call` if there is one."""
-        self.transition_to(TxnState.RAISING_EPOCH)
+        self.transition_to(SequencerState.BUMPING_EPOCH)
         self._ask_for_identity(call, self.identity, RequestPriority.EPOCH_BUMP)
 
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
@@ -385,7 +399,7 @@ class TransactionManager(IdempotentSequencer):
         if effect is ErrorEffect.FATAL and isinstance(request, EndTxnHandler) and self._open.may_be_committed:
             error = maybe_committed(error)
         self._apply(effect, error, request, problem.where)
-        if self.state is TxnState.ABORTING:
+        if self.state is SequencerState.ABORTING:
             self._go_on_aborting(request, effect, error)
         request.settle(self.call_error() or error)
 
@@ -396,7 +410,7 @@ class TransactionManager(IdempotentSequencer):
             self.become_abortable(error)
         elif effect is ErrorEffect.DENIED:
             self._begin_error = error if request.call is None else None  # else the call gets it
-            self.transition_to(TxnState.UNINITIALIZED)
+            self.transition_to(SequencerState.UNINITIALIZED)
         elif effect is ErrorEffect.FENCED:
             self.become_fatal(self._fenced(where))
         else:
@@ -408,7 +422,7 @@ class TransactionManager(IdempotentSequencer):
 
     def _end_what_may_begin(self, request: EndTxnHandler) -> None:
         """Go on after such an abort. A lost request may still arrive and begin the transaction, unless the epoch is raised."""
-        self._must_raise_epoch |= not self._version.is_v2 and self._can_raise_epoch()
+        self._must_bump_epoch |= not self._version.is_v2 and self._can_bump_epoch()
         self.transaction_ended(None)
         request.settle()
 
@@ -420,7 +434,7 @@ class TransactionManager(IdempotentSequencer):
         fenced, but must not be sent: it would end the transaction of a real successor.
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
-        met = is_abort and problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._open.is_written
+        met = is_abort and problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._open.has_acknowledged
         return met and request.attempts + 1 < MOST_ABORTS_AMID_CONTROL_RECORDS
 
     def _go_on_aborting(self, request: TxnRequestHandler, effect: ErrorEffect, error: KafkaError) -> None:
@@ -429,13 +443,13 @@ class TransactionManager(IdempotentSequencer):
             # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
             call, request.call = request.call, None
             self._open, self.last_error = OpenTransaction(self.transactional_id, self.identity), None
-            self._raise_epoch(call)
+            self._bump_epoch(call)
         elif isinstance(request, EndTxnHandler | FindCoordinatorHandler) and request.group is None:
             self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
 
     # STATE
 
-    def transition_to(self, target: TxnState) -> None:
+    def transition_to(self, target: SequencerState) -> None:
         try:
             super().transition_to(target)
         except RuntimeError as error:  # what the transaction contains is not known any more (KAFKA-14831)
@@ -452,40 +466,45 @@ class TransactionManager(IdempotentSequencer):
 
     def become_abortable(self, error: KafkaError) -> None:
         """The transaction can only be aborted. The first error is the one that callers get: others follow from it."""
-        if self.state in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING, TxnState.FATAL_ERROR):
+        if self.state in (SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING, SequencerState.FATAL_ERROR):
             logger.debug("! transactional id %r, %s: %s", self.transactional_id, self.state.value, error)
             return
         logger.info("! transactional id %r: the transaction must be aborted: %s", self.transactional_id, error)
         self.last_error = error
-        self.transition_to(TxnState.ABORTABLE_ERROR)
+        self.transition_to(SequencerState.ABORTABLE_ERROR)
         self.calls.fail_preparing(self.call_error() or error)
 
     def _become_abortable_by_bump(self, error: KafkaError) -> None:
         """As become_abortable, where sequence numbers are in doubt: they are safe again with the next epoch.
 
-        In version 2 the end of the transaction raises the epoch. If brokers cannot raise it, the error is fatal.
+        In version 2 the end of the transaction bumps the epoch. If brokers cannot raise it, the error is fatal.
         """
-        if self._version.is_v2 or self._can_raise_epoch():
-            self._must_raise_epoch |= not self._version.is_v2
+        if self._version.is_v2 or self._can_bump_epoch():
+            self._must_bump_epoch |= not self._version.is_v2
             self.become_abortable(error)
         else:
             self.become_fatal(error)
 
-    def _can_raise_epoch(self) -> bool:
+    def _can_bump_epoch(self) -> bool:
         coordinator = self.requests.coordinators.get(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
-        return self._version.can_raise_epoch(coordinator)
+        return self._version.can_bump_epoch(coordinator)
 
     @property
     def has_open_transaction(self) -> bool:
         """As Sequencer's. False for a prepared transaction, which another process may end."""
-        return self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR)
+        return self.state in (
+            SequencerState.IN_TRANSACTION,
+            SequencerState.COMMITTING,
+            SequencerState.ABORTING,
+            SequencerState.ABORTABLE_ERROR,
+        )
 
     @property
     def transaction_waits_for_rows(self) -> bool:
-        return self.state is TxnState.COMMITTING or self.calls.preparing is not None or self.requests.waits_for_rows
+        return self.state is SequencerState.COMMITTING or self.calls.preparing is not None or self.requests.waits_for_rows
 
     def error_of_lost_rows(self) -> TransactionAbortedError | None:
-        if self.state not in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING):
+        if self.state not in (SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING):
             return None
         return aborted(self.last_error)
 
@@ -504,7 +523,7 @@ class TransactionManager(IdempotentSequencer):
         if not self.identity.is_valid or not self.has_open_transaction:
             return True
         if not self._version.is_v2 and first.topic_partition not in self._open:
-            if self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING):
+            if self.state in (SequencerState.IN_TRANSACTION, SequencerState.COMMITTING):
                 self._open.want(first.topic_partition)
             return True
         return super().must_stop_draining(first)
@@ -522,7 +541,7 @@ class TransactionManager(IdempotentSequencer):
 
     def batch_completed(self, batch: ProducerBatch) -> None:
         super().batch_completed(batch)
-        self._open.is_written = True
+        self._open.has_acknowledged = True
         self._known_by.add(batch.topic_partition)
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:
@@ -530,7 +549,7 @@ class TransactionManager(IdempotentSequencer):
 
         Batches behind a rejected one are out of order meanwhile. In version 1, the request that begins it meets them.
         """
-        if not self._version.is_v2 or self._open.is_written:
+        if not self._version.is_v2 or self._open.has_acknowledged:
             return None
         return FIRST_BACKOFF_MS if error in (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER) else None
 
@@ -568,10 +587,10 @@ def _closed_before() -> TransactionAbortedError:
     return TransactionAbortedError("The producer was closed before its caller heard that the transaction was prepared")
 
 
-def _effect_in(state: TxnState, request: TxnRequestHandler, problem: AnswerProblem) -> ErrorEffect:
+def _effect_in(state: SequencerState, request: TxnRequestHandler, problem: AnswerProblem) -> ErrorEffect:
     """What an error means in this state: mostly what transaction_errors.py says."""
     effect = problem.effect
-    if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (
+    if state in (SequencerState.INITIALIZING, SequencerState.BUMPING_EPOCH) and effect in (
         ErrorEffect.ABORTABLE,
         ErrorEffect.ABORTABLE_BY_BUMP,
     ):

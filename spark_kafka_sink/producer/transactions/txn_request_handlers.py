@@ -84,7 +84,7 @@ class OpenTransaction:
         self.has_begun = False  # its coordinator knows of it, or may learn of it from a leader
         self.may_have_begun = False  # a request that begins it was sent, and whether it was carried out is not known
         self.may_be_committed = False  # the answer to a commit was lost; or it is prepared, and another process may commit it
-        self.is_written = False  # a batch of it was acknowledged
+        self.has_acknowledged = False  # a batch of it was acknowledged
         self._partitions: set[TopicPartition] = set()  # that were added
         self.wanted: set[TopicPartition] = set()  # to be added, and in no request
         self._being_added: set[TopicPartition] = set()  # in a request
@@ -223,7 +223,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
 class InitProducerIdHandler(TxnRequestHandler):
     """Asks for producer id and epoch: the transactional id's coordinator, or any broker if there is no transactional id.
 
-    If `identity` is given, the coordinator raises its epoch (KIP-360).
+    If `identity` is given, the coordinator bumps its epoch (KIP-360).
     """
 
     API = ApiKey.INIT_PRODUCER_ID

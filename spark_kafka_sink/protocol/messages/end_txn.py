@@ -1,6 +1,6 @@
 """EndTxn: commits or aborts a transaction (EndTxnRequest.json).
 
-Version 5 means that the client uses transaction version 2 (KIP-890). The coordinator raises the epoch at the end of each
+Version 5 means that the client uses transaction version 2 (KIP-890). The coordinator bumps the epoch at the end of each
 transaction and answers with the producer id and epoch to use next. Version 5 may be sent only if the finalized feature
 transaction.version is 2 or higher.
 """

@@ -5,7 +5,7 @@ In a task        gathering.py joins Spark's batches, chunk.py holds rows, row_se
                  idle_timeout.py compares the rates with Spark's time-out first
                  row_encoder.py encodes keys and values that have a format; json_rows.py shows what cannot be encoded
 Rows that cannot be written are refused or rejected: the client refuses a row before it is queued, a broker rejects a batch.
-Refused rows     refused_before_sending.py has refused_rows.py find them when the producer has refused a chunk
+Refused rows     find_refused_rows.py finds them when the producer has refused a chunk, remove_refused_rows.py takes them out
 Rejected rows    rejected_by_brokers.py reads which rows of a batch a broker blames
 Both             row_outcomes.py fails the task, skips them, or has dead_letters.py send them
 """

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 HEADER_PREFIX = "__pykafka_sink.errors."
-BLOCK_BYTES = 8_192  # the most that a block of a pool has
 LARGEST_ROW = 100_000_000  # bytes; the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
 
 
@@ -126,8 +125,10 @@ def larger_producer(options: Mapping[str, object]) -> KafkaProducer:
 
 def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
     """The options of a producer with `largest_record=LARGEST_ROW`: it has memory for such a row, in whole blocks of its pool."""
+    from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
+
     config = ProducerConfig.from_mapping(options)
-    return {**options, "buffer.memory": max(config.buffer_memory, LARGEST_ROW + BLOCK_BYTES)}
+    return {**options, "buffer.memory": max(config.buffer_memory, LARGEST_ROW + MAX_BLOCK_SIZE)}
 
 
 def dead_letters(

@@ -37,7 +37,7 @@ class SparkRows:
     def chunks(self, rate_limit: RateLimit | None = None, idle_timeout_s: float | None = None) -> Iterator[Chunk]:
         """All rows. With a rate limit each batch is a chunk, because Spark takes a task that reads nothing for idle.
 
-        Raises ConfigError when the rate is too low for Spark's idle timeout.
+        Raises ConfigError when the rate is too low for Spark's idle time-out.
         """
         if rate_limit is None:
             return self._gathered(GATHERED_ROWS, GATHERED_BYTES)

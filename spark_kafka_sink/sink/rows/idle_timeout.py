@@ -1,4 +1,4 @@
-"""Checks the user's rates against Spark's idle timeout, after which Spark may kill a task's Python worker.
+"""Checks the user's rates against Spark's idle time-out, after which Spark may kill a task's Python worker.
 
 Spark counts a worker as idle while it neither reads rows nor writes to Spark. A sink's task writes to Spark once, at its end,
 and sockets hold some MB of rows that Spark has delivered and the task has not read. So a worker looks idle while its task sends
@@ -46,8 +46,8 @@ def check_rates(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], t
 
 def _too_slow(rows: int, seconds: float, timeout_s: float) -> ConfigError:
     return ConfigError(
-        f"maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle timeout: the task needs {seconds:.0f} s for {rows}"
-        f" rows that Spark may deliver at once. After {timeout_s:g} s Spark would kill the task's Python worker as idle"
+        f"maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out: the task needs {seconds:.0f} s for"
+        f" {rows} rows that Spark may deliver at once. After {timeout_s:g} s Spark would kill the task's Python worker as idle"
         " (spark.python.worker.idleTimeoutSeconds, with killOnIdleTimeout=true), and each retry would write the first rows"
         " again. Raise the timeout or the rate, set spark.python.worker.killOnIdleTimeout=false, or give each task fewer rows"
     )

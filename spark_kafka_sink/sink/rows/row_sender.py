@@ -1,6 +1,6 @@
 """Sends a task's rows, and waits until each is acknowledged, skipped or dead-lettered.
 
-Stands between writer.py, which passes on chunks, and KafkaProducer. refused_before_sending.py handles rows that the client
+Stands between writer.py, which passes on chunks, and KafkaProducer. remove_refused_rows.py handles rows that the client
 refuses, rejected_by_brokers.py rows that a broker rejects; both apply the user's choice by row_outcomes.py.
 Chunks are kept until they are acknowledged, up to KEPT_BYTES, so that an error can name its row and rows can be sent again.
 Law: when finish() returns, rows == acknowledged + skipped + dead-lettered; anything else is an error.
@@ -29,8 +29,8 @@ from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, T
 from spark_kafka_sink.sink.rows.chunk import Chunk, UnencodedRows
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
 from spark_kafka_sink.sink.rows.rate_limit import RateLimit
-from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
 from spark_kafka_sink.sink.rows.rejected_by_brokers import error_of_delivery, handle_failure
+from spark_kafka_sink.sink.rows.remove_refused_rows import RefusedBeforeSending
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes, UnwritableRows
 
 if TYPE_CHECKING:

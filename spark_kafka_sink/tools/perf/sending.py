@@ -71,7 +71,7 @@ def chunk_records(arguments: argparse.Namespace) -> int:
     return max(1, min(limits))
 
 
-class _SentChunk(NamedTuple):
+class _SentColumns(NamedTuple):
     """A chunk that was sent. `first`: the number of its first record."""
 
     first: int
@@ -97,7 +97,7 @@ class Sending:
 
     def __post_init__(self) -> None:
         self._throttler = ThroughputThrottler(self.arguments.throughput, self.clock)
-        self._pending: deque[_SentChunk] = deque()
+        self._pending: deque[_SentColumns] = deque()
 
     def _chunks(self) -> Iterator[tuple[int, pa.Array]]:
         """The number of the first record of each chunk, and the values."""
@@ -127,7 +127,7 @@ class Sending:
             self.transactions.begin_if_none()
             started_ns = self.clock.now_ns()
             delivery = self.producer.send_columns(self.arguments.topic, value=chunk)
-            self._pending.append(_SentChunk(first, _size(chunk), started_ns, delivery))
+            self._pending.append(_SentColumns(first, _size(chunk), started_ns, delivery))
             unsent = 0
             self.transactions.commit_if_due(is_last=first + len(chunk) == self.arguments.num_records)
         except KafkaError as error:

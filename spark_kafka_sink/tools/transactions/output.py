@@ -18,7 +18,7 @@ from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
 from spark_kafka_sink.tools.words import count
 
 TABLE_ROWS = 100  # that `abort` and `commit` show; `list` shows all
-PARTITIONS_SHOWN = 40  # characters
+PARTITIONS_WIDTH = 40  # characters
 PREFIXES_SHOWN = 10
 NOT_KNOWN = "?"
 NONE = "-"
@@ -113,7 +113,7 @@ def partitions_text(partitions: Iterable[TopicPartition]) -> str:
     """Write partitions in ranges, by topic: orders: 0-5, 7; events: 0."""
     by_topic = groupby(sorted(partitions), key=lambda each: each.topic)
     text = "; ".join(f"{topic}: {_ranges([each.partition for each in parts])}" for topic, parts in by_topic)
-    return printable(text, PARTITIONS_SHOWN) or NONE
+    return printable(text, PARTITIONS_WIDTH) or NONE
 
 
 def _ranges(numbers: Sequence[int]) -> str:

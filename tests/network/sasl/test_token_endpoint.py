@@ -6,6 +6,7 @@ import base64
 import http.server
 import json
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -510,6 +511,6 @@ def test_a_key_or_template_that_cannot_be_used_is_an_error(
 
 
 def test_the_error_of_a_missing_cryptography_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(ConfigError, match="pip install cryptography"):
         jwt_assertion.require_cryptography()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, Waitable
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator import buffer_pool
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, BufferPool, PoolMemory
@@ -32,14 +32,14 @@ class WaitingClock(ManualClock):
         super().__init__()
         self.waits = threading.Semaphore(0)
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
         del timeout_ms
         self.waits.release()
-        assert condition.wait(WAIT_S), "nobody woke this waiter"
+        assert waitable.wait(WAIT_S), "nobody woke this waiter"
         return True
 
     def await_waiter(self) -> None:
-        """Until one more thread waits. It holds the pool's lock until then, so the next caller finds it in the queue."""
+        """Until one more thread waits. It stands in the pool's line then, before any later caller."""
         assert self.waits.acquire(timeout=WAIT_S)
 
 
@@ -191,8 +191,8 @@ def test_blocks_given_back_after_an_overdraft_make_up_for_it() -> None:
     assert pool.available_memory == 4 * BLOCK
 
 
-def test_one_who_holds_a_charge_already_overtakes_those_who_wait() -> None:
-    """He gives it back right afterwards; the Sender must not be held up by callers that wait for it."""
+def test_a_request_ahead_overtakes_callers_who_wait() -> None:
+    """The Sender gives it back right afterwards, and must not be held up by callers that wait for it."""
     clock = WaitingClock()
     pool = pool_of(3, clock)
     held = pool.allocate(2, 10)
@@ -205,7 +205,7 @@ def test_one_who_holds_a_charge_already_overtakes_those_who_wait() -> None:
     assert len(waiter.result(WAIT_S)) == 2
 
 
-def test_nothing_can_be_had_even_when_the_pool_is_empty() -> None:
+def test_a_request_for_no_memory_succeeds_when_the_pool_is_empty() -> None:
     pool = pool_of(1)
     held = pool.allocate(1, 10)
     assert pool.allocate(0, 10) == PoolMemory()
@@ -347,8 +347,8 @@ def test_a_waiter_whose_time_runs_out_leaves_no_trace() -> None:
 
 def test_a_waiter_that_is_interrupted_leaves_no_trace() -> None:
     class Interrupting(ManualClock):
-        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-            del condition, timeout_ms
+        def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
+            del waitable, timeout_ms
             raise KeyboardInterrupt
 
     pool = pool_of(2, Interrupting())
@@ -402,13 +402,13 @@ def test_a_waiter_that_gives_up_lets_the_next_one_have_what_is_there() -> None:
             self.first_gives_up = threading.Event()
             self.waiting = 0
 
-        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
             self.waiting += 1
             if self.waiting > 1:
-                return super().wait(condition, timeout_ms)
+                return super().wait(waitable, timeout_ms)
             self.waits.release()
             while not self.first_gives_up.is_set():
-                condition.wait(0.001)
+                waitable.wait(0.001)
             raise KeyboardInterrupt
 
     clock = InterruptsTheFirst()
@@ -444,8 +444,8 @@ def test_after_patience_ms_a_caller_takes_the_little_that_is_free(max_block_ms: 
     """Most of the pool may be held by batches for a broker that is away."""
 
     class GivesBackOnce(ManualClock):
-        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-            del condition
+        def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
+            del waitable
             self.advance(timeout_ms)
             pool._free += held.pop().blocks
             return False
@@ -461,8 +461,8 @@ def test_after_patience_ms_a_caller_takes_the_little_that_is_free(max_block_ms: 
 
 def test_before_patience_ms_a_caller_waits_for_a_quarter_of_the_pool() -> None:
     class GivesBackOneByOne(ManualClock):
-        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-            del condition, timeout_ms
+        def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
+            del waitable, timeout_ms
             self.advance(1)
             pool._free += held.pop().blocks
             return True
@@ -475,9 +475,9 @@ def test_before_patience_ms_a_caller_waits_for_a_quarter_of_the_pool() -> None:
 
 def test_who_waits_long_is_woken_by_as_little_as_he_needs() -> None:
     class LosesPatience(WaitingClock):
-        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
             if timeout_ms > buffer_pool.PATIENCE_MS:
-                return super().wait(condition, timeout_ms)
+                return super().wait(waitable, timeout_ms)
             self.advance(timeout_ms)
             return False
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, Waitable
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, BatchRows, Delivery, OffsetRange
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -108,9 +108,9 @@ def test_a_caller_that_waits_is_woken_by_the_last_row() -> None:
         def __init__(self) -> None:
             self.waits = threading.Event()
 
-        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-            self.waits.set()  # the condition's lock is held until it waits
-            return super().wait(condition, timeout_ms)
+        def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
+            self.waits.set()  # the waiter is in the list already
+            return super().wait(waitable, timeout_ms)
 
     clock = Telling()
     delivery = Delivery(2, clock)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.clock import NEVER_MS, Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock, Waitable
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.accumulator import batch_records, sorted_slice
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, PoolMemory
@@ -296,8 +296,8 @@ def test_a_slice_larger_than_the_pool_goes_through_as_memory_comes_back() -> Non
     values = [b"%04d" % number + bytes(200) for number in range(100)]
     seen: list[bytes | None] = []
 
-    def drain_while_it_waits(condition: threading.Condition, timeout_ms: int) -> bool:
-        del condition, timeout_ms
+    def drain_while_it_waits(waitable: Waitable, timeout_ms: int) -> bool:
+        del waitable, timeout_ms
         stage.clock.advance(4)
         batch = stage.drain_one(ONE_NODE)
         seen.extend(payload(batch))
@@ -330,8 +330,8 @@ def test_nobody_waits_for_memory_while_holding_a_reservation() -> None:
     """A batch with a reservation is not drained: the memory waited for could never come back."""
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH, max_block_ms=5)
 
-    def nothing_is_reserved(condition: threading.Condition, timeout_ms: int) -> bool:
-        del condition
+    def nothing_is_reserved(waitable: Waitable, timeout_ms: int) -> bool:
+        del waitable
         assert all(batch.reservations == 0 for batch in stage.accumulator.incomplete)
         stage.clock.advance(timeout_ms)
         return False
@@ -813,8 +813,8 @@ def test_an_append_that_waits_for_memory_during_its_abort_puts_no_more_rows_in()
     """Its later rows would otherwise be in the next transaction."""
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH, linger_ms=60_000, sequencer=Numbers())
 
-    def abort(condition: threading.Condition, timeout_ms: int) -> bool:
-        del condition, timeout_ms
+    def abort(waitable: Waitable, timeout_ms: int) -> bool:
+        del waitable, timeout_ms
         stage.accumulator.refuse_rows(ABORT)
         for batch in stage.accumulator.take_undrained(ABORT):
             batch.fail(ABORT)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, KafkaError
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, SequencerState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -326,7 +326,7 @@ def test_a_produce_request_in_no_common_version_is_fatal() -> None:
     delivery = stage.send(b"1")
     stage.run()
     assert delivery.failed == 1
-    assert stage.idempotent_sequencer.state is TxnState.FATAL_ERROR
+    assert stage.idempotent_sequencer.state is SequencerState.FATAL_ERROR
 
 
 def test_an_unsupported_message_format_is_not_fatal() -> None:
@@ -360,7 +360,7 @@ def test_an_id_that_arrives_after_a_fatal_error_changes_nothing() -> None:
     first, second = stage.in_flight
     stage.reject(Errors.INVALID_RECORD, request=first, partition=0)
     stage.run()
-    assert stage.idempotent_sequencer.state is TxnState.INITIALIZING
+    assert stage.idempotent_sequencer.state is SequencerState.INITIALIZING
     stage.reject(Errors.PRODUCER_FENCED, request=second, partition=1)
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
     stage.run()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, SequencerState
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceRequest
@@ -275,7 +275,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     stage.reject(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     stage.back_off()
     stage.run()
-    assert stage.idempotent_sequencer.state is TxnState.INITIALIZING
+    assert stage.idempotent_sequencer.state is SequencerState.INITIALIZING
     assert len(stage.sent) == 2  # nothing is sent without an id
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
     stage.run(2)

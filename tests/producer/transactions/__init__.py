@@ -60,7 +60,7 @@ TransactionManagerTest
         test_after_a_failed_batch_the_epoch_is_raised_with_the_abort
     testTransitionToAbortableErrorOn…BatchExpiry, testDropCommitOnBatchExpiry, testBumpTransactionalEpochOnTimeout → ending:
         test_batches_that_expire_in_their_queue_drop_the_commit
-    testTransitionToFatalErrorWhenRetriedBatchIsExpired → ending: test_a_coordinator_that_cannot_raise_epochs_makes_a_failed_…:
+    testTransitionToFatalErrorWhenRetriedBatchIsExpired → ending: test_a_coordinator_that_cannot_bump_epochs_makes_a_failed_…:
         fatal for any failed batch there, as brokers before 2.5 are not supported
     testBumpTransactionalEpochOnRecoverable… → ending: test_(partitions|a_group)_… refused_for_the_producer…
     testRecoveryFromAbortableErrorTransactionNotStarted, shouldNotSendAbortTxnRequestWhenOnlyAdd… → coordinators:

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, NEXT_STATES, IdempotentSequencer, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, NEXT_STATES, IdempotentSequencer, SequencerState
 from spark_kafka_sink.producer.transactions.transaction_manager import NEXT_TXN_STATES, TransactionManager
 from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -30,7 +30,7 @@ def without_id() -> IdempotentSequencer:
 def sequencer(epoch: int = 0) -> IdempotentSequencer:
     """One that has its id, 7."""
     found = without_id()
-    found.transition_to(TxnState.INITIALIZING)
+    found.transition_to(SequencerState.INITIALIZING)
     found.identity_received(ProducerIdentity(7, epoch))
     return found
 
@@ -62,32 +62,38 @@ def identity(batch: ProducerBatch) -> tuple[int, int, int]:
 # STATES
 
 LEGAL = [
-    (TxnState.UNINITIALIZED, TxnState.INITIALIZING),
-    (TxnState.INITIALIZING, TxnState.READY),
-    (TxnState.INITIALIZING, TxnState.UNINITIALIZED),
-    (TxnState.READY, TxnState.UNINITIALIZED),
+    (SequencerState.UNINITIALIZED, SequencerState.INITIALIZING),
+    (SequencerState.INITIALIZING, SequencerState.READY),
+    (SequencerState.INITIALIZING, SequencerState.UNINITIALIZED),
+    (SequencerState.READY, SequencerState.UNINITIALIZED),
 ]
-LEGAL_IN_TRANSACTIONS = [*LEGAL, (TxnState.READY, TxnState.IN_TRANSACTION)]
+LEGAL_IN_TRANSACTIONS = [*LEGAL, (SequencerState.READY, SequencerState.IN_TRANSACTION)]
 LEGAL_IN_TRANSACTIONS += [
-    (TxnState.IN_TRANSACTION, target)
-    for target in (TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR)
-]
-LEGAL_IN_TRANSACTIONS += [
-    (TxnState.PREPARED, target) for target in (TxnState.COMMITTING, TxnState.ABORTING, TxnState.UNINITIALIZED)
+    (SequencerState.IN_TRANSACTION, target)
+    for target in (SequencerState.PREPARED, SequencerState.COMMITTING, SequencerState.ABORTING, SequencerState.ABORTABLE_ERROR)
 ]
 LEGAL_IN_TRANSACTIONS += [
-    (TxnState.COMMITTING, target) for target in (TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR)
+    (SequencerState.PREPARED, target)
+    for target in (SequencerState.COMMITTING, SequencerState.ABORTING, SequencerState.UNINITIALIZED)
 ]
-LEGAL_IN_TRANSACTIONS += [(TxnState.ABORTING, target) for target in (TxnState.READY, TxnState.RAISING_EPOCH)]
-LEGAL_IN_TRANSACTIONS += [(TxnState.RAISING_EPOCH, target) for target in (TxnState.READY, TxnState.UNINITIALIZED)]
-LEGAL_IN_TRANSACTIONS += [(TxnState.ABORTABLE_ERROR, TxnState.ABORTING)]
+LEGAL_IN_TRANSACTIONS += [
+    (SequencerState.COMMITTING, target)
+    for target in (SequencerState.READY, SequencerState.BUMPING_EPOCH, SequencerState.ABORTABLE_ERROR)
+]
+LEGAL_IN_TRANSACTIONS += [(SequencerState.ABORTING, target) for target in (SequencerState.READY, SequencerState.BUMPING_EPOCH)]
+LEGAL_IN_TRANSACTIONS += [
+    (SequencerState.BUMPING_EPOCH, target) for target in (SequencerState.READY, SequencerState.UNINITIALIZED)
+]
+LEGAL_IN_TRANSACTIONS += [(SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING)]
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.product(NEXT_STATES, TxnState)))
-def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(source: TxnState, target: TxnState) -> None:
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(NEXT_STATES, SequencerState)))
+def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(
+    source: SequencerState, target: SequencerState
+) -> None:
     txn = without_id()
     txn.state = source
-    if (source, target) in LEGAL or target is TxnState.FATAL_ERROR:
+    if (source, target) in LEGAL or target is SequencerState.FATAL_ERROR:
         txn.transition_to(target)
         assert txn.state is target
     else:
@@ -96,29 +102,29 @@ def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(sou
         assert txn.state is source
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.product(TxnState, TxnState)))
-def test_an_illegal_move_ends_a_transactional_producer(source: TxnState, target: TxnState) -> None:
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(SequencerState, SequencerState)))
+def test_an_illegal_move_ends_a_transactional_producer(source: SequencerState, target: SequencerState) -> None:
     """What its transaction contains is not known any more (KAFKA-14831)."""
     clock = ManualClock()
     manager = TransactionManager(config(enable_idempotence=True, transactional_id="orders-1"), MockClient(clock), clock)
     manager.state = source
-    if (source, target) in LEGAL_IN_TRANSACTIONS or target is TxnState.FATAL_ERROR:
+    if (source, target) in LEGAL_IN_TRANSACTIONS or target is SequencerState.FATAL_ERROR:
         manager.transition_to(target)
         assert manager.state is target
     else:
         with pytest.raises(RuntimeError, match=f"a producer that is {source.value} cannot become {target.value}"):
             manager.transition_to(target)
-        assert manager.state is TxnState.FATAL_ERROR
+        assert manager.state is SequencerState.FATAL_ERROR
         assert f"cannot become {target.value}" in str(manager.fatal_error)
 
 
 def test_every_state_is_in_the_table() -> None:
-    assert set(NEXT_TXN_STATES) == set(TxnState)
+    assert set(NEXT_TXN_STATES) == set(SequencerState)
 
 
 def test_it_has_an_id_when_one_was_received() -> None:
     txn = without_id()
-    txn.transition_to(TxnState.INITIALIZING)
+    txn.transition_to(SequencerState.INITIALIZING)
     assert not txn.has_producer_id
     txn.identity_received(ProducerIdentity(7, 2))
     assert txn.has_producer_id
@@ -127,7 +133,7 @@ def test_it_has_an_id_when_one_was_received() -> None:
 
 def test_producer_id_0_is_an_id() -> None:
     txn = without_id()
-    txn.transition_to(TxnState.INITIALIZING)
+    txn.transition_to(SequencerState.INITIALIZING)
     txn.identity_received(ProducerIdentity(0, 0))
     assert txn.has_producer_id
 
@@ -138,7 +144,7 @@ def test_the_first_fatal_error_is_the_one_that_counts() -> None:
     txn.become_fatal(first)
     txn.become_fatal(KafkaError("second"))
     assert txn.fatal_error is first
-    assert txn.state is TxnState.FATAL_ERROR
+    assert txn.state is SequencerState.FATAL_ERROR
 
 
 # DRAIN
@@ -305,10 +311,10 @@ def test_the_epoch_is_not_bumped_before_there_is_one() -> None:
     drained(txn)
     txn.request_epoch_bump(tp())
     txn.prepare_drain()
-    assert txn.state is TxnState.UNINITIALIZED
+    assert txn.state is SequencerState.UNINITIALIZED
     txn.request_epoch_bump(tp(1))
     txn.prepare_drain()
-    txn.transition_to(TxnState.INITIALIZING)
+    txn.transition_to(SequencerState.INITIALIZING)
     txn.prepare_drain()
     assert txn.has_producer_id is False
 
@@ -321,7 +327,7 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
     txn.prepare_drain()
     assert not txn.has_producer_id
     assert txn.must_stop_draining(batch)
-    txn.transition_to(TxnState.INITIALIZING)
+    txn.transition_to(SequencerState.INITIALIZING)
     txn.identity_received(ProducerIdentity(8, 0))
     assert identity(batch) == (8, 0, 0)
     assert not txn.must_stop_draining(batch)

@@ -9,7 +9,7 @@ from threading import Lock, Thread
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, TransactionAbortedError, TransactionTimeoutError
-from spark_kafka_sink.producer.transactions.sequencer import TxnState
+from spark_kafka_sink.producer.transactions.sequencer import SequencerState
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -39,7 +39,7 @@ def test_a_prepared_transaction_is_whole_and_left_alone(stage: TransactionStage,
     stage.acknowledge()
     assert stage.settle(prepare) is None
     assert delivery.done()
-    assert stage.manager.state is TxnState.PREPARED
+    assert stage.manager.state is SequencerState.PREPARED
     assert stage.manager.prepared == (ID, *stage.manager.identity, version)
     assert not stage.manager.has_open_transaction  # closing the producer does not end it
     for kind in (CalledMethod.BEGIN, CalledMethod.SEND_OFFSETS, CalledMethod.PREPARE, CalledMethod.INIT):
@@ -176,7 +176,7 @@ def test_close_aborts_a_transaction_that_was_prepared_when_its_caller_had_gone(
     with pytest.raises(TransactionTimeoutError):
         caller_side_of(stage, lambda: None).prepare()
     stage.run()
-    assert stage.manager.state is TxnState.PREPARED
+    assert stage.manager.state is SequencerState.PREPARED
     end_by_close(stage, monkeypatch)
     assert stage.ended == ["aborted"]
 

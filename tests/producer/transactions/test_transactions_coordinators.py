@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.sequencer import TxnState
+from spark_kafka_sink.producer.transactions.sequencer import SequencerState
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -118,7 +118,7 @@ def test_a_coordinator_is_looked_for_in_a_transaction_that_must_be_aborted_too()
     stage.holds.clear()
     stage.answer(request)
     stage.run(3)
-    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    assert stage.manager.state is SequencerState.ABORTABLE_ERROR
     stage.call(CalledMethod.ABORT)
     stage.begin()
     stage.write(b"b")

@@ -1,4 +1,4 @@
-"""How transactions end: what a commit waits for, what an abort drops, what raises the epoch, and what a close does.
+"""How transactions end: what a commit waits for, what an abort drops, what bumps the epoch, and what a close does.
 
 The laws: EndTxn is not sent before every batch is settled; a transaction with a row that failed is never committed; after an
 abort that ended well, the next transaction begins with sequences that no broker rejects.
@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS
-from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, TxnState
+from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, SequencerState
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import MOST_ABORTS_AMID_CONTROL_RECORDS
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -121,7 +121,7 @@ def test_no_end_is_asked_for_where_nothing_was_written(version: int, kind: Calle
     stage.begin()
     stage.call(kind)
     assert stage.ended == []
-    assert stage.manager.state is TxnState.READY
+    assert stage.manager.state is SequencerState.READY
 
 
 # WHAT AN ABORT DROPS
@@ -268,7 +268,7 @@ def test_a_batch_that_expires_in_flight_delays_the_abort_until_its_answer_comes(
     stage.clock.advance(1400)
     stage.run(2)
     assert isinstance(delivery.error, KafkaTimeoutError)
-    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    assert stage.manager.state is SequencerState.ABORTABLE_ERROR
     abort = stage.post(CalledMethod.ABORT)
     stage.run(3)
     assert stage.ended == []
@@ -286,7 +286,7 @@ def test_a_batch_behind_one_that_expired_does_not_make_the_producer_fatal(stage:
     stage.clock.advance(2000)
     stage.run(3)
     assert isinstance(first.error, KafkaTimeoutError)
-    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    assert stage.manager.state is SequencerState.ABORTABLE_ERROR
     stage.clock.advance(2000)
     stage.run(3)
     assert second.error is not None
@@ -303,7 +303,7 @@ def test_a_batch_that_fails_while_its_transaction_is_aborted_changes_nothing(sta
     stage.send(b"b")
     abort = stage.post(CalledMethod.ABORT)
     reject(stage, error)
-    assert stage.manager.state is TxnState.ABORTING
+    assert stage.manager.state is SequencerState.ABORTING
     assert stage.settle(abort) is None
     assert stage.ended == ["aborted"]
     goes_on(stage)
@@ -340,7 +340,7 @@ def test_offsets_that_are_refused_while_the_transaction_is_aborted_change_nothin
     assert stage.settle(abort) is None
     assert offsets.error is not None
     assert stage.ended == ([] if api is ApiKey.ADD_OFFSETS_TO_TXN else ["aborted"])
-    assert stage.manager.state is TxnState.READY
+    assert stage.manager.state is SequencerState.READY
 
 
 def test_a_fatal_error_while_the_transaction_is_aborted_ends_the_producer() -> None:
@@ -476,7 +476,7 @@ def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: Transact
     reject(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
     before = len(stage.client.sent)
     stage.call(CalledMethod.ABORT)
-    stage.run_until(lambda: stage.manager.state is TxnState.READY)
+    stage.run_until(lambda: stage.manager.state is SequencerState.READY)
     asked = [request.message.API_KEY for request in stage.client.sent[before:]]
     assert asked == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID][: 3 - version]
     assert stage.manager.identity.producer_epoch == 1
@@ -548,7 +548,7 @@ def test_partitions_refused_for_the_producer_raise_the_epoch_without_an_end(erro
     stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, error)
     stage.send(b"a")
     stage.run(2)
-    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    assert stage.manager.state is SequencerState.ABORTABLE_ERROR
     stage.call(CalledMethod.ABORT)
     assert stage.ended == []
     assert stage.manager.identity.producer_epoch == 1
@@ -566,7 +566,7 @@ def test_a_group_that_is_refused_for_the_producer_raises_the_epoch_with_the_abor
     assert stage.manager.identity.producer_epoch == 1
 
 
-def test_a_coordinator_that_cannot_raise_epochs_makes_a_failed_batch_fatal() -> None:
+def test_a_coordinator_that_cannot_bump_epochs_makes_a_failed_batch_fatal() -> None:
     """Brokers before 2.5: the next transaction could not know its sequences."""
     stage = TransactionStage(1, initialized=False)
     for node in range(5):
@@ -587,7 +587,7 @@ def test_a_lost_connection_to_the_coordinator_makes_no_failed_batch_fatal() -> N
     stage.send(b"b")
     stage.client.disconnect(stage.requests_of(ApiKey.INIT_PRODUCER_ID)[0].node_id, stage.now_ms)
     reject(stage, Errors.INVALID_RECORD)
-    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    assert stage.manager.state is SequencerState.ABORTABLE_ERROR
     stage.call(CalledMethod.ABORT)
     goes_on(stage)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, TransactionAbortedError
-from spark_kafka_sink.producer.transactions.sequencer import TxnState
+from spark_kafka_sink.producer.transactions.sequencer import SequencerState
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -157,7 +157,7 @@ def test_a_batch_that_is_being_retried_goes_on_after_an_error_elsewhere() -> Non
     stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, Errors.TOPIC_AUTHORIZATION_FAILED)
     denied = stage.send(b"b", partition=1)
     stage.run(2)
-    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    assert stage.manager.state is SequencerState.ABORTABLE_ERROR
     assert isinstance(denied.error, TransactionAbortedError)
     assert "TOPIC_AUTHORIZATION_FAILED" in str(denied.error.__cause__)
     stage.back_off()
@@ -385,7 +385,7 @@ def test_a_producer_that_the_leader_has_forgotten_makes_the_transaction_abortabl
         produce_response(partition_answer(0, Errors.UNKNOWN_PRODUCER_ID, log_start_offset=10)), request=stage.produced()[0]
     )
     stage.run()
-    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    assert stage.manager.state is SequencerState.ABORTABLE_ERROR
     stage.call(CalledMethod.ABORT)
     stage.begin()
     stage.write(b"c")

@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.producer_record import RecordMetadata
 from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.sequencer import TxnState
+from spark_kafka_sink.producer.transactions.sequencer import SequencerState
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
@@ -362,7 +362,7 @@ class Application:
 
         A producer that asks for its next epoch has it aborted by that.
         """
-        is_noticed = self.has_rival or self.producer.manager.state is TxnState.RAISING_EPOCH
+        is_noticed = self.has_rival or self.producer.manager.state is SequencerState.BUMPING_EPOCH
         assert is_noticed or not self.cluster.is_open(ID), "the transaction has ended, and its coordinator does not know"
 
     def _leave(self, end: End) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pyarrow as pa
 
+from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.rate_limit import PORTION_MS, RateLimit
 from tests.fakes.clock import ManualClock
@@ -19,9 +18,9 @@ class Watched(ManualClock):
         super().__init__()
         self.waits: list[int] = []
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
         self.waits.append(timeout_ms)
-        return super().wait(condition, timeout_ms)
+        return super().wait(waitable, timeout_ms)
 
 
 def times(rate_limit: RateLimit, clock: ManualClock, sizes: list[int]) -> list[tuple[int, int, int]]:

@@ -156,6 +156,17 @@ def test_a_trend_needs_some_micro_batches() -> None:
     assert rule("falls behind").judge(query_of(iter(lines))) is None
 
 
+@pytest.mark.parametrize(("times", "fuller", "is_said"), [(1.45, 1.25, True), (1.35, 1.25, False), (1.45, 1.15, False)])
+def test_a_stream_falls_behind_by_time_and_by_rows(times: float, fuller: float, is_said: bool) -> None:
+    """The last quarter of the micro-batches against the first."""
+    late = [at >= 20 for at in range(40)]
+    lines = (
+        line(at * 10 + 1, batch=at, rows=round(1000 * (fuller if late[at] else 1)), took=10 * (times if late[at] else 1))
+        for at in range(40)
+    )
+    assert (rule("falls behind").judge(query_of(lines)) is not None) is is_said
+
+
 @pytest.mark.parametrize(
     ("part", "advice"),
     [

@@ -1,6 +1,6 @@
 """Removes from a chunk the rows that the client refuses, before any row of the chunk is queued.
 
-The producer refuses a whole chunk for one bad row. `remove_refused_rows` finds all bad rows of the chunk (refused_rows.py),
+The producer refuses a whole chunk for one bad row. `remove_refused_rows` finds all bad rows of the chunk (find_refused_rows.py),
 applies the user's choice to them (row_outcomes.py), and returns the others to be sent.
 The producer waits max.block.ms for topics and partitions that do not exist before it refuses their rows. Such topics and
 partitions are remembered here, so that a task waits once per topic and not once per chunk.
@@ -21,7 +21,7 @@ from spark_kafka_sink.config.topic_names import is_topic_name
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.sink.rows.chunk import Chunk
-from spark_kafka_sink.sink.rows.refused_rows import find_refused_rows
+from spark_kafka_sink.sink.rows.find_refused_rows import find_refused_rows
 from spark_kafka_sink.sink.rows.row_outcomes import TOO_LARGE, RowOutcomes, UnwritableRows
 
 if TYPE_CHECKING:

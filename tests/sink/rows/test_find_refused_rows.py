@@ -1,4 +1,4 @@
-"""refused_rows.py: each bad row is found, once, by the first check that it fails."""
+"""find_refused_rows.py: each bad row is found, once, by the first check that it fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.sink.rows.chunk import Chunk
-from spark_kafka_sink.sink.rows.refused_rows import find_refused_rows
+from spark_kafka_sink.sink.rows.find_refused_rows import find_refused_rows
 from tests.sink.columns import HEADERS, columns, not_utf8
 
 LIMITS = {"max.request.size": 1000, "buffer.memory": 5000}
