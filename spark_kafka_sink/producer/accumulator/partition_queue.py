@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 
 from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import KafkaError
@@ -16,6 +17,8 @@ from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, P
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+_FLUSH_ID = attrgetter("flush_id")
 
 MANY_TOPICS = 1_000  # of one producer: more are probably not meant
 
@@ -86,8 +89,10 @@ class PartitionQueue:
             return bool(self.batches)
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Put a batch back at the head of the queue, but behind batches with lower sequences."""
+        """Put a batch back at the head of the queue, but behind batches with lower sequences. Does nothing if it is there."""
         with self.lock:
+            if batch in self.batches:
+                return
             self._watch_locked()
             place = 0
             # Only batches that were drained before have a sequence, and they are at the head of the queue.
@@ -232,7 +237,7 @@ class PartitionQueues:
     def take_batches(
         self, error: KafkaError, concerns: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
     ) -> list[ProducerBatch]:
-        """Call `take_batches` of each queue for which `concerns` returns true. Raises as `take_from_each`. Sender only."""
+        """Call `take_batches` of each queue for which `concerns` returns true, as `take_from_each` does. Sender only."""
         taken = self.take_from_each(
             lambda queue: queue.take_batches(error, undrained_only=undrained_only) if concerns(queue) else []
         )
@@ -240,14 +245,17 @@ class PartitionQueues:
         return taken
 
     def take_from_each(self, take: Callable[[PartitionQueue], list[ProducerBatch]]) -> list[ProducerBatch]:
-        """The batches that `take` removes from the queues. If it raises, the batches are put back first. Sender only."""
+        """The batches that `take` removes from the queues, oldest first. If it raises, they are put back first. Sender only."""
         taken: list[ProducerBatch] = []
         try:
             for queue in self:
                 taken += take(queue)
+            taken.sort(key=_FLUSH_ID)
         except BaseException:
-            for batch in taken:
+            for batch in reversed(taken):
                 self.put_back(batch)
+            self.oldest.queued(LONG_AGO_MS)  # what the queues hold is not known: the Sender looks through them again
+            self.oldest.poisoned()
             raise
         self.moves += len(taken)
         return taken

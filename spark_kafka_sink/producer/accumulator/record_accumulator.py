@@ -270,7 +270,7 @@ class RecordAccumulator:
 
         Batches in flight or in retry stay: the broker may have them, and the transaction cannot end before that is known.
         """
-        return sorted(self.queues.take_batches(error, undrained_only=True), key=lambda batch: batch.flush_id)
+        return self.queues.take_batches(error, undrained_only=True)
 
     # SENDER: batches that are done
 

@@ -6,6 +6,7 @@ Poisoned batches fail here too, with their own error. Sender thread only.
 from __future__ import annotations
 
 import logging
+from itertools import chain
 
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
@@ -26,12 +27,13 @@ class Expiry:
 
     def expire(self, now_ms: int) -> bool:
         """Fail the batches that have expired or are poisoned; returns whether there were any."""
-        expired = self._accumulator.take_expired(now_ms) + self._expired_in_flight(now_ms)
-        for batch in expired:
+        in_flight = self._expired_in_flight(now_ms)
+        expired = self._accumulator.take_expired(now_ms)
+        for batch in chain(expired, in_flight):
             logger.debug("- %s: delivery.timeout.ms has run out", batch)
             with self._failures.contained(batch):
                 self._outcomes.fail(batch, batch.poison or self._error(batch, now_ms), final_state=FinalState.ABORTED)
-        return bool(expired)
+        return bool(expired or in_flight)
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
         in_flight = self._outcomes.in_flight

@@ -207,7 +207,7 @@ class Sender:
         Callers who are still writing get the error too, until the next transaction begins, which waits for them.
         """
         self._accumulator.refuse_rows(error)
-        lost = list(self._accumulator.take_undrained(error))
+        lost = self._accumulator.take_undrained(error)
         for batch in lost:
             self._outcomes.abort(batch, error)
         self._fail_gathered(error)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -554,6 +555,60 @@ def test_batches_are_put_back_when_memory_ends_at_another_queue(takes: str, each
         stage.sender._outcomes.abort(batch, error)
     assert [delivery.failed for delivery in deliveries] == [1, 1]
     assert stage.is_whole
+
+
+@pytest.mark.parametrize("poisoned", [False, True])
+def test_batches_expire_after_a_look_that_failed_at_the_first_queue(poisoned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look had forgotten the oldest batch before it: nothing expired until a newer batch did."""
+    stage = Stage(leaders={TOPIC: (None, None)})
+    deliveries = [stage.append(b"a", partition=partition) for partition in (0, 1)]
+    if poisoned:
+        for queue in stage.accumulator.queues:
+            queue.batches[0].poison = KafkaError("no longer wanted")
+        stage.accumulator.queues.oldest.poisoned()
+    else:
+        stage.clock.advance(stage.accumulator._config.delivery_timeout_ms)
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionQueue, "take_expired", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            stage.accumulator.take_expired(stage.now_ms)
+    stage.run()
+    assert [delivery.failed for delivery in deliveries] == [1, 1]
+
+
+def test_a_batch_that_has_not_left_its_queue_is_not_put_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copy was sent once more: the row was in Kafka twice."""
+    stage = Stage(enable_idempotence=False)
+    brokers = behaving(stage)
+    delivery = stage.append(b"once")
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionQueue, "take_first_locked", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            stage.sender.run_once()
+    run_to_the_end(stage)
+    assert delivery.error is None
+    assert brokers.logs[tp()].values == [b"once"]
+    assert stage.is_whole
+
+
+def test_batches_that_are_put_back_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(batch_size=200, leaders={TOPIC: (None, None)})
+    for value in (b"a", b"b", b"c"):
+        stage.append(value * 150, partition=0)
+    stage.append(b"x", partition=1)
+    queue = stage.accumulator.queues.of_partition(tp(0))
+    before = list(queue.batches)
+    take = PartitionQueue.take_batches
+
+    def fails_at_the_second(taken_from: PartitionQueue, *args: Any, **options: Any) -> Any:
+        if taken_from is not queue:
+            raise MemoryError
+        return take(taken_from, *args, **options)
+
+    monkeypatch.setattr(PartitionQueue, "take_batches", fails_at_the_second)
+    with pytest.raises(MemoryError):
+        stage.accumulator.take_undrained(KafkaError("aborted"))
+    assert list(queue.batches) == before
 
 
 def test_a_request_for_the_producer_id_that_fails_is_made_again() -> None:
