@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import ssl
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -14,9 +17,12 @@ from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.network.tls.ssl_context import client_context
 
 NO_PROXY_URL = (
-    "the proxy for https, from https_proxy of the environment or the system's settings, is not a URL like http://host:3128;"
-    " in user:password@, write / as %2F, @ as %40, # as %23 and ? as %3F"
+    "the proxy for https, from https_proxy of the environment or the system's settings, is not a URL like"
+    " http://user:password@host:3128 with the port of an HTTP proxy; in the login, write @ as %40, / as %2F, and % as %25"
 )
+
+_PORTS = {"http": 80, "https": 443}  # where the URL of a proxy names none
+_ADDRESS = re.compile(r"(\[[\w:.%]+\]|[^\s:@/?#\\\[\]]+)(?::(\d{0,5}))?")
 
 
 def tls_context(options: Mapping[str, object], where: str) -> ssl.SSLContext:
@@ -34,30 +40,44 @@ def tls_context(options: Mapping[str, object], where: str) -> ssl.SSLContext:
         raise
 
 
-def proxy_for(url: str) -> str | None:
+class Proxy(NamedTuple):
+    """A proxy for HTTP. `login`: the value of Proxy-Authorization; None without a login."""
+
+    address: str  # its URL, without the login
+    login: Secret | None
+
+
+def proxy_for(url: str) -> Proxy | None:
     """The proxy for an https URL: https_proxy of the environment, else the system's. None without one, or if no_proxy applies.
 
     An http URL has none, since a proxy could read secrets; nor has this machine, as by default in Java (http.nonProxyHosts).
 
     Raises:
-        ConfigError: NO_PROXY_URL. Errors of urllib and urllib3 quote the URL, which may have a password.
+        ConfigError: it is no URL. The text does not quote it, as errors of urllib and urllib3 do: it may have a password.
     """
     parts = urlsplit(url)
     if parts.scheme != "https" or parts.hostname in LOOPBACK or proxy_bypass(parts.netloc):
         return None
-    found = Secret(getproxies().get("https", ""))  # hidden from tracebacks with locals
-    if not found.reveal():
+    given = Secret(getproxies().get("https", "").strip())  # hidden from tracebacks with locals
+    if not given.reveal():
         return None
-    if not _is_proxy_url(found):
+    proxy = _parsed_proxy(given)
+    if proxy is None:
         raise ConfigError(NO_PROXY_URL)
-    return found.reveal()
+    return proxy
 
 
-def _is_proxy_url(proxy: Secret) -> bool:
-    """Whether it is [scheme://][user:password@]host[:port]."""
-    text = proxy.reveal()
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        return bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/") and not (parts.query or parts.fragment)
-    except ValueError:  # of the port
-        return False
+def _parsed_proxy(given: Secret) -> Proxy | None:
+    """As urllib reads it: the scheme may be left out, the login may contain a slash, and a path after the address is ignored."""
+    scheme, separator, rest = given.reveal().partition("://")
+    if not separator:
+        scheme, rest = "http", scheme.removeprefix("//")
+    scheme = scheme.lower()
+    end = next((at for at in range(max(rest.find("@"), 0), len(rest)) if rest[at] in "/?#"), len(rest))
+    login, _, address = rest[:end].rpartition("@")
+    found = _ADDRESS.fullmatch(address)
+    if found is None or scheme not in _PORTS or login.startswith(("http:", "https:")):
+        return None
+    port = int(found[2] or _PORTS[scheme])
+    encoded = base64.b64encode(unquote(login).encode()).decode()
+    return Proxy(f"{scheme}://{found[1]}:{port}", Secret(f"Basic {encoded}") if login else None) if port < 1 << 16 else None

@@ -6,11 +6,10 @@ import contextlib
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from spark_kafka_sink.config.registry_config import RegistryAddress, RegistryConfig
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.network.https import NO_PROXY_URL, proxy_for, tls_context
+from spark_kafka_sink.network.https import proxy_for, tls_context
 from spark_kafka_sink.schemas.registry_login import HiddenHeaders
 
 if TYPE_CHECKING:
@@ -73,24 +72,14 @@ def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
         given |= {"ssl_context": _tls(config)}
         if config.schema_registry_ssl_endpoint_identification_algorithm == "":
             given |= {"assert_hostname": False}
-    pool = _manager(urllib3, address.url, given)
-    if pool is None:
-        raise ConfigError(NO_PROXY_URL)
+    proxy = proxy_for(address.url)
+    if proxy is None:
+        pool = urllib3.PoolManager(**given)
+    else:
+        login = HiddenHeaders({"Proxy-Authorization": proxy.login.reveal()}) if proxy.login is not None else None
+        pool = urllib3.ProxyManager(proxy.address, proxy_headers=login, **given)
     pool.pool_classes_by_scheme = _pool_classes(urllib3)
     return pool
-
-
-def _manager(urllib3: Any, url: str, given: dict[str, Any]) -> Any:
-    """None if the proxy cannot be used: no error, as urllib3's texts and these locals have its login."""
-    proxy = proxy_for(url)
-    if proxy is None:
-        return urllib3.PoolManager(**given)
-    try:
-        login = urllib3.util.parse_url(proxy).auth
-        headers = HiddenHeaders(urllib3.util.make_headers(proxy_basic_auth=unquote(login))) if login else None
-        return urllib3.ProxyManager(proxy, proxy_headers=headers, **given)
-    except ValueError:  # also urllib3's errors of a URL, and a login that is not Latin-1
-        return None
 
 
 def _pool_classes(urllib3: Any) -> dict[str, Any]:

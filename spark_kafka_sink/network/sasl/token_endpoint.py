@@ -138,9 +138,9 @@ class TokenEndpoint:
     def _ask(self, post: Post) -> OAuthBearerToken | _FailedAttempt:
         handler = _Handler(self._connect_timeout_ms / 1000, self._read_timeout_ms / 1000, self._tls)
         proxy = proxy_for(self._url)
-        opener = build_opener(ProxyHandler({"https": proxy} if proxy else {}), handler, _NoRedirects)
+        opener = build_opener(ProxyHandler({} if proxy is None else {"https": proxy.address}), handler, _NoRedirects)
         try:
-            with opener.open(_request(self._url, post)) as response:
+            with opener.open(_request(self._url, post, None if proxy is None else proxy.login)) as response:
                 answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
         except HTTPError as error:
             with error:
@@ -155,13 +155,15 @@ class TokenEndpoint:
         return token_from_jwt(token, sub_claim=self._config.sasl_oauthbearer_sub_claim_name, extensions=self._extensions)
 
 
-def _request(url: str, post: Post) -> Request:
+def _request(url: str, post: Post, proxy_login: Secret | None) -> Request:
     request = Request(url, data=post.body, method="POST")
     request.add_header("Accept", "application/json")
     request.add_header("Cache-Control", "no-cache")
     request.add_header("Content-Type", "application/x-www-form-urlencoded")
     if post.authorization is not None:
         request.add_unredirected_header("Authorization", post.authorization.reveal())
+    if proxy_login is not None:  # urllib sends it with CONNECT only
+        request.add_unredirected_header("Proxy-Authorization", proxy_login.reveal())
     return request
 
 

@@ -320,13 +320,17 @@ def test_a_proxy_for_https_is_asked_for_a_tunnel_and_sees_no_secret(
     ((line, headers),) = proxy.seen
     assert line.startswith("CONNECT login.example:443 ")
     assert base64.b64encode(f"me:{CANARY}".encode()).decode() not in str(headers)
+    assert "Proxy-Authorization" not in headers
+    monkeypatch.setenv("https_proxy", f"//proxy:{CANARY}2@127.0.0.1:{proxy.server_address[1]}")
+    assert "Tunnel connection failed: 403" in refusal(config, clock)
+    assert proxy.seen[1][1]["Proxy-Authorization"] == f"Basic {base64.b64encode(f'proxy:{CANARY}2'.encode()).decode()}"
     monkeypatch.setenv("no_proxy", "login.example")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
     assert "Tunnel" not in refusal(config, clock)
-    assert len(proxy.seen) == 1
+    assert len(proxy.seen) == 2
 
 
-@pytest.mark.parametrize("form", ["http:/me:{}@host:1", "http://me:{}", "http://me:{}@host:99999", "http://me:{}/@host:1"])
+@pytest.mark.parametrize("form", ["http:/me:{}@host:1", "http://me:{}", "http://me:{}@host:99999", "socks5://me:{}@host:1"])
 def test_a_proxy_that_is_no_url_is_an_error_without_its_login(
     form: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
