@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.fake_broker import FakeBroker
+from tests.producer.lock_order import lock_order as lock_order  # watches every test of this folder
 
 
 @pytest.fixture

@@ -52,25 +52,18 @@ def test_forms_of_a_proxy(given: str, address: str, login: str | None, monkeypat
     assert "Basic" not in repr(found)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "http:/me:pw@p:1",
-        "http:me:pw@p:1",
-        "http://",
-        "http:///p:1",
-        "http://p:x",
-        "http://p:65536",
-        "http://p:3128x",
-        "http://p q:1",
-    ]
-    + ["http://a\\b:1", "socks5://p:1080", "ftp://p:1", "http://me:pw@", "http://[::1", "http://:3128"],
+NO_PROXIES = (
+    *("http:/me:pw@p:1", "http:me:pw@p:1", "http://", "http:///p:1", "http://p:x", "http://p:65536", "http://p:1x"),
+    *("http://a\\b:1", "socks5://me:pw@p:1080", "ftp://p:1", "http://me:pw@", "http://[::1", "http://:3128"),
 )
+
+
+@pytest.mark.parametrize("given", NO_PROXIES)
 def test_what_is_no_http_proxy_is_an_error_that_does_not_quote_it(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", given)
     with pytest.raises(ConfigError, match="https_proxy") as raised:
         proxy_for(URL)
-    assert given not in str(raised.value)
+    assert "me:pw" not in str(raised.value)
 
 
 @pytest.mark.parametrize("given", ["", "  "])

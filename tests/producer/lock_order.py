@@ -10,11 +10,14 @@ import linecache
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import spark_kafka_sink.producer
+from spark_kafka_sink.clock import Clock
+from tests.fakes.clock import ManualClock
 
 _PACKAGE = spark_kafka_sink.producer.__name__.partition(".")[0]
 _MADE = re.compile(r"self\.(\w+)\b.* = threading\.R?Lock\(\)")
@@ -73,6 +76,8 @@ class LockOrder:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for kind in ("Lock", "RLock"):
             monkeypatch.setattr(threading, kind, self._maker(getattr(threading, kind)))
+        for clock in (Clock, ManualClock):
+            monkeypatch.setattr(clock, "wait", self._looking(clock.wait))
 
     def held(self) -> list[WatchedLock]:
         """What the calling thread holds."""
@@ -91,6 +96,11 @@ class LockOrder:
         """The calling thread waits for something that another thread does."""
         self.wrong.update(f"a thread waits and holds {each.name}" for each in self.held())
 
+    def faults(self) -> list[str]:
+        """What was wrong; also two locks, listed or not, that were taken in both orders."""
+        both = [(held, taken) for held, taken in self.pairs if held < taken and (taken, held) in self.pairs]
+        return sorted(self.wrong | {f"{held} and {taken} are taken in both orders" for held, taken in both})
+
     def is_right(self, held: str, taken: str) -> bool:
         if held in self.last:
             return False
@@ -101,13 +111,34 @@ class LockOrder:
             return places[held] < places["PartitionQueue.lock"]
         return taken not in places or places[held] < places[taken]
 
+    def _looking(self, wait: Any) -> Any:
+        def wait_and_look(clock: Clock, waitable: Any, timeout_ms: int) -> bool:
+            self.waiting()
+            return bool(wait(clock, waitable, timeout_ms))
+
+        return wait_and_look
+
     def _maker(self, real: Any) -> Any:
         def make() -> Any:
             frame = sys._getframe(1)
             made = _MADE.search(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
             if made is None or frame.f_globals.get("__name__", "").partition(".")[0] != _PACKAGE:
                 return real()
-            name = f"{type(frame.f_locals['self']).__name__}.{made[1]}"
+            name = f"{frame.f_code.co_qualname.split('.')[-2]}.{made[1]}"  # of the class that makes it, not of a subclass
             return real() if name in SHOWS_A_CALL else WatchedLock(self, name, real())
 
         return make
+
+
+# Interrupts come at any point of a watched lock, which is Python code; a fork keeps what its parent's threads held.
+NOT_WATCHED = ("test_interrupts", "test_interrupted_appends", "test_fork")
+
+
+@pytest.fixture(autouse=True)
+def lock_order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[LockOrder]:
+    """Watches the locks of every producer of a folder: taken in the order of producer/__init__.py, and held in no wait."""
+    order = LockOrder()
+    if request.module.__name__.rpartition(".")[2] not in NOT_WATCHED:
+        order.install(monkeypatch)
+    yield order
+    assert order.faults() == []

@@ -13,6 +13,7 @@ import spark_kafka_sink.producer
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.interrupts import Waiter
 from spark_kafka_sink.producer.hand_overs import HandOvers
+from tests.fakes.clock import ManualClock
 from tests.producer.lock_order import LockOrder, WatchedLock, listed_locks
 
 
@@ -58,6 +59,15 @@ def test_locks_are_taken_downwards(held: str, taken: str, wrong: bool) -> None:
     assert order.pairs == {(held, taken)}
 
 
+def test_two_locks_that_are_not_listed_have_one_order_too() -> None:
+    order = LockOrder()
+    first, second = locks(order, "Metadata._lock", "TokenCache._lock")
+    with first, second:
+        assert order.faults() == []
+    with second, first:
+        assert order.faults() == ["Metadata._lock and TokenCache._lock are taken in both orders"]
+
+
 def test_a_lock_that_its_thread_holds_may_be_taken_once_more() -> None:
     order = LockOrder()
     (lock,) = locks(order, "RecordBundle._outcome_lock")
@@ -77,10 +87,11 @@ def test_what_another_thread_holds_does_not_count() -> None:
     assert order.pairs == set()
 
 
-def test_a_thread_holds_nothing_while_it_waits(lock_order: LockOrder) -> None:
+@pytest.mark.parametrize("clock", [Clock(), ManualClock()], ids=lambda clock: type(clock).__name__)
+def test_a_thread_holds_nothing_while_it_waits(clock: Clock, lock_order: LockOrder) -> None:
     (lock,) = locks(lock_order, "BufferPool._lock")
     with lock:
-        Clock().wait(Waiter(), 1)
+        clock.wait(Waiter(), 1)
     assert lock_order.wrong == {"a thread waits and holds BufferPool._lock"}
     lock_order.wrong.clear()
 
