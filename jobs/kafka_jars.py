@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from jobs.java import find_java
 from spark_kafka_sink.tools.errors import ToolError
@@ -162,16 +163,23 @@ def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
     Waits `timeout_s` seconds at most, then raises ToolError. `occupant` says in the error who holds the lock.
     """
     deadline = time.monotonic() + timeout_s
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ToolError(f"{path} was locked for {timeout_s:.0f} s ({occupant}): wait for it, or stop it.") from None
-                time.sleep(0.1)
-        yield
+    while True:
+        with path.open("w") as file:
+            if _is_locked_now(file, path):
+                yield
+                return
+        if time.monotonic() > deadline:
+            raise ToolError(f"{path} was locked for {timeout_s:.0f} s ({occupant}): wait for it, or stop it.")
+        time.sleep(0.1)
+
+
+def _is_locked_now(file: TextIO, path: Path) -> bool:
+    """Lock the file, if no other process has locked it. False also if its last holder has deleted it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _fetch_into(java: Path, target: Path, name: str, dependencies: Sequence[Dependency], progress: Progress) -> None:
@@ -231,7 +239,7 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
     ):
         assert ivy.stdout is not None
         for line in ivy.stdout:
-            lines.append(re.sub(r"://[^/\s]*@", "://", line.strip()))  # without a login in the URL of a repository
+            lines.append(re.sub(r"://[^\s]*@", "://", line.strip()))  # without a login in the URL of a repository
             fetched += "[SUCCESSFUL ]" in line
             if "[SUCCESSFUL ]" in line and fetched % 10 == 0:
                 progress(f"fetched {fetched} files of {name}")

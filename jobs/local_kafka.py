@@ -57,7 +57,8 @@ LONGEST_TIMEOUT_S = 86_400
 LAST_PORT = 65_535
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
 LOG_LINES_QUOTED = 5
-OWN_FILES = re.compile(r"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|lock")
+LOCK = "lock"  # the file that a start or a deletion has locked
+OWN_FILES = re.compile(rf"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|{LOCK}")
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "local-kafka-log4j2.properties"
 
 
@@ -174,7 +175,7 @@ class LocalKafka:
         find_java()
         make_dir(self.work_dir)
         require_free_space(self.work_dir)
-        lock = file_lock(self.work_dir / "lock", timeout_s * 2, "another start is under way")
+        lock = file_lock(self.work_dir / LOCK, timeout_s * 2, "another start is under way")
         with _file_errors_in_a_sentence(self.work_dir), lock:
             earlier = LocalKafka.load(self.work_dir)
             if earlier is not None and earlier.running():
@@ -230,12 +231,12 @@ class LocalKafka:
         """Delete a stopped cluster's files, and its directory if nothing else is in it. Waits for a start that is under way."""
         if not self.work_dir.is_dir():
             return
-        lock = file_lock(self.work_dir / "lock", STOP_TIMEOUT_S, "a start is under way")
+        lock = file_lock(self.work_dir / LOCK, STOP_TIMEOUT_S, "a start is under way")
         with _file_errors_in_a_sentence(self.work_dir), lock:
             found = LocalKafka.load(self.work_dir)
             if self.running() or (found is not None and found.running()):
                 raise ToolError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
-            for path in self.work_dir.glob("*"):
+            for path in sorted(self.work_dir.glob("*"), key=lambda path: path.name == LOCK):  # the lock last: it holds until then
                 if OWN_FILES.fullmatch(path.name):
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             if self.work_dir.is_dir() and not any(self.work_dir.iterdir()):

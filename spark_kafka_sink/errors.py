@@ -1,4 +1,4 @@
-"""The errors that packages share, and those that a public name of the package gives. Others are subclasses where they are raised.
+"""The errors that packages share, and most of those that users catch. Others are subclasses in the package that raises them.
 
 Spark passes only the text of an exception from an executor to the driver, so the text contains everything: it begins with a
 condition in brackets, `[KAFKA_RECORD_TOO_LARGE]`, and then names what happened, where, which limit applies, and what to do. The
@@ -28,7 +28,10 @@ def printable(text: object, limit: int = 300) -> str:
     Control characters, line separators, characters that are invisible or change the writing direction, and lone surrogates are
     escaped as in Python. Text beyond `limit` characters is replaced by the number of characters cut off.
     """
-    text = str(text)
+    try:
+        text = str(text)
+    except Exception as error:  # noqa: BLE001 - of an exception or another object that is not ours
+        text = f"an object of type {type(text).__name__}, whose str() raises {type(error).__name__}"
     shown = text[:limit]
     if not shown.isprintable():
         shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)

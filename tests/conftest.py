@@ -20,6 +20,7 @@ from hypothesis import settings
 
 from jobs.kafka_jars import fetch_kafka
 from jobs.local_kafka import LocalKafka
+from jobs.spark_job import end_jvm
 from spark_kafka_sink.config import option
 from spark_kafka_sink.schemas import known_schemas
 from tests import class_archives, left_behind, whole_runs
@@ -159,18 +160,7 @@ def spark(spark_kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     session.dataSource.register(KafkaDataSource)
     yield session
     session.stop()
-    _end_jvm()
-
-
-def _end_jvm() -> None:
-    """PySpark leaves its JVM to live as long as Python; ended here, no thread of it writes below pytest's last line."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # the end of its input ends the JVM
-    gateway.proc.wait(timeout=30)
+    end_jvm()  # here, so that no thread of it writes below pytest's last line
 
 
 @pytest.fixture

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import printable, printable_list
+from spark_kafka_sink.network.background import outcome_of
 
 
 @pytest.mark.parametrize("text", ["", "Broker not available", "Ünïcödé – «ok» 東京 🙂", 'say "no"', "C:\\path"])
@@ -45,6 +48,18 @@ def test_whatever_comes_in_one_printable_line_of_bounded_length_comes_out(text: 
     assert len(shown.splitlines()) <= 1
     assert len(shown) <= limit * len("\\U0001f600") + 40
     shown.encode()
+
+
+def test_of_an_object_without_a_text_the_type_is_shown() -> None:
+    """An exception whose str() raises ended the thread that should have reported it."""
+
+    class NoTextError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert printable(NoTextError()) == "an object of type NoTextError, whose str() raises ValueError"
+    outcome = outcome_of(Mock(side_effect=NoTextError()))
+    assert "NoTextError: an object of type NoTextError" in str(outcome.error)
 
 
 def test_lists_are_cut_and_say_by_how_much() -> None:

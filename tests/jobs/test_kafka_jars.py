@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import os
 import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TextIO
 
 import pytest
 
@@ -186,6 +189,23 @@ def test_a_lock_held_too_long_names_its_occupant(tmp_path: Path) -> None:
         file_lock(tmp_path / "lock", 0.05, "another start is under way"),
     ):
         pass
+
+
+def test_a_lock_whose_file_its_last_holder_deleted_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever had waited held the lock of a file that was gone, and another process locked the new one."""
+    path = tmp_path / "lock"
+    locked: list[int] = []
+
+    def flock(file: TextIO, how: int) -> None:
+        if not locked:
+            path.unlink()
+        locked.append(os.fstat(file.fileno()).st_ino)
+        fcntl.flock(file, how)
+
+    monkeypatch.setattr(kafka_jars, "fcntl", SimpleNamespace(flock=flock, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB))
+    with file_lock(path, 10, "me"):
+        assert len(locked) == 2
+        assert path.stat().st_ino == locked[-1]
 
 
 def test_a_cache_that_cannot_be_made_is_named(ivy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001

@@ -193,6 +193,19 @@ def test_delete_waits_for_a_start_that_is_under_way(tmp_path: Path, monkeypatch:
     assert (tmp_path / "lock").exists()
 
 
+def test_delete_holds_its_lock_until_all_else_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It deleted the lock first: another process could start brokers while it deleted their data."""
+    for name in ("data-1", "data-2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr(Path, "glob", lambda path, _: [path / name for name in ("lock", "data-1", "data-2")])
+    removed: list[bool] = []
+    monkeypatch.setattr(local_kafka.shutil, "rmtree", lambda path: (path.rmdir(), removed.append((tmp_path / "lock").exists())))
+    LocalKafka(tmp_path).delete()
+    assert removed == [True, True]
+    assert not tmp_path.exists()
+
+
 def test_delete_spares_brokers_that_another_process_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data-1").mkdir()
     monkeypatch.setattr(LocalKafka, "load", lambda _: Running())

@@ -238,11 +238,11 @@ class BufferPool:
         A later call without an error keeps the earlier error.
         """
         with self._lock:
+            for turn in self._turns:
+                turn.waiter.wake()
             self._closed = True
             if ended_by is not None:
                 self._ended_by = ended_by
-            for turn in self._turns:
-                turn.waiter.wake()
 
     def end(self) -> None:
         """Count all memory as free. Called after `close`, when no request refers to memory. Python frees what calls hold."""
