@@ -32,6 +32,7 @@ from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_
 from jobs.kafka_tools import console_consumer_command, tool
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.tools.errors import ToolError
+from spark_kafka_sink.tools.exit_codes import run_tool
 from spark_kafka_sink.tools.report.command import Reports, require_extra, write_page
 from spark_kafka_sink.tools.report.findings import speed_in_words
 from spark_kafka_sink.tools.report.lines import parse
@@ -65,14 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _end_in_order)
     signal.signal(signal.SIGHUP, _end_in_order)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark listens on this machine only
-    try:
-        return _run(arguments)
-    except ToolError as error:
-        print(f"quickstart: error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("quickstart: interrupted", file=sys.stderr)
-        return 130
+    return run_tool("quickstart", lambda: _run(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:

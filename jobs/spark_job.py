@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.exit_codes import DONE, FAILED, INTERRUPTED, USAGE
 
 if __package__:
     from jobs.command_line import check
@@ -80,7 +81,7 @@ def run(parser: argparse.ArgumentParser, job: Job, argv: list[str] | None = None
         check(arguments)
     except UsageError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
+        return USAGE
     return _run_with_spark(parser.prog, job, arguments)
 
 
@@ -113,13 +114,13 @@ def _run_in_session(name: str, job: Job, arguments: argparse.Namespace) -> int:
         # An interrupt in the middle of an answer from the JVM may surface as another error.
         if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():
             print(f"{name}: interrupted", file=sys.stderr)
-            return 130
+            return INTERRUPTED
         if arguments.verbose:
             traceback.print_exc()
         else:
             print(f"{name}: error: {failure_line(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    return 0
+        return USAGE if isinstance(error, UsageError) else FAILED
+    return DONE
 
 
 def failure_line(text: str) -> str:
