@@ -228,7 +228,10 @@ class LocalKafka:
         self._await_answers([node], timeout_s)
 
     def delete(self) -> None:
-        """Delete a stopped cluster's files, and its directory if nothing else is in it. Waits for a start that is under way."""
+        """Delete a stopped cluster's files, and its directory if nothing else is in it.
+
+        Waits at most STOP_TIMEOUT_S for a start that is under way. Raises ToolError if it takes longer, or if a broker runs.
+        """
         if not self.work_dir.is_dir():
             return
         lock = file_lock(self.work_dir / LOCK, STOP_TIMEOUT_S, "a start is under way")

@@ -47,7 +47,7 @@ def printable_list(items: Iterable[object], limit: int = 20) -> str:
 
 
 class KafkaError(Exception):
-    """Base class. `condition` is the stable code; `str()` is "[condition] message"."""
+    """Base class of the errors in this file. `condition` is the stable code; `str()` is "[condition] message"."""
 
     condition = "KAFKA_ERROR"
 
@@ -158,7 +158,7 @@ class TransactionAbortedError(KafkaError):
 
 
 class FatalProducerError(KafkaError):
-    """The producer cannot be used any more: close it."""
+    """The producer can no longer be used: close it."""
 
     condition = "KAFKA_FATAL"
 

@@ -126,6 +126,7 @@ class Inside:
         self._calls.add(call)
 
     def __len__(self) -> int:
+        """How many calls are inside. Removes those that have ended from the set."""
         if self._calls:
             self._calls.difference_update([call for call in tuple(self._calls) if not call.locked()])
         return len(self._calls)

@@ -58,10 +58,8 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one Stat recorded over the windows, or since the start or last restart.
-
-    `count_in_all` and `total_in_all` are not limited to the windows.
-    """
+    """What one Stat recorded over the windows, or since the start or last restart. `count_in_all` and `total_in_all` are not
+    limited to the windows."""
 
     count: int
     total: float

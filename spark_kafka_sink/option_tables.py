@@ -27,7 +27,7 @@ MOST_USED = (
 
 
 class TableRow(NamedTuple):
-    """One option as text."""
+    """One option as text: a row of the tables of options, in docs and tools."""
 
     section: str  # a key of HEADINGS
     key: str  # as users of the sink write it: options of KafkaProducer begin with `kafka.`

@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorR
 
 @dataclass(frozen=True)
 class FindCoordinator(Operation[CoordinatorKey, Node]):
-    """The coordinator of a group or a transactional id. Many keys in one request from version 4 on (KIP-699)."""
+    """Asks which broker coordinates a group or a transactional id. Many keys in one request from version 4 on (KIP-699)."""
 
     key_type: KeyType  # of all items
     oldest_version: int = 0
@@ -51,7 +51,7 @@ class FindCoordinator(Operation[CoordinatorKey, Node]):
 
 @dataclass(frozen=True)
 class DescribeBrokerConfig(Operation[str, str | None]):
-    """One setting of the broker that gets the request; None if the broker has no such setting or hides its value."""
+    """Asks a broker for one of its settings; None if the broker has no such setting or hides its value."""
 
     api_key = ApiKey.DESCRIBE_CONFIGS
 

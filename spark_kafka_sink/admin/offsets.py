@@ -46,13 +46,15 @@ class CommittedOffset(NamedTuple):
 
 
 class OffsetsToFetch(NamedTuple):
+    """An item of FetchOffsets: the group, and the partitions whose committed offsets are asked for."""
+
     group_id: str
     partitions: tuple[TopicPartition, ...] | None  # None: all partitions with a committed offset
 
 
 @dataclass(frozen=True)
 class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffset]]):
-    """The committed offsets of a group, for partitions that have one. Since version 8, a request takes many groups (KIP-709)."""
+    """Asks for the committed offsets of a group, where there are any. Since version 8, a request takes many groups (KIP-709)."""
 
     require_stable: bool
 
@@ -103,6 +105,8 @@ def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTop
 
 
 class OffsetsToCommit(NamedTuple):
+    """An item of CommitOffsets: the group, and the offsets to commit for it."""
+
     group_id: str
     offsets: Mapping[TopicPartition, CommittedOffset]
 

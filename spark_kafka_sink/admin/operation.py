@@ -26,7 +26,7 @@ ResultT = TypeVar("ResultT")
 
 
 class AnyBroker(Enum):
-    """The broker with the fewest requests in flight."""
+    """A target: the broker with the fewest requests in flight."""
 
     ANY_BROKER = "any broker"
 
@@ -35,7 +35,7 @@ ANY_BROKER = AnyBroker.ANY_BROKER
 
 
 class Broker(NamedTuple):
-    """The broker with this id. The ask fails with BrokerGoneError if the cluster's metadata does not contain it any more."""
+    """A target: the broker with this id. The ask fails with BrokerGoneError if the cluster's metadata no longer contains it."""
 
     node_id: int
 
@@ -56,7 +56,7 @@ class BrokerGoneError(NetworkError):
 
 
 class Operation(ABC, Generic[ItemT, ResultT]):
-    """One API, and how it is used here. Instances are immutable. Asks with equal operations may share a request."""
+    """One API of Kafka, and how it is used here. Instances are immutable. Asks with equal operations may share a request."""
 
     api_key: ClassVar[ApiKey]
 
@@ -109,6 +109,8 @@ class Operation(ABC, Generic[ItemT, ResultT]):
 
 @dataclass(frozen=True, slots=True)
 class Ask(Generic[ItemT, ResultT]):
+    """One question to the cluster: an operation, the item that it is about, and which broker answers it."""
+
     target: Target
     operation: Operation[ItemT, ResultT]
     item: ItemT

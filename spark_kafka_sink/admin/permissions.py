@@ -19,10 +19,8 @@ NOBODYS_PRODUCER_ID = (1 << 63) - 1  # no producer has it: brokers assign ids fr
 
 @dataclass(frozen=True)
 class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
-    """What the user may do with a group, which need not exist; None if the broker does not tell (before Kafka 2.3).
-
-    Asking needs DESCRIBE on the group.
-    """
+    """Asks what the user may do with a group, which need not exist; None if the broker does not tell (before Kafka 2.3).
+    Asking needs DESCRIBE on the group."""
 
     api_key = ApiKey.DESCRIBE_GROUPS
 
@@ -41,7 +39,7 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
 
 @dataclass(frozen=True)
 class MayWriteToId(Operation[str, bool]):
-    """True: the user may WRITE to a transactional id. AuthorizationError: the user may not.
+    """Asks whether the user may WRITE to a transactional id. The answer is true, or an AuthorizationError.
 
     Coordinators check the permission first. So this sends an EndTxn with a producer id that no producer has. The request changes
     nothing, whether or not the coordinator knows the transactional id.

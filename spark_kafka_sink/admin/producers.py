@@ -29,10 +29,8 @@ _ELSEWHERE = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_P
 
 @dataclass(frozen=True)
 class FindLeaders(Operation[str, dict[int, int]]):
-    """The node ids of the leaders of a topic's partitions, by partition; below zero where there is none at the moment.
-
-    `awaits_topic`: a topic that does not exist is asked for again, as brokers hear of a new one late.
-    """
+    """Asks for the leaders of a topic's partitions: node ids by partition, below zero where there is none at the moment.
+    `awaits_topic`: ask again if the topic does not exist, because brokers learn of a new topic late."""
 
     api_key = ApiKey.METADATA
     awaits_topic: bool = False
@@ -70,7 +68,7 @@ def leader_of(partition: TopicPartition, leaders: dict[int, int] | KafkaError) -
 
 
 class ActiveProducer(NamedTuple):
-    """What a partition knows of one producer that has written to it."""
+    """What a partition knows about one producer that has written to it."""
 
     producer_epoch: int
     last_sequence: int  # of its last batch; -1: it has written nothing in this epoch
@@ -79,10 +77,8 @@ class ActiveProducer(NamedTuple):
 
 @dataclass(frozen=True)
 class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | None]):
-    """The producers of a partition, by producer id. None: the broker that was asked does not have the partition.
-
-    Each request has one partition: its answer lists all producers of a day (producer.id.expiration.ms), 37 bytes each.
-    """
+    """Asks for the producers of a partition, by producer id. None: the broker that was asked does not have the partition. Each
+    request has one partition: its answer lists all producers of a day (producer.id.expiration.ms), 37 bytes each."""
 
     producer_ids: frozenset[int] | None = None  # None: all
 

@@ -36,7 +36,7 @@ class TopicDescription:
 
 @dataclass(frozen=True)
 class DescribeTopic(Operation[str, TopicDescription | None]):
-    """Metadata of one topic; None if it does not exist. Never creates it."""
+    """Asks for the metadata of one topic; None if it does not exist. Never creates it."""
 
     api_key = ApiKey.METADATA
 
@@ -64,7 +64,7 @@ class DescribeTopic(Operation[str, TopicDescription | None]):
 
 @dataclass(frozen=True)
 class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
-    """Settings of a topic, the brokers' defaults included, without those that the broker does not have or hides."""
+    """Asks for settings of a topic, the brokers' defaults included, without those that the broker does not have or hides."""
 
     names: tuple[str, ...]
 

@@ -239,7 +239,7 @@ class TransactionClient:
 
         Each broker lists the ids that it coordinates at that moment. So that no id is missed, all brokers are asked again if the
         brokers of the cluster, or the coordinators of ids with this prefix, have changed meanwhile. The method waits while a part
-        of the ids has no coordinator. A change that a broker has not heard of yet is not noticed.
+        of the ids has no coordinator. A change that a broker does not know yet is not noticed.
 
         Brokers leave out ids that the user has no permission to DESCRIBE, without an error: such an id may exist although it is
         not in the result. Without that permission on all ids with the prefix, coordinators are not compared either.

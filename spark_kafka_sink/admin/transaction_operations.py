@@ -39,7 +39,7 @@ class TransactionEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndOutcome:
-    """The outcome of one EndTxn. `error` is None for ENDED only."""
+    """The result of one EndTxn, and the error that explains it. `error` is None for ENDED only."""
 
     end: TransactionEnd
     error: KafkaError | None = None
@@ -54,7 +54,8 @@ _NOT_OPEN = frozenset(
 
 @dataclass(frozen=True)
 class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
-    """EndTxn. It is retried until brokers have written the control records; before that the answer is CONCURRENT_TRANSACTIONS."""
+    """Commits or aborts a transaction by EndTxn. Brokers answer CONCURRENT_TRANSACTIONS until they have written the control
+    records; until then it is retried."""
 
     commit: bool
     is_v2: bool  # the transaction was written with transaction.version 2 or higher
@@ -91,8 +92,8 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
 
 @dataclass(frozen=True)
 class FenceProducer(Operation[str, ProducerIdentity]):
-    """InitProducerId without a producer id or epoch. The first request aborts an open transaction. The coordinator answers
-    CONCURRENT_TRANSACTIONS until the control records are written, and then with a new epoch.
+    """Fences a producer: InitProducerId without a producer id or epoch. The first request aborts an open transaction. The
+    coordinator answers CONCURRENT_TRANSACTIONS until the control records are written, and then with a new epoch.
 
     The coordinator stores the time-out with the transactional id, and also uses it as the time-out for writing this to its log:
     a few milliseconds would be too short.
@@ -116,7 +117,7 @@ class FenceProducer(Operation[str, ProducerIdentity]):
 
 @dataclass(frozen=True)
 class BeginFenced(Operation[PreparedTransaction, bool]):
-    """AddOffsetsToTxn of a group: an id that was fenced has an open transaction then. EndTxn of any version can abort it."""
+    """Begins a transaction for a fenced id, by AddOffsetsToTxn of a group. EndTxn of any version can abort it."""
 
     group_id: str
 
@@ -141,7 +142,7 @@ class BeginFenced(Operation[PreparedTransaction, bool]):
 
 
 class TransactionState(StrEnum):
-    """Kafka's names of the states that this client knows. Brokers have others, such as PrepareEpochFence."""
+    """The states of transactions that this client knows, by Kafka's names. Brokers have others, such as PrepareEpochFence."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -161,7 +162,7 @@ class ListedTransaction(NamedTuple):
 
 @dataclass(frozen=True)
 class ListTransactions(Operation[str, list[ListedTransaction]]):
-    """The transactional ids with a prefix (the item) whose coordinator is the broker that gets the request."""
+    """Asks a broker for the transactional ids with a prefix (the item) whose coordinator it is."""
 
     states: tuple[str, ...]
 
@@ -215,7 +216,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True)
 class DescribeTransactions(Operation[str, TransactionDescription | None]):
-    """The description of a transactional id; None if its coordinator does not know it."""
+    """Asks for the description of a transactional id; None if its coordinator does not know it."""
 
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
 

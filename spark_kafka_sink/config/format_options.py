@@ -126,7 +126,7 @@ _MESSAGE_DOC = (
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # SinkOptions has its own; making them costs time
 class FormatOptions:
-    """Checked options. An attribute is named as the key."""
+    """The options about the formats and schemas of keys and values, checked. An attribute is named as the key."""
 
     # fmt: off
     value_format: str = option("valueFormat", STRING, default=BINARY, choices=FORMATS, ignore_case=True,
@@ -165,7 +165,7 @@ class FormatOptions:
 
 
 class PartOptions(NamedTuple):
-    """What the options say of one part.
+    """The format options of one part of the record, key or value.
 
     Args:
         part: KEY_PART or VALUE_PART.

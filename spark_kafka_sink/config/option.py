@@ -36,10 +36,8 @@ class InvalidValueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of Kafka's ConfigDef: its name, and the function that reads a value of it or raises InvalidValueError.
-
-    `hides`: values may hold a secret. Strings are wrapped by `conceal`, and no error shows them.
-    """
+    """A type of Kafka's ConfigDef: its name, and the function that reads a value of it or raises InvalidValueError. `hides`:
+    values may hold a secret. Strings are wrapped by `conceal`, and no error shows them."""
 
     name: str
     parse: Callable[[Any], object]

@@ -64,10 +64,8 @@ def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig(SecurityConfig):
-    """Checked options. An attribute is named as Kafka's key, with underscores for dots.
-
-    Times are milliseconds, sizes are bytes. `given` holds the keys that the user set.
-    """
+    """The options of KafkaProducer, checked. An attribute is named as Kafka's key, with underscores for dots. Times are
+    milliseconds, sizes are bytes. `given` holds the keys that the user set."""
 
     # fmt: off
     bootstrap_servers: tuple[tuple[str, int], ...] = option("bootstrap.servers", LIST, default="", convert=addresses,

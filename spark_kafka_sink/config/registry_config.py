@@ -163,7 +163,7 @@ def _strategy(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RegistryConfig:
-    """Checked options. An attribute is named as the key, with underscores for dots. Times are milliseconds."""
+    """The options of a schema registry, checked. An attribute is named as the key, with underscores for dots. Times are in ms."""
 
     # fmt: off
     schema_registry_url: tuple[RegistryAddress, ...] = option(URL_KEY, URLS, default="", convert=_addresses,

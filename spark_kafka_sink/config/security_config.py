@@ -48,7 +48,7 @@ def identification(algorithm: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig:
-    """Checked options. An attribute is named as Kafka's key, with underscores for dots. Times are milliseconds."""
+    """The options of TLS and SASL, checked. An attribute is named as Kafka's key, with underscores for dots. Times are in ms."""
 
     # fmt: off
     security_protocol: str = option(

@@ -36,7 +36,7 @@ _DERIVED_SCHEMA_DOC = f"{SCHEMA_DOC}derived from the column's type, in send_colu
 
 @dataclass(frozen=True, slots=True)
 class SerializerConfig:
-    """Checked options. An attribute is named as the key, with underscores for dots."""
+    """The options of Avro serializers, checked. An attribute is named as the key, with underscores for dots."""
 
     # fmt: off
     value_schema: SchemaReference | None = option("value.schema", SCHEMA, default=None, non_empty=True, convert=read_reference,

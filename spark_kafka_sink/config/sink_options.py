@@ -89,7 +89,7 @@ _RATE_DOC = "a job writes at most this times the number of tasks that run at onc
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions(FormatOptions):
-    """Checked options of a write. Names are not case-sensitive, as everywhere in Spark."""
+    """The options of a Spark write, checked. Names are not case-sensitive, as everywhere in Spark."""
 
     # fmt: off
     topic: str | None = option("topic", STRING, default=None, convert=_topic,

@@ -11,8 +11,8 @@ Words
     decision        the driver's record that a version is to be committed
 
 A task writes its rows and its marker into a transaction and leaves it open (task_attempt.py). The driver writes the decision,
-then commits the transactions of all tasks (version_commit.py). Whoever repeats the write later finds the decision and the
-markers, and does what is left to do. Markers and decisions are offsets of consumer groups (ledger.py). They need no topic of
+then commits the transactions of all tasks (version_commit.py). A later repetition of the write finds the decision and
+the markers, and does what is left to do. Markers and decisions are offsets of consumer groups (ledger.py). They need no topic of
 their own, and a marker is committed together with the rows or not at all.
 
 Files

@@ -36,7 +36,7 @@ WRITTEN_BY_THE_NEXT_RUN = "The next run of this version writes those that are mi
 
 
 class OwnersDecision(NamedTuple):
-    """A decision of an owner, and where it is kept. `decision`: an error says why it is not known."""
+    """The last decision of an owner, and where it is kept. `decision`: an error says why it is not known."""
 
     ledger: Ledger
     decision: Decision | KafkaError

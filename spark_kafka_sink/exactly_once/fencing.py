@@ -27,6 +27,8 @@ _GUESSED_ATTEMPTS = 4  # the default of spark.task.maxFailures
 
 
 class UnfinishedId(NamedTuple):
+    """A transactional id whose transaction is not complete: the task attempt that had the id, and the state."""
+
     task: AttemptId
     state: str
 

@@ -1,7 +1,7 @@
 """The content of a Spark partition in 64 bits.
 
 A fingerprint is the sum of one hash per row. It depends neither on the order of the rows, which a shuffle does not keep, nor on
-how they are cut into Arrow batches. A task stores it with its marker (see `ledger.py`), and whoever repeats the write compares.
+how they are cut into Arrow batches. A task stores it with its marker (see `ledger.py`), and a repetition of the write compares.
 
     row      finish(content + partition * p + topic * t)              partition: -2**63 for null; timestamps are left out
     topic    finish(content) of the topic's name                      the same for an option as for a column
@@ -174,10 +174,8 @@ def _segments(fields: list[Payload], sizes: Int64Column) -> Hashes:
 
 
 def _segment_sums(data: InterleavedRows, words: Int64Column, of_segments: Int64Column, bounds: Int64Column) -> Hashes:
-    """One number per segment, not finished.
-
-    `words`: of each row; `of_segments`: words of each segment; segments bounds[i] … bounds[i + 1] - 1 belong to row i.
-    """
+    """One number per segment, not finished. `words`: of each row; `of_segments`: words of each segment; segments bounds[i] …
+    bounds[i + 1] - 1 belong to row i."""
     factors = interleave([_constants().factors.at(of_segments)], len(of_segments))
     row_ends, ends = np.cumsum(words), np.cumsum(of_segments)
     sums = np.empty(len(of_segments), np.uint64)
@@ -211,6 +209,8 @@ def _words(rows: InterleavedRows, low: int, high: int, count: int) -> Hashes:
 # CONSTANTS
 @dataclass(frozen=True, slots=True)
 class _Constants:
+    """The fixed numbers that words and fields are multiplied with."""
+
     factors: Payload  # entry i: the factors of the first i words of a segment
     zeros: Payload  # entry i: i bytes
     lengths: Hashes  # a factor for each field

@@ -3,13 +3,13 @@
 A task can be at work for long while no row of it arrives. It waits for its first row, for a slow function of the user, for its
 rates, for a batch to fill, or for another run's transactions to end. Brokers see nothing of it then, and
 `pykafka-sink transactions abort` would take its query for dead.
-So a thread of the task commits an offset, the time in milliseconds, to a group of the task's owner (names.py). Whoever sees the
-offset change knows that a task of the owner is at work.
+So a thread of the task commits an offset, the time in milliseconds, to a group of the task's owner (names.py). Others that see
+the offset change know that a task of the owner is at work.
 The protocol does not depend on heartbeats: no step reads these groups, the offset is part of no transaction, and no producer
 sends it. What is written and decided is the same if a heartbeat comes late, twice, after the task's end, or not at all.
 Laws: the thread has a client of its own, which it takes when the first heartbeat is due, so shorter tasks make no connection for
 it. Only the first failure is logged, and none fails the task. The end of the task does not wait for an answer. A fork inherits
-no thread, hence no heartbeat.
+no thread, so it sends no heartbeat.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ OVERFLOW_TURNS = 2  # versions n and n + 1 have different overflow groups; n and
 
 
 class LedgerView(NamedTuple):
-    """What a task has read. `is_aborted`: the driver has aborted its write."""
+    """What a task has read from its owner's records. `is_aborted`: the driver has aborted its write."""
 
     decision: Decision | None
     is_aborted: bool

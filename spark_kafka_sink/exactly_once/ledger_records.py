@@ -12,7 +12,7 @@ The offset is the version, the metadata holds the rest:
 
 `entries` are the tasks' transactions, packed and compressed. If they are too long for an offset's metadata, they are written into
 overflow groups first, and the decision says `overflow=3 digest=…`: how many groups there are, and the digest of what is in them.
-The decision itself is one OffsetCommit, hence written whole or not at all.
+The decision itself is one OffsetCommit, so it is written whole or not at all.
 Laws: a marker or decision that cannot be read is an error, and never counts as missing; but a decision whose overflow groups are
 gone counts as INCOMPLETE (ledger.py). Any user who may commit offsets can write such records. So each number and size that is
 read has a limit, which is checked before anything is built from it.
@@ -52,6 +52,8 @@ class LedgerError(KafkaError):
 
 
 class Marker(NamedTuple):
+    """What a task records in its transaction: the version that it has written, and the content of its rows."""
+
     version: int
     content: Content
 
@@ -63,13 +65,15 @@ def is_in_kafka(marker: Marker | None, version: int, entry: TaskTransaction) -> 
 
 
 class DecisionState(enum.Enum):
+    """How far the transactions of a decision have been committed."""
+
     DECIDED = "decided"
     CARRIED_OUT = "carried-out"
     INCOMPLETE = "incomplete"  # rows of the version may be missing in Kafka: the next run writes these
 
 
 class EarlierVersion(NamedTuple):
-    """What was committed as an earlier version."""
+    """An earlier version that was committed, and its content."""
 
     version: int
     content: Content

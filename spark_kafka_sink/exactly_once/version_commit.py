@@ -128,7 +128,7 @@ class _NotWholeError(Exception):
 
 @dataclass(eq=False, repr=False)
 class VersionCommit:
-    """One commit(), on the driver. Blocks for max.block.ms at most in each of its requests; a step may need several."""
+    """One commit() of a version, on the driver. Each of its requests blocks for max.block.ms at most; a step may need several."""
 
     client: TransactionClient
     names: PrefixNames
@@ -252,9 +252,7 @@ class VersionCommit:
 
     def _check(self, before: Decision | None, list_is_whole: Question[bool] | None = None) -> AllMarkers:
         """Take steps 6c and 6d, side by side, when all others are fenced.
-
-        Raises _NotWholeError if the answer to `list_is_whole` is false.
-        """
+        Raises _NotWholeError if the answer to `list_is_whole` is false."""
         others = () if list_is_whole is None else (list_is_whole,)
         ids = map(self.names.transactional_id, self._open | self._empty)
         markers_reply, described, *is_whole = self.client.ask_together(

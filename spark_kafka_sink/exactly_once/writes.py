@@ -54,7 +54,7 @@ def total(contents: Iterable[Content]) -> Content:
 
 
 class WriteId(NamedTuple):
-    """One version of one owner. The repetition of a named write has the same WriteId."""
+    """What identifies a write: its owner and version. The repetition of a named write has the same WriteId."""
 
     owner: str  # escaped, see names.py
     version: int  # at least 0
@@ -62,9 +62,7 @@ class WriteId(NamedTuple):
 
 class DriverTime(NamedTuple):
     """A time on the machine of a driver: of the planning of a write, or of abort_prefix(), which stops what was planned before.
-
-    The processes of a driver that plan, commit and abort share nothing but the machine and its clock.
-    """
+    The processes of a driver that plan, commit and abort share nothing but the machine and its clock."""
 
     host: str  # of the driver
     time_ms: int  # since 1970-01-01 UTC
@@ -104,10 +102,8 @@ class AttemptResult(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a task attempt returns to the driver, beside the counts of the sink.
-
-    `entry` identifies the task's transaction, in which an EMPTY attempt wrote nothing. SKIPPED and DECIDED: producer id -1.
-    """
+    """What a task attempt returns to the driver, beside the counts of the sink. `entry` identifies the task's transaction, in
+    which an EMPTY attempt wrote nothing. SKIPPED and DECIDED: producer id -1."""
 
     write: WriteId
     result: AttemptResult
@@ -132,7 +128,7 @@ class ReplayError(KafkaError):
 
 
 class WriteAbortedError(KafkaError):
-    """The driver has aborted the write: none of its tasks may write any more."""
+    """The driver has aborted the write: none of its tasks may write any longer."""
 
     condition = "KAFKA_WRITE_ABORTED"
 

@@ -62,10 +62,8 @@ def _encoding(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LegacyProducerConfig:
-    """Checked options of the old Scala producer (Kafka 0.8 to 1.1), with its keys and its defaults.
-
-    Times are milliseconds. `producer` is the configuration of the KafkaProducer that it uses.
-    """
+    """The options of the old Scala producer (Kafka 0.8 to 1.1), checked, with its keys and its defaults. Times are milliseconds.
+    `producer` is the configuration of the KafkaProducer that it uses."""
 
     # fmt: off
     metadata_broker_list: tuple[str, ...] = option("metadata.broker.list", LIST, default=None, convert=_brokers,

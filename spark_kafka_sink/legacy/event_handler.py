@@ -42,6 +42,8 @@ _CAUSES_NAMED = 5
 
 
 class _PartitionFailure(NamedTuple):
+    """Messages for one partition that were not sent, and why."""
+
     where: str  # topic-partition; the topic where no partition could be chosen
     messages: Sequence[SerializedMessage]
     error: KafkaError
@@ -109,9 +111,9 @@ class EventHandler:
         self._must_not_retry.give()
 
     def _has_ended(self) -> bool:
-        """Whether KafkaProducer can send no more: it is closed or being closed, was interrupted, or has failed for good."""
+        """Whether KafkaProducer can no longer send: it is closed or being closed, was interrupted, or has failed for good."""
         try:
-            self.producer.ask_for_topics(())  # asks for none: only checks
+            self.producer.ask_for_topics(())  # no topic: only the check that each public method makes, which does not block
         except KafkaError:
             return True
         return self._must_not_retry.is_given

@@ -9,6 +9,8 @@ from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD
 
 
 class _Missing:
+    """The default of a required argument."""
+
     def __repr__(self) -> str:
         return "MISSING"
 

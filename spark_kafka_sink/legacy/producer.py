@@ -43,7 +43,7 @@ OnError = Callable[[KafkaError, Sequence[KeyedMessage]], None]
 
 
 class Producer:
-    """The old producer. Any thread may use it.
+    """The producer of the old Scala client. Any thread may use it.
 
     Args:
         config: values by the old client's keys ("metadata.broker.list", "producer.type", …); values may be strings.
@@ -136,7 +136,7 @@ class Producer:
 
 @dataclass(eq=False, repr=False)
 class SyncDispatch:
-    """producer.type=sync. Each `close` calls `at_end` when the last dispatch is over."""
+    """Sends on the caller's thread, for producer.type=sync. Each `close` calls `at_end` when the last dispatch is over."""
 
     handler: EventHandler
     at_end: Callable[[], None]
@@ -195,7 +195,7 @@ def _closed_error() -> ProducerClosedError:
 
 @dataclass(eq=False, repr=False)
 class SendQueue:
-    """Holds at most `capacity` messages in order.
+    """The messages that wait to be sent, in order: `capacity` at most.
 
     `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_ms`.
 
@@ -251,7 +251,8 @@ class SendQueue:
 
 @dataclass(eq=False, repr=False)
 class ProducerSendThread:
-    """producer.type=async. The thread calls `at_end` once: when the queue is closed and everything was sent or has failed."""
+    """Sends queued messages on its own thread, for producer.type=async. The thread calls `at_end` once: when the queue is closed
+    and everything was sent or has failed."""
 
     queue: SendQueue
     handler: EventHandler

@@ -1,5 +1,7 @@
-"""Runs work that may block (DNS, a token endpoint, a Kerberos server) on its own threads, so that NetworkClient does not wait.
+"""Runs work that may block (DNS, a token endpoint, a Kerberos server, a schema registry) on threads of its own.
 
+BackgroundWorker does this for NetworkClient, which must not wait. `outcome_within` and `outcomes_within` are for callers that
+wait, but only for a limited time: the clients of registries and token servers, Avro serializers, DNS and `pykafka-sink check`.
 A handshake yields BackgroundWork(work), or a host name has to be looked up. ConnectionSetup starts the work here, and the client
 serves its other connections until the outcome arrives. Each work runs on its own daemon thread: work that hangs in foreign code
 blocks nothing else. The connection that waits for the work is closed when its time-out has passed.
@@ -21,12 +23,14 @@ from spark_kafka_sink.errors import KafkaError, NetworkError, printable
 
 
 class BackgroundWork(NamedTuple):
-    """A handshake yields this to run `work()`. The handshake receives the result, or the KafkaError is raised in it."""
+    """Work that may block, `work()`. A handshake yields it, and receives the result, or the KafkaError is raised in it."""
 
     work: Callable[[], Any]
 
 
 class Outcome(NamedTuple):
+    """What a work has returned, or the error that it has raised."""
+
     result: Any
     error: KafkaError | None
 
@@ -36,7 +40,7 @@ HANGS_AFTER_MS = 300_000
 
 
 class BackgroundWorker:
-    """Starts work for nodes and returns its outcomes. NetworkClient's thread only; a work's thread ends with `wakeup`."""
+    """Starts work for nodes and returns its outcomes. NetworkClient's thread only; the thread of a work ends with `wakeup`."""
 
     def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup

@@ -12,7 +12,7 @@ _JITTER = 0.2
 
 
 class ExponentialBackoff:
-    """A delay that grows with each failure in a row. Any thread."""
+    """A delay that grows with each failure in a row. Any thread may ask for it."""
 
     def __init__(self, initial_ms: int, max_ms: int, random: Random) -> None:
         self._initial_ms = min(initial_ms, max_ms)

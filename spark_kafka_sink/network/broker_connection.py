@@ -42,6 +42,8 @@ RENEW_AT = (0.85, 0.95)  # the part of a session's lifetime after which it is re
 
 
 class ConnectionState(Enum):
+    """How far a broker's connection has come; it takes requests of callers only when it is READY."""
+
     CONNECTING = auto()
     CHECKING_API_VERSIONS = auto()
     READY = auto()

@@ -38,6 +38,8 @@ class Node(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
+    """A partition of a topic, with its leader and replicas."""
+
     topic: str
     partition: int
     leader: int | None  # a node id, perhaps of a node whose address is unknown; None while there is no leader

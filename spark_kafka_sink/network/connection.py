@@ -28,6 +28,8 @@ _TLS_ALERT = b"\x15\x03"  # content type, major version: as a size it would be 3
 
 
 class _ExpectedResponse(NamedTuple):
+    """A request in flight, as far as its response is recognized and decoded by it."""
+
     correlation_id: int
     api_key: ApiKey
     version: int
@@ -35,6 +37,8 @@ class _ExpectedResponse(NamedTuple):
 
 
 class Response(NamedTuple):
+    """The message of a response, and the correlation id of its request."""
+
     correlation_id: int
     version: int
     message: Message

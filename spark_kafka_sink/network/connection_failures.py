@@ -20,6 +20,8 @@ WARN_EVERY_MS = 30_000  # per node, about connections that cannot be established
 
 
 class ConnectionFailures:
+    """Logs failed connections of one client, and passes an authentication error on to callers once it is final."""
+
     def __init__(self, connections: Mapping[int, BrokerConnection], metadata: Metadata, security_protocol: str) -> None:
         self._connections = connections
         self._metadata = metadata

@@ -28,6 +28,8 @@ _MAX_LOGGED_VERSIONS = 5_000  # characters; those of Kafka 4 take 1,600
 
 @dataclass(eq=False, repr=False)
 class ConnectionSetup:
+    """Opens connections to brokers and does their handshakes; logs in again where a session is about to end."""
+
     connections: Mapping[int, BrokerConnection]  # of the NetworkClient, by node id
     metadata: Metadata
     close: Callable[[BrokerConnection, int, Disconnect], None]  # closes a connection, and fails what is in flight on it

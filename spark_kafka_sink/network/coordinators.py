@@ -18,7 +18,7 @@ MAX_COORDINATORS = 10_000  # how many are remembered; the oldest are forgotten, 
 
 
 class CoordinatorKey(NamedTuple):
-    """Whose coordinator: a transactional id's, or a group's."""
+    """What a coordinator is looked up by: a transactional id, or a group."""
 
     key_type: KeyType
     key: str
@@ -32,7 +32,7 @@ class CoordinatorKey(NamedTuple):
 
 
 class CoordinatorDirectory:
-    """The coordinator that was found last for each key. `client` can connect to every node that is returned."""
+    """Keeps the coordinator that was found last for each key. `client` can connect to every node that is returned."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client

@@ -30,6 +30,8 @@ _REMEDY = " Check the user and its password or token (sasl.jaas.config), and tha
 
 
 class HandshakeRequest(NamedTuple):
+    """A request of a handshake, and the version to send it in."""
+
     message: Request[Any]
     version: int
 

@@ -73,6 +73,8 @@ class KafkaClient(Protocol):
 
 @dataclass(slots=True)
 class InFlightRequest:
+    """A request that has been handed to a connection and has no response yet."""
+
     request: ClientRequest
     version: int
     is_internal: bool  # made by NetworkClient itself: handshakes and metadata

@@ -43,20 +43,23 @@ _MAX_QUOTED = 10  # brokers that could not be reached, in one message
 
 
 class LeaderAndEpoch(NamedTuple):
+    """The leader of a partition, by its node id, and the leader epoch; None: there is none, or it is not known."""
+
     leader: int | None
     epoch: int | None
 
 
 class MetadataRequestAndVersion(NamedTuple):
+    """A Metadata request, and what Metadata must know of it when its answer comes."""
+
     request: MetadataRequest
     request_version: int  # for update(): it tells whether topics were added after the request
     is_partial_update: bool  # only new topics are requested
 
 
 class Metadata:
-    """The cluster as one client knows it. Any thread may call any method; only `await_update` blocks.
-
-    One class, though a long one: every field is guarded by the one lock, and an answer changes almost all of them together.
+    """The cluster as one client knows it. Any thread may call any method; only `await_update` blocks. One class, though a long
+    one: every field is guarded by the one lock, and an answer changes almost all of them together.
 
     Args:
         config: reads bootstrap_servers, metadata_max_age_ms, metadata_max_idle_ms, retry_backoff_ms, retry_backoff_max_ms.

@@ -45,6 +45,8 @@ class MetadataSender(Protocol):
 
 
 class MetadataUpdater:
+    """Keeps one client's Metadata up to date."""
+
     def __init__(self, metadata: Metadata, sender: MetadataSender, config: ProducerConfig) -> None:
         self._metadata = metadata
         self._sender = sender

@@ -33,6 +33,8 @@ NETWORK_METRICS = [
 
 
 class NodeMetrics:
+    """The Stats of one node."""
+
     def __init__(self, samples: Samples) -> None:
         self.requests = samples.stat()  # bytes of each
         self.outgoing = samples.stat()  # bytes of each write

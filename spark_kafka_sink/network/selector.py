@@ -44,6 +44,8 @@ class ChannelState(Enum):
 
 
 class Disconnect(NamedTuple):
+    """How and why a connection ended."""
+
     state: ChannelState
     reason: str
     error: AuthenticationError | None = None  # with AUTHENTICATION_FAILED
@@ -78,6 +80,8 @@ class _OutgoingFrame:
 
 @dataclass(slots=True)
 class _Channel:
+    """A socket of the Selector, with the connection that encodes and decodes its bytes."""
+
     node_id: int
     transport: Transport
     connection: Connection
@@ -176,7 +180,7 @@ class Selector:
 
     def wakeup(self) -> None:
         """End a poll that waits, or keep the next one from waiting. Any thread."""
-        # An OSError means a full socket, so that a wake-up is pending, or a closed one, so that no poll waits.
+        # An OSError means that the socket is full (a wake-up is pending) or closed (no poll waits).
         with contextlib.suppress(OSError):
             self._wakeup_writer.send(b"\0")
 

@@ -23,6 +23,8 @@ _CONNECT_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
 class Address(NamedTuple):
+    """A socket address that a host name was resolved to."""
+
     family: int
     socket_address: tuple[Any, ...]
     host: str = ""  # the name that was looked up, which the broker's certificate must contain
@@ -33,10 +35,8 @@ class Address(NamedTuple):
 
 
 class Transport:
-    """A TCP socket. A buffer size of -1 keeps the system's default.
-
-    Methods raise OSError for errors of the network, and with TLS AuthenticationError if one side does not accept the other.
-    """
+    """A TCP socket. A buffer size of -1 keeps the system's default. Methods raise OSError for errors of the network, and with TLS
+    AuthenticationError if one side does not accept the other."""
 
     def __init__(self, address: Address, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
         self._socket = socket.socket(address.family, socket.SOCK_STREAM)

@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, repr=False)
 class ColumnSender:
+    """Sends columns of rows: awaits metadata, chooses partitions, and appends the rows to the accumulator."""
+
     size_limits: SizeLimits
     clock: Clock  # for the timestamp of rows that have none
     metadata_wait: MetadataWait  # where a call waits for the metadata of its topics

@@ -1,7 +1,7 @@
 """Detects that this process was forked after a producer was made: the child cannot use that producer.
 
 A forked child has the parent's memory and sockets, but none of its threads. It has no Sender to settle rows; a lock that another
-thread held stays locked for ever; and using the sockets would disturb the parent's connections.
+thread held stays locked forever; and using the sockets would disturb the parent's connections.
 A producer, a Delivery and a RecordBundle store `generation()` when they are made, and check it here before they wait or lock.
 """
 

@@ -35,7 +35,7 @@ HALF_DONE = "an error came while rows were handed over, and how far the call cam
 
 
 class HandOver:
-    """One call that hands rows over."""
+    """One call that hands rows over to the accumulator, and whether it has begun and ended that."""
 
     __slots__ = ("_begun", "call", "has_queued_rows", "thread_id")
 

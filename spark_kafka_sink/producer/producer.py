@@ -136,6 +136,8 @@ class KafkaProducer(TransactionalMethods):
         """The constructor has failed: end the Sender. If its thread runs already, that thread closes the parts."""
         self._sender.force_close()
         if not self._claims_closing():
+            # This is a callback of `closing`, and the first to run. It may empty the stack: close() looks for the next callback
+            # after each one, and so calls none of the parts' callbacks then.
             closing.pop_all()
 
     def _claims_closing(self) -> bool:
@@ -398,7 +400,7 @@ class KafkaProducer(TransactionalMethods):
             raise fresh_copy(error)
 
     def _check_sender(self) -> None:
-        """Raises KafkaError when the Sender has ended before close(): no row can be written any more."""
+        """Raises KafkaError when the Sender has ended before close(): no row can be written any longer."""
         error = self._sender.failures.error()
         if error is not None:
             raise error
@@ -411,12 +413,13 @@ class KafkaProducer(TransactionalMethods):
         return self._parts.metadata_wait.await_partition(topic, 0).partitions_for(topic)
 
     def ask_for_topics(self, topics: Iterable[str]) -> None:
-        """Have the metadata of several topics fetched together, before partitions_for is called for each. Never blocks."""
+        """Not public: for the sink, and legacy's check whether the producer is usable. Has the metadata of several topics fetched
+        together, before partitions_for is called for each. Never blocks. Without topics, only checks and raises."""
         self._check_usable()
         self._parts.metadata_wait.ask_for(topics)
 
     def await_brokers(self, timeout_ms: int) -> None:
-        """Wait until a broker has described the cluster to this producer. Blocks at most `timeout_ms`.
+        """Not public: for the sink. Wait at most `timeout_ms` until a broker has described the cluster to this producer.
 
         Raises KafkaTimeoutError (KAFKA_BROKER_UNREACHABLE) when none has by then, and fatal errors such as a rejected login.
         """
@@ -424,10 +427,8 @@ class KafkaProducer(TransactionalMethods):
         self._parts.metadata_wait.await_brokers(timeout_ms)
 
     def unknown_topics(self, topics: Iterable[str]) -> dict[str, str]:
-        """After KAFKA_UNKNOWN_TOPIC: which of these topics do not exist by the brokers' latest answer, with an error text each.
-
-        Empty when the latest answer is older than about half of max.block.ms. Never blocks.
-        """
+        """Not public: for the sink, after KAFKA_UNKNOWN_TOPIC. Which of these topics do not exist by the brokers' latest answer,
+        with an error text each. Empty when that answer is older than about half of max.block.ms. Never blocks."""
         self._check_process()
         lately_ms = max(self._config.max_block_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
         return self._parts.metadata_wait.unknown_topics(topics, lately_ms)
@@ -498,20 +499,22 @@ class KafkaProducer(TransactionalMethods):
             self._sender.force_close()
             self._sender.ended.wait(self._clock, CLOSE_MARGIN_MS)
 
-    # RESTING: when a producer is kept for the next task
+    # RESTING: when the sink keeps a producer for the next task
 
     def rest(self, keep_bytes: int = 0) -> None:
-        """Give buffer memory beyond `keep_bytes` back to Python. Connections and the producer id stay. Never blocks."""
+        """Not public: for the sink's cache. Give buffer memory beyond `keep_bytes` back to Python. Connections and producer id
+        stay. Never blocks."""
         self._check_process()
         self._pool.release_free(keep_bytes)
 
     def resume(self) -> None:
-        """The next task of a kept producer begins: `since_start=True` in metrics calls means since now. Never blocks."""
+        """Not public: for the sink's cache. The next task begins: `since_start=True` in metrics calls means since now.
+        Never blocks."""
         self._metrics.restart()
 
     def is_at_rest(self) -> bool:
-        """Whether another task could use this producer: it is open and has not failed for good, its thread runs in this
-        process, every row is settled, and it has no transaction to end."""
+        """Not public: for the sink's cache. Whether another task could use this producer: it is open and has not failed for good,
+        its thread runs in this process, every row is settled, and it has no transaction to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
         works = lives and self._sender.failures.fatal is None and not self._accumulator.closed
         works = works and self._sequencer.is_at_rest and self._metadata.permanent_error() is None

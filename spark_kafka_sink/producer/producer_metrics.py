@@ -98,6 +98,8 @@ def markdown_tables() -> str:
 
 
 class _TopicStats:
+    """The Stats of one topic."""
+
     def __init__(self, samples: Samples) -> None:
         self.records = samples.stat()
         self.sizes = samples.stat()

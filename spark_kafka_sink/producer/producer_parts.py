@@ -41,6 +41,7 @@ class ProducerParts:
         if_this_fails: gets the `close` of each part that must be closed, as soon as the part exists.
         may_wait: as KafkaProducer._may_wait.
         largest_record: as in KafkaProducer.
+        avro: encodes keys, values or both; None without Avro serializers.
     """
 
     def __init__(

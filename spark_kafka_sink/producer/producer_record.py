@@ -57,9 +57,7 @@ Callback: TypeAlias = Callable[[RecordMetadata | None, KafkaError | None], None]
 @dataclass(frozen=True, slots=True)
 class ProducerColumns:
     """The arguments of one `KafkaProducer.send_columns`: a record per row. Interceptors get and return them.
-
-    `dataclasses.replace(columns, value=…)` makes a changed copy. A column that is None is null in every row.
-    """
+    `dataclasses.replace(columns, value=…)` makes a changed copy. A column that is None is null in every row."""
 
     topic: str | pa.Array  # one name for all rows, or a column of strings
     value: pa.Array | None = None  # binary or string
@@ -157,7 +155,7 @@ HEADERS_MAP = pa.map_(pa.string(), pa.binary())  # the type of a headers column 
 
 
 class RecordDetails(NamedTuple):
-    """Partition, headers and timestamp, which only few records have."""
+    """The fields of a record that only few have: partition, headers and timestamp."""
 
     partition: int | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
@@ -165,10 +163,8 @@ class RecordDetails(NamedTuple):
 
 
 def checked_details(record: ProducerRecord) -> RecordDetails:
-    """Partition, headers and timestamp of a record.
-
-    Raises SerializationError for headers, TypeError for a number that is no int, ValueError for a number out of range.
-    """
+    """Partition, headers and timestamp of a record. Raises SerializationError for headers, TypeError for a number that is no int,
+    ValueError for a number out of range."""
     partition, timestamp = record.partition, record.timestamp
     if partition is not None:
         partition = whole_number(partition, "partition")

@@ -68,6 +68,8 @@ class RecordFuture:
 
 
 class _Acknowledgement(NamedTuple):
+    """A broker's acknowledgement of rows in one batch."""
+
     batch_rows: BatchRows
     base_offset: int
     log_append_time_ms: int
@@ -91,7 +93,8 @@ def _column_of_bytes(part: str, topic: str, values: Sequence[Any]) -> pa.Array: 
 
 
 class RecordBundle:
-    """Holds columns from the start: lists with one entry per record, which `add` fills, and a dict of what few records have."""
+    """Single records of one topic. Holds columns from the start: lists with one entry per record, which `add` fills, and a dict
+    of what few records have."""
 
     def __init__(self, topic: str, cluster: Cluster, clock: Clock, interceptors: Interceptors | None = None) -> None:
         self.topic = topic
@@ -113,7 +116,7 @@ class RecordBundle:
         self._waiters = Waiters(self._outcome_lock)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
         self._looked_up = 0  # how many of these are entered in `_outcomes`, which happens when it is read
-        self._outcomes: npt.NDArray[np.int32] | None = None  # int32[n]: index of an acknowledgement, or as above; from `seal` on
+        self._outcomes: npt.NDArray[np.int32] | None = None  # from `seal` on: index of an acknowledgement, or _FAILED, …
         self._errors: dict[int, KafkaError] = {}
         self._columns: RecordColumns | None = None  # for RecordMetadata; without payloads
 

@@ -30,6 +30,8 @@ BUNDLE_SHARE = 4  # but a bundle is full at a quarter of buffer.memory; a single
 
 
 class _TopicTurn:
+    """Which call may encode bundles of a topic now."""
+
     def __init__(self) -> None:
         self.bundle_lock = threading.Lock()  # guards the topic's entry in RecordGatherer.bundles
         # The calls that encode bundles of the topic now, all of one thread. There are several if encoding fails a record whose
@@ -46,6 +48,8 @@ class _TopicTurn:
 
 
 class _Added(NamedTuple):
+    """A record that was added to a bundle."""
+
     future: RecordFuture
     bundle: RecordBundle
     begins_bundle: bool
@@ -53,6 +57,8 @@ class _Added(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class RecordGatherer:
+    """Gathers single records in a bundle for each topic, and has bundles encoded when they are due."""
+
     config: ProducerConfig
     clock: Clock  # for linger.ms and bounded waits
     accumulator: RecordAccumulator  # where memory comes from
@@ -163,7 +169,7 @@ class RecordGatherer:
         """Queue a topic's bundle, which has reached `bundle_bytes`. Errors go to the records.
 
         Blocks while another thread encodes a bundle of the topic. After max.block.ms it returns, and the bundle is not queued but
-        takes no more records: whoever adds the next one waits for that thread again, and gets an error if it takes as long.
+        takes no more records: the caller that adds the next one waits for that thread again, and gets an error after as long.
         """
         if not self._encode_within(topic, self.config.max_block_ms):
             self._refuse_records(topic)

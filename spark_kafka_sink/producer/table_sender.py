@@ -26,6 +26,8 @@ from spark_kafka_sink.producer.table_columns import TableColumns
 
 @dataclass(eq=False, repr=False)
 class TableSender:
+    """Carries out `KafkaProducer.send_table`."""
+
     columns: ColumnSender  # queues the rows of a batch
     interceptors: Interceptors | None  # see the columns of each batch first
     hand_overs: HandOvers  # runs the call, and notices an interrupt

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 
 class ApiKey(IntEnum):
+    """Kafka's numbers of the APIs that this client uses."""
+
     PRODUCE = 0
     METADATA = 3
     OFFSET_COMMIT = 8
@@ -36,6 +38,8 @@ KIB, MIB = 1024, 1024 * 1024
 
 
 class Api(NamedTuple):
+    """One row of the table: an API, and the range of versions that this client supports."""
+
     key: ApiKey
     min_version: int
     max_version: int

@@ -19,12 +19,16 @@ from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, Bro
 
 
 class Persisted(Enum):
+    """Whether the records of a Produce request may be in the log after an error."""
+
     NO = "certainly not in the log"
     MAYBE = "may be in the log"
     YES = "in the leader's log"
 
 
 class Reaction(Enum):
+    """What a client may do after an error; the module's docstring explains them."""
+
     FAIL = "not retriable"
     RETRY = "retriable"
     REFRESH = "retriable with new metadata"
@@ -37,7 +41,7 @@ FAIL, RETRY, REFRESH, FIND = Reaction
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """One row of the table. True as a condition if it is an error; two rows are equal if their numbers are."""
+    """An error of the Kafka protocol. True as a condition if it is an error; two are equal if their numbers are."""
 
     number: int
     name: str = field(compare=False)
@@ -86,7 +90,7 @@ def code(number: int, reaction: Reaction, persisted: Persisted, doc: str) -> Err
 
 
 class Errors:
-    """The table. `Errors.for_code(number)` finds a row."""
+    """All errors of the Kafka protocol, a row each. `Errors.for_code(number)` finds a row."""
 
     UNKNOWN_SERVER_ERROR = code(-1, FAIL, MAYBE, "The broker failed with an error that has no code; see its log.")
     NONE = code(0, FAIL, YES, "No error.")

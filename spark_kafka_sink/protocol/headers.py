@@ -13,6 +13,8 @@ from spark_kafka_sink.protocol.primitives import Reader, Writer
 
 
 class RequestHeader(NamedTuple):
+    """What stands before the message of each request."""
+
     api_key: int
     api_version: int
     correlation_id: int

@@ -40,7 +40,7 @@ def _utf8(value: str) -> bytes:
 
 
 class Writer:
-    """Collects the buffers of one message. Every method but `buffers` appends one value."""
+    """Encodes one message, as a list of buffers. Every method but `buffers` appends one value."""
 
     __slots__ = ("_buffers", "_small")
 
@@ -162,7 +162,7 @@ class Writer:
 
 
 class Reader:
-    """Reads one frame from its start. Strings and bytes are copies; `records`, `take` and `rest` are views of the frame."""
+    """Decodes one frame from its start. Strings and bytes are copies; `records`, `take` and `rest` are views of the frame."""
 
     __slots__ = ("_data", "_elements_left", "_end", "_position")
 

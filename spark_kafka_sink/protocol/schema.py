@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 
 class FieldCodec(NamedTuple):
+    """How values of one type are encoded and decoded."""
+
     encode: Encode
     decode: Decode
     least_bytes: int = 1  # the size of the smallest value
@@ -79,6 +81,8 @@ _KINDS: dict[tuple[type, bool], FieldType] = {  # (python type, nullable)
 
 @dataclasses.dataclass(frozen=True)
 class _Versions:
+    """The versions of a message that have a field, and its tag."""
+
     first: int = 0
     last: int = 0x7FFF
     tag: int | None = None
@@ -107,7 +111,7 @@ IGNORABLE = "ignorable"
 
 
 class Message:
-    """Base of requests, responses and the structures inside them. Responses set API_KEY."""
+    """Base of requests, responses and the structures in them. Responses set API_KEY."""
 
     __slots__ = ()
     API_KEY: ClassVar[ApiKey]
@@ -137,10 +141,8 @@ class Message:
 
     @classmethod
     def read(cls: type[M], version: int, reader: Reader) -> M:
-        """The message at the position of `reader`. Raises ProtocolError.
-
-        Bytes after its last field stay unread, as in Java: some brokers send more than the version has.
-        """
+        """The message at the position of `reader`. Raises ProtocolError. Bytes after its last field stay unread, as in Java: some
+        brokers send more than the version has."""
         with _cannot_be_read(cls, version):
             message: M = codec(cls, version).decode(reader)
         return message
@@ -193,6 +195,8 @@ def _compile(cls: type[Message], version: int) -> FieldCodec:
 
 
 class _Field(NamedTuple):
+    """A field as its message declares it."""
+
     name: str
     default: Any  # dataclasses.MISSING where the field is required
     hint: Any

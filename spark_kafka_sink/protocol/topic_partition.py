@@ -8,6 +8,8 @@ NO_PARTITION = -1  # in place of a partition: it is not given, not decided or no
 
 
 class TopicPartition(NamedTuple):
+    """A topic's name and the number of one of its partitions."""
+
     topic: str
     partition: int
 

@@ -35,7 +35,8 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
-    """`row_count` records. A column that is None is null in every row, or was left out by `without_payloads`."""
+    """Rows of one topic as columns, one for each part of a record, with `row_count` rows. A column that is None is null in every
+    row, or was left out by `without_payloads`."""
 
     row_count: int
     key: pa.Array | None  # binary or large_binary, may be a slice
@@ -104,7 +105,7 @@ def record_columns(
 
     Args:
         value, key: binary or string in any of Arrow's layouts; a null-typed column, or None, is null in every row.
-        headers: list<struct<key: string, value: binary>>, large_list of the same, or map<string, binary | string>. Order and
+        headers: list or large_list<struct<key: string, value: binary>>, or map<string, binary | string>. Order and
             duplicates are kept; a null list counts as empty. Encoded here, all rows at once.
         timestamps: int64 milliseconds since 1970-01-01 UTC, or one int for all rows, which is not checked.
         default_timestamp: milliseconds, for rows whose timestamp is null.

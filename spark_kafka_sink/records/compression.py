@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One value of compression.type. Levels are those of compression.<name>.level; config/ checks their range."""
+    """One codec of compression.type. Levels are those of compression.<name>.level; config/ checks their range."""
 
     id: int  # bits 0-2 of the batch's attributes
     default_level: int | None  # None: the codec has no levels

@@ -114,10 +114,8 @@ _ShortPiece: TypeAlias = bytes | int | Int64Column | Word
 
 
 def interleave(pieces: Sequence[Piece], row_count: int) -> InterleavedRows:
-    """Place the pieces of each row side by side; copies no payload of more than 12 bytes.
-
-    Numbers are written as zigzag varints, one per row.
-    """
+    """Place the pieces of each row side by side; copies no payload of more than 12 bytes. Numbers are written as zigzag varints,
+    one per row."""
     columns: list[NDArray[np.void]] = []
     buffers: list[pa.Buffer] = []
     run: list[_ShortPiece] = []

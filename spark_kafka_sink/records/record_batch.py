@@ -60,7 +60,7 @@ def _body_sizes(base_sizes: Int64Column, offset_deltas: Int64Column | int, times
 
 
 class EncodedRecords(NamedTuple):
-    """Row i is data[offsets[i]:offsets[i + 1]]; consecutive rows can be a batch's records."""
+    """Encoded records in one buffer. Row i is data[offsets[i]:offsets[i + 1]]; consecutive rows can be a batch's records."""
 
     offsets: Int64Column
     data: memoryview

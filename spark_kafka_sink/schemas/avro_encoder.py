@@ -40,7 +40,7 @@ class UnencodableRows(NamedTuple):
 
 
 class EncodedColumn(NamedTuple):
-    """`values` has as many rows as the column. A row is null if the column's row is null or is refused."""
+    """An encoded column. `values` has as many rows as the column. A row is null if the column's row is null or is refused."""
 
     values: pa.Array  # binary, or large_binary beyond 2 GiB
     refused: list[UnencodableRows]  # each row is in one of them at most
@@ -79,7 +79,7 @@ class AvroEncoder:
 
 @dataclass(frozen=True, slots=True)
 class _FramedEncoding(Encoding):
-    """Nothing for a row that is null, otherwise the prefix and the value."""
+    """Writes the prefix of the frame and the value; nothing for a row that is null."""
 
     prefix: bytes
     value: Encoding

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """`precision` and `scale` are those of a decimal."""
+    """A logical type, such as date or decimal. `precision` and `scale` are those of a decimal."""
 
     name: str
     precision: int = 0
@@ -43,6 +43,8 @@ class LogicalType:
 
 @dataclass(frozen=True, slots=True)
 class AvroPrimitive:
+    """A type without parts, such as long or string, perhaps with a logical type."""
+
     type: str  # one of PRIMITIVES
     logical: LogicalType | None = None
 
@@ -52,6 +54,8 @@ class AvroPrimitive:
 
 @dataclass(frozen=True, slots=True)
 class AvroFixed:
+    """The type fixed: `size` bytes in each value."""
+
     name: str  # full, as the names of all types
     size: int
     logical: LogicalType | None = None
@@ -65,6 +69,8 @@ class AvroFixed:
 
 @dataclass(frozen=True, slots=True)
 class AvroEnum:
+    """The type enum: one of some symbols."""
+
     name: str
     symbols: tuple[str, ...]
     default: str | None = None
@@ -77,6 +83,8 @@ class AvroEnum:
 
 @dataclass(frozen=True, slots=True)
 class AvroArray:
+    """The type array: any number of items."""
+
     items: AvroSchema
 
     def __str__(self) -> str:
@@ -85,6 +93,8 @@ class AvroArray:
 
 @dataclass(frozen=True, slots=True)
 class AvroMap:
+    """The type map: any number of values, with strings as keys."""
+
     values: AvroSchema
 
     def __str__(self) -> str:
@@ -93,6 +103,8 @@ class AvroMap:
 
 @dataclass(frozen=True, slots=True)
 class AvroUnion:
+    """A union: a value of one of several types."""
+
     branches: tuple[AvroSchema, ...]
 
     def __str__(self) -> str:
@@ -101,7 +113,7 @@ class AvroUnion:
 
 @dataclass(frozen=True, slots=True)
 class AvroField:
-    """`default` is JSON text; None if there is no default."""
+    """A field of a record. `default` is JSON text; None if there is no default."""
 
     name: str
     schema: AvroSchema
@@ -112,6 +124,8 @@ class AvroField:
 
 @dataclass(frozen=True, slots=True)
 class AvroRecord:
+    """The type record: named fields."""
+
     name: str
     fields: tuple[AvroField, ...]
     aliases: tuple[str, ...] = ()

@@ -28,6 +28,8 @@ _CacheKey = tuple[str, str, int | str]  # what is asked, the subject, and its ve
 
 
 class _CachedAnswer(NamedTuple):
+    """A schema from the registry, and its age."""
+
     schema: RegisteredSchema
     at_ms: int  # when it was kept
 
@@ -38,7 +40,7 @@ _lock = threading.Lock()  # guards changes of _answers; reading one answer needs
 
 @dataclass(eq=False, repr=False)
 class KnownSchemas:
-    """For one thread. Use it as a context manager, or close it. All threads of this process share the answers."""
+    """A SchemaRegistry that keeps answers for all threads of this process. For one thread. Use it in `with`, or close it."""
 
     config: RegistryConfig
     connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry  # makes the registry, when it has to be asked

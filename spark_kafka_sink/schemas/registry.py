@@ -80,9 +80,8 @@ _NOT_REFUSED = _Compatibility(False, [])
 
 
 class SchemaRegistry:
-    """Any thread. A call needs one request or more. A request blocks for schema.registry.default.api.timeout.ms at most.
-
-    All requests for the references of a schema share that time.
+    """Reads, checks and registers schemas. Any thread may call it. A call needs one request or more. A request blocks for
+    schema.registry.default.api.timeout.ms at most; all requests for the references of a schema share that time.
 
     Raises:
         ConfigError: by the constructor: urllib3 is not installed, certificates cannot be read, or https_proxy is no URL.

@@ -46,7 +46,7 @@ _RETRIABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class RegistryRequest(NamedTuple):
-    """One request. `what`: what it does, in words that follow "cannot" in errors."""
+    """One request to a registry. `what`: what it does, in words that follow "cannot" in errors."""
 
     what: str
     method: str

@@ -87,6 +87,8 @@ def _pool_classes(urllib3: Any) -> dict[str, Any]:
 
     def told(base: Any) -> Any:
         class ToldConnection(base):  # type: ignore[misc]
+            """A connection that registers with the current attempt before it blocks."""
+
             def connect(self) -> None:
                 _current.attempt.uses(self)
                 super().connect()

@@ -64,6 +64,8 @@ def resolve_column(
 
 @dataclass(frozen=True, slots=True)
 class _Resolution:
+    """One comparison of a column with a schema; adds what does not fit to `problems`."""
+
     at: str
     truncates_timestamps: bool
     defaults: DefaultEncoder

@@ -58,7 +58,7 @@ COUNTERS: dict[str, Callable[[Iterable[float]], float]] = dict.fromkeys(_TOTALS,
 
 @dataclass(frozen=True, slots=True)
 class KafkaCommitMessage(WriterCommitMessage):
-    """One task's report. Every row that it counts is acknowledged. `counters` have the order of COUNTERS."""
+    """One task's report to the driver. Every row that it counts is acknowledged. `counters` have the order of COUNTERS."""
 
     spark_partition: int
     attempt: int

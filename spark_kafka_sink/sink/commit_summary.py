@@ -31,10 +31,8 @@ ONLY_FOR_AVERAGES = ("produce-response-total", "compression-rate-total", "record
 
 
 def merge_counters(columns: Iterable[Iterable[float]]) -> dict[str, float]:
-    """Merge the tasks' values, one column per name in COUNTERS, into one value each, and compute AVERAGES from them.
-
-    Without tasks there are no columns.
-    """
+    """Merge the tasks' values, one column per name in COUNTERS, into one value each, and compute AVERAGES from them. Without
+    tasks there are no columns."""
     merged = {name: round(how(column), 3) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)}
     for name, (total, count) in AVERAGES.items():
         if merged.get(count):

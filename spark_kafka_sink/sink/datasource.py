@@ -190,10 +190,7 @@ def _store_problems(options: SinkOptions) -> Iterator[str]:
 
 
 def check_options(options: Mapping[str, object], *, is_stream: bool = False) -> SinkOptions:
-    """The options of a write, checked without its columns and without Spark, as jobs do before they start Spark.
-
-    Raises ConfigError.
-    """
+    """The options of a write, checked without columns and Spark, as jobs do before they start Spark. Raises ConfigError."""
     options = SinkOptions.conceal(options)  # a traceback with locals shows this variable
     problems = list(_only_for_batches(options)) if is_stream else []
     checked = SinkOptions.read(options, problems)

@@ -20,10 +20,8 @@ logger = logging.getLogger(__name__)
 
 
 def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> VersionSummary | None:
-    """Commit the tasks' transactions, and block until all are committed. None for a write without tasks.
-
-    Raises KafkaError: see VersionCommit.run.
-    """
+    """Commit the tasks' transactions, and block until all are committed. None for a write without tasks. Raises KafkaError: see
+    VersionCommit.run."""
     known = [report for report in reports if report is not None]
     if len(known) < len(reports):
         raise DeliveryError("a task has written without exactly-once: the executors run another version of pykafka-sink")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 5_000
-LOOKS = 4  # with retry.backoff.ms in between, as brokers hear of a new topic late
+LOOKS = 4  # with retry.backoff.ms in between, as brokers learn of a new topic late
 SETTING = "auto.create.topics.enable"
 
 _settled: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that were found, or could not be asked for

@@ -50,11 +50,8 @@ KeepableT = TypeVar("KeepableT", bound=Keepable)
 
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[KeepableT]):
-    """What the cache keeps, from when it is made until it is closed.
-
-    The task that uses the entry, or the thread that closes it, holds the lock `user` meanwhile. If nobody holds this lock,
-    an interrupt has left the entry behind, and it is closed.
-    """
+    """A producer or client in the cache. The task that uses it, or the thread that closes it, holds the lock `user`. If nobody
+    holds this lock, an interrupt has left the entry behind, and it is closed."""
 
     key: Hashable = field(repr=False)  # contains wrapped secrets
     kept: KeepableT

@@ -1,11 +1,11 @@
 """The writers that Spark pickles for the tasks, and the steps of a task.
 
 On the driver a writer is plain data: a WritePlan. In a task, write() takes a producer from the WorkerCache, hands chunk after
-chunk of Spark's rows to a RowSender, waits, and returns the task's commit message. On the driver again, commit() and abort() hand
-the messages to commit_report.py.
-Laws: write() accounts for every row that comes in, or raises. Only if the driver has aborted the write does it return a message
-without rows, which no commit accepts. On success the iterator has been read to its end. A producer returns to the cache flushed
-and empty, or it is closed, because Spark ends its Python workers without warning.
+chunk of Spark's rows to a RowSender, waits, and returns the task's commit message. On the driver again, commit() passes the
+messages on to commit_report.py. abort() logs them there, or with exactly-once ignores them and aborts the write.
+Laws: write() accounts for every row that comes in, or raises. If the driver has aborted the write, it returns a message with
+`found_abort` and without the task's rows, which no commit accepts. On success the iterator has been read to its end. A producer
+returns to the cache flushed and empty, or it is closed, because Spark ends its Python workers without warning.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def freeze_loaded_modules() -> None:
 
 @dataclass(frozen=True)
 class _KafkaWriter:
-    """What both kinds of writers share."""
+    """The base of both writers: `write` runs in tasks, `commit` and `abort` on the driver."""
 
     plan: WritePlan
 

@@ -24,7 +24,7 @@ EXAMPLES = """
 
 
 class Tool(NamedTuple):
-    """One subcommand."""
+    """One subcommand of `pykafka-sink`."""
 
     module: str
     summary: str

@@ -28,10 +28,8 @@ NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
 
 
 def option_name(key: str) -> str:
-    """The sink's name for a key in a .properties file, where Kafka's own keys need no `kafka.` prefix.
-
-    Keys of a schema registry never have that prefix.
-    """
+    """The sink's name for a key in a .properties file, where Kafka's own keys need no `kafka.` prefix. Keys of a schema registry
+    never have that prefix."""
     is_kafka_key = ("." in key or key in DOTLESS_KAFKA_KEYS) and not is_registry_key(key.lower())
     name = f"kafka.{key}" if is_kafka_key and not key.lower().startswith("kafka.") else key
     return NAMED_OPTIONS.get(name.lower(), name)

@@ -55,6 +55,8 @@ def illegal_challenge(what: str) -> AuthenticationError:
 
 
 class PlainLogin:
+    """The client's side of a PLAIN login: sends user name and password as they are."""
+
     mechanism = "PLAIN"
 
     def __init__(self, username: str, password: Secret) -> None:

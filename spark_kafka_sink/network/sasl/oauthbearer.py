@@ -15,6 +15,8 @@ _EXTENSION_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
 
 
 class OAuthBearerLogin:
+    """The client's side of an OAUTHBEARER login, with a token from the cache."""
+
     mechanism = "OAUTHBEARER"
 
     def __init__(self, tokens: TokenCache) -> None:

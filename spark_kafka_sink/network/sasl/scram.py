@@ -30,6 +30,8 @@ _SERVER_FINAL = re.compile(r"(?:v=(?P<signature>[A-Za-z0-9+/]+={0,2})|e=(?P<erro
 
 
 class ServerFirst(NamedTuple):
+    """The server's first message, parsed: what the password is hashed with."""
+
     nonce: str
     salt: bytes
     iterations: int

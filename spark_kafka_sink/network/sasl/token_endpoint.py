@@ -47,7 +47,7 @@ _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class Post(NamedTuple):
-    """A request. Its repr shows neither value."""
+    """A request to the token server. Its repr shows neither value."""
 
     body: SecretBytes
     authorization: Secret | None
@@ -79,12 +79,14 @@ def _scope(config: ProducerConfig, entry: JaasEntry) -> dict[str, str]:
 
 
 class _FailedAttempt(NamedTuple):
+    """Why one request got no token, and whether a retry may get one."""
+
     text: str
     may_retry: bool
 
 
 class TokenEndpoint:
-    """An OAuth server as a source of tokens. `token` may be called by any thread.
+    """An OAuth server as a source of tokens. Any thread may call `token`.
 
     Raises:
         ConfigError: certificates that the login module names cannot be read.
@@ -208,7 +210,8 @@ class _Handler(HTTPSHandler, HTTPHandler):
 
 
 class _Connection(http.client.HTTPConnection):
-    """`connect_s` bounds connecting, with the TLS handshake and a proxy's answer to CONNECT; `read_s` bounds the answer."""
+    """A connection with time limits: `connect_s` for connecting, with the TLS handshake and a proxy's answer to CONNECT, and
+    `read_s` for the answer."""
 
     def __init__(self, host: str, *, connect_s: float, read_s: float, **more: Any) -> None:
         super().__init__(host, **{**more, "timeout": connect_s})
@@ -227,6 +230,8 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    """The same with TLS."""
+
     pass
 
 
@@ -275,7 +280,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirect is an answer without a token."""
+    """Follows no redirect: it is an answer without a token."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

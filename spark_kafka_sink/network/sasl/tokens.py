@@ -92,7 +92,7 @@ def _milliseconds(claim: object) -> int | None:
 
 
 class RefreshWindow(NamedTuple):
-    """The sasl.login.refresh.* options."""
+    """When a token is renewed: the sasl.login.refresh.* options."""
 
     factor: float
     jitter: float

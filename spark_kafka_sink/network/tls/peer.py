@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class PeerCertificate(NamedTuple):
-    """Names are as in the certificate, not escaped. Times are seconds since 1970; None: not known."""
+    """A certificate that a broker has shown. Names are as in it, not escaped. Times are seconds since 1970; None: not known."""
 
     subject: str
     issuer: str
@@ -18,7 +18,7 @@ class PeerCertificate(NamedTuple):
 
 
 class TlsPeer(NamedTuple):
-    """The result of a handshake. `chain` begins with the broker's own certificate; empty if Python does not have it."""
+    """The result of a TLS handshake. `chain` begins with the broker's own certificate; empty if Python does not have it."""
 
     version: str
     cipher: str

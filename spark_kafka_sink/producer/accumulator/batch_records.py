@@ -15,6 +15,8 @@ from spark_kafka_sink.records.compression import CODECS, compress, compress_bloc
 
 @dataclass(frozen=True, slots=True)
 class Compression:
+    """How a producer compresses its batches: codec and level."""
+
     codec: str  # compression.type
     level: int | None
 

@@ -82,10 +82,8 @@ class _Turn:
 
 
 class BufferPool:
-    """Hands out at most `total_memory` bytes (buffer.memory) at a time, except by `overdraw`. Any thread.
-
-    A block has 8 KiB, or `batch_size` if that is less, but at least 1 KiB. Arguments named `charge` are numbers of blocks.
-    """
+    """Hands out at most `total_memory` bytes (buffer.memory) at a time, except by `overdraw`. Any thread may call it. A block has
+    8 KiB, or `batch_size` if that is less, but at least 1 KiB. Arguments named `charge` are numbers of blocks."""
 
     def __init__(self, total_memory: int, batch_size: int, clock: Clock) -> None:
         self.block_size = max(1, min(MAX_BLOCK_SIZE, max(batch_size, MIN_BLOCK_SIZE), total_memory))

@@ -2,7 +2,8 @@
 
 A key's hash chooses among all partitions, also those without a leader, so that a key keeps its partition. Rows without a key go
 to the sticky partitioner (KIP-794), which uses their sizes and the lengths of queues that the Sender reports. So do all rows with
-partitioner.ignore.keys. With partitioner.class, RoundRobinPartitioner gets all rows instead.
+partitioner.ignore.keys. With Kafka's RoundRobinPartitioner as partitioner.class, that gets all rows instead. Rows for which a
+user's partitioner chooses no partition go to the sticky partitioner, also those with a key.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class StickyPartitioner:
     def update_load(self, queue_sizes: Sequence[int], partitions: Sequence[int], all_counted: bool) -> None:
         """Use these queue lengths from now on: a partition's weight is the longest length + 1 - its own.
 
-        `all_counted` is false when slow partitions were left out. Then equal lengths are used too: they exclude the slow ones.
+        `all_counted` is false when partitions were left out: slow ones, those without a leader, or those outside of the rack.
+        Then equal lengths are used too, because they exclude these partitions.
         """
         sizes = np.asarray(queue_sizes, np.int64)
         if len(sizes) == 0 or (all_counted and (len(sizes) < 2 or (sizes == sizes[0]).all())):
@@ -113,7 +115,7 @@ class RoundRobinPartitioner:
 
 
 class TopicPartitioners:
-    """One topic's partitioners."""
+    """The partitioners of one topic, and the cluster and queues that the lengths in use are from."""
 
     def __init__(self, topic: str, queues: PartitionQueues, batch_size: int, random: Random) -> None:
         self._queues = queues.of_topic(topic)
@@ -136,6 +138,8 @@ class NodeWait:
 
 
 class BuiltInPartitioner:
+    """Chooses partitions for the rows of one producer: by key, or by the topic's sticky or round-robin partitioner."""
+
     def __init__(self, config: ProducerConfig, queues: PartitionQueues, compressor: BatchCompressor, random: Random) -> None:
         self._config = config
         self._by_key = not config.partitioner_ignore_keys and config.partitioner_class is None

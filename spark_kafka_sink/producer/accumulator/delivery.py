@@ -41,9 +41,7 @@ class OffsetRange(NamedTuple):
 
 class RowsCallback(Protocol):
     """What batches report outcomes to: a Delivery, a bundle of single records, or an object that passes outcomes on to one.
-
-    `acknowledge` and `fail` are called for rows in a batch, `fail_unbatched` for rows that got into no batch.
-    """
+    `acknowledge` and `fail` are called for rows in a batch, `fail_unbatched` for rows that got into no batch."""
 
     def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None: ...
 

@@ -23,6 +23,8 @@ _INDEX = attrgetter("index")
 
 @dataclass(slots=True)
 class ReadyCheckResult:
+    """The nodes that have batches to send now, and when to look again."""
+
     ready_nodes: set[int] = field(default_factory=set)
     next_ready_check_delay_ms: int = NEVER_MS
     unknown_leader_topics: set[str] = field(default_factory=set)
@@ -31,7 +33,7 @@ class ReadyCheckResult:
 
 
 class DrainSequencer:
-    """What draining needs of a Sequencer. This base is for no idempotence: no batch waits, and none is numbered."""
+    """What Drainer needs of a Sequencer. This base is for no idempotence: no batch waits, and none is numbered."""
 
     @property
     def has_producer_id(self) -> bool:
@@ -51,6 +53,8 @@ class DrainSequencer:
 
 @dataclass(eq=False, repr=False)
 class Drainer:
+    """Finds the nodes that batches can be sent to, and takes the next batch of each partition for them."""
+
     linger_ms: int
     queues: PartitionQueues
     sequencer: DrainSequencer

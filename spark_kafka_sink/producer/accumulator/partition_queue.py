@@ -160,10 +160,8 @@ class PartitionQueue:
 
 
 class OldestBatch:
-    """Tells the Sender whether a queued batch may have expired or be poisoned, so that it need not look into each queue.
-
-    The values are bounds: they stay when batches leave their queues, until the Sender looks through all queues again.
-    """
+    """Tells the Sender whether a queued batch may have expired or be poisoned, to spare it looking into each queue. The values
+    are bounds: they stay when batches leave their queues, until the Sender looks through all queues again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards changes of created_ms and some_are_poisoned, which are read without it

@@ -49,6 +49,8 @@ def increment_sequence(sequence: int, increment: int) -> int:
 
 
 class FinalState(enum.Enum):
+    """How a batch ended."""
+
     ABORTED = "aborted"  # it failed for a reason other than a broker's answer, for instance it expired; it may be in the log
     FAILED = "failed"
     SUCCEEDED = "succeeded"
@@ -356,10 +358,8 @@ class ProducerBatch:
         record_errors: Mapping[int, KafkaError] | None = None,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
-        """Fail all rows. Does nothing if they were failed before.
-
-        `record_errors` maps the offset deltas of the rows that the broker rejects to their errors (KIP-467).
-        """
+        """Fail all rows. Does nothing if they were failed before. `record_errors` maps the offset deltas of the rows that the
+        broker rejects to their errors (KIP-467)."""
         if self.final_state not in (FinalState.ABORTED, FinalState.FAILED):
             self._enter(final_state)
             self._report(lambda batch_rows: batch_rows.callback.fail(batch_rows, error, record_errors or {}))

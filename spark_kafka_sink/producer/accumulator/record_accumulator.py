@@ -47,7 +47,7 @@ class RecordAccumulator:
         wake_sender: called when there is something to send.
         sequencer: numbers batches when they are drained.
         random: for sticky partitions and back-off jitter; seeded by tests.
-        on_unbatched: called with topic, number and error of rows that got into no batch, before their callback hears of it.
+        on_unbatched: called with topic, number and error of rows that got into no batch, before their callback is called.
     """
 
     def __init__(

@@ -48,12 +48,14 @@ class Reservation:
 
 
 class MemoryWanted(NamedTuple):
+    """Memory of the pool that rows need: blocks to write into, and a charge."""
+
     blocks: int
     charge: int  # in blocks, for a segment
 
 
 class BatchSource(Protocol):
-    """What a layout needs of RecordAccumulator."""
+    """What SliceLayout needs of RecordAccumulator."""
 
     pool: BufferPool
     queues: PartitionQueues

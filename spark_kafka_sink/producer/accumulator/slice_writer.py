@@ -25,6 +25,8 @@ ENCODED_TOGETHER_BYTES = 512 * 1024  # of rows, before they are copied or compre
 
 @dataclass(eq=False, repr=False)
 class SliceWriter:
+    """Encodes rows into their reserved room, and compresses batches that are full."""
+
     pool: BufferPool  # of the batches' memory
     compressor: BatchCompressor  # for batches that are full
     poisoned: Callable[[], None]  # called when a batch is poisoned

@@ -115,7 +115,7 @@ class InterceptedRecord(ProducerRecord):
 
 
 class Interceptors:
-    """The chain of interceptors, in the order of the configuration. Any thread.
+    """The chain of interceptors, in the order of the configuration. Any thread may call it.
 
     Raises ConfigError when one cannot be loaded, created or configured, and closes the ones that were created before it.
     """
@@ -260,10 +260,8 @@ class InterceptedCall:
 
 @dataclass(slots=True)
 class InterceptorCallback:
-    """Reports the outcome of rows in batches to interceptors, then to the rows' own callback.
-
-    Law: rows are settled whatever an interceptor raises, SystemExit too.
-    """
+    """Reports the outcome of rows in batches to interceptors, then to the rows' own callback. Law: rows are settled whatever an
+    interceptor raises, SystemExit too."""
 
     interceptors: Interceptors
     topic: str

@@ -52,10 +52,8 @@ class Partitioner(Protocol):
 
 
 class RecordPartitioner(Protocol):
-    """As in Java, `partitioner.class` may also name a class that only has this method.
-
-    It costs a call and several Python objects per record, where columns cost nanoseconds.
-    """
+    """The method of Java's partitioners: `partitioner.class` may also name a class that has only this. It costs a call and
+    several Python objects per record, where columns cost nanoseconds."""
 
     def partition(
         self, topic: str, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None, cluster: Cluster

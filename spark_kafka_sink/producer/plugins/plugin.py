@@ -55,6 +55,8 @@ class Plugin:
 
 
 class Closable(Protocol):
+    """What can be closed: a Plugin, or several of them."""
+
     def close(self) -> None: ...
 
 

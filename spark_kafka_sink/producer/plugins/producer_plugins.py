@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class ProducerPlugins:
-    """Each is None if the configuration names none. Raises ConfigError when one cannot be made, and closes the others then."""
+    """The plug-ins and Avro serializers of one producer; each is None if the configuration names none. Raises ConfigError when
+    one cannot be made, and closes the others then."""
 
     def __init__(self, config: ProducerConfig, avro: AvroSerializers | None = None) -> None:
         self.avro = avro  # encodes keys, values or both

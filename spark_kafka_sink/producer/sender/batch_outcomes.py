@@ -28,10 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 class InFlightBatches:
-    """The batches that a Produce request refers to, by partition, in the order in which they were sent.
-
-    A batch that has expired in flight stays until its answer comes or the connection is lost: the request still reads its memory.
-    """
+    """The batches that a Produce request refers to, by partition, in the order in which they were sent. A batch that has expired
+    in flight stays until its answer comes or the connection is lost: the request still reads its memory."""
 
     def __init__(self) -> None:
         self._batches: dict[TopicPartition, list[ProducerBatch]] = {}
@@ -76,6 +74,8 @@ class InFlightBatches:
 
 
 class BatchOutcomes:
+    """Completes, fails, retries or splits batches."""
+
     def __init__(self, parts: SenderParts) -> None:
         self._metadata = parts.metadata
         self._accumulator = parts.accumulator

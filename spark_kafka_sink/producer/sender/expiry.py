@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 class Expiry:
+    """Fails batches that have expired or are poisoned."""
+
     def __init__(self, parts: SenderParts, outcomes: BatchOutcomes) -> None:
         self._limit_ms = parts.config.delivery_timeout_ms
         self._metadata = parts.metadata

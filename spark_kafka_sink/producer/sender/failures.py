@@ -23,6 +23,8 @@ MIN_BACKOFF_MS = 50  # however small retry.backoff.ms is: each round that fails 
 
 
 class SenderFailures:
+    """Keeps the exceptions of the Sender thread, and decides whether they end it."""
+
     def __init__(self, config: ProducerConfig, hand_overs: HandOvers) -> None:
         self._config = config
         self._hand_overs = hand_overs
@@ -34,10 +36,8 @@ class SenderFailures:
         self._failed_rounds = 0  # since then
 
     def contained(self, step: object) -> AbstractContextManager[None]:
-        """Run one of several steps that must all run, whatever one of them raises.
-
-        An Exception is logged. Anything else ends the thread after this round.
-        """
+        """Run one of several steps that must all run, whatever one of them raises. An Exception is logged. Anything else ends the
+        thread after this round."""
         return _Contained(self, step)
 
     def end(self, error: BaseException) -> None:

@@ -33,6 +33,8 @@ _MOVED = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.numbe
 
 
 class ProduceRequests:
+    """Sends batches in Produce requests, and passes on the answer for each batch."""
+
     def __init__(self, parts: SenderParts, outcomes: BatchOutcomes) -> None:
         self._acks = parts.config.acks
         self._timeout_ms = parts.config.request_timeout_ms

@@ -15,6 +15,8 @@ from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 
 
 class NextStep(enum.Enum):
+    """What to do with a batch after an answer."""
+
     COMPLETE = "complete"
     RETRY = "retry"
     RETRY_IN_NEW_EPOCH = "retry in a new epoch"

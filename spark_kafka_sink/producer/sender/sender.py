@@ -32,6 +32,8 @@ MIN_ROUND_MS = 50  # between rounds that only look again, however small retry.ba
 
 
 class Sender:
+    """Sends the batches of one producer. `run` is the body of its thread; other threads tell it to end."""
+
     def __init__(self, parts: SenderParts, gatherer: RecordGatherer) -> None:
         self._config = parts.config
         self._look_again_ms = max(self._config.retry_backoff_ms, MIN_ROUND_MS)
@@ -57,7 +59,8 @@ class Sender:
 
         An Exception in a round, MemoryError too, is logged, and the next round follows after a back-off like that of retries.
         Rows still expire meanwhile. After delivery.timeout.ms without a round that works, the Sender ends. SystemExit and
-        KeyboardInterrupt end it after the round. Rows that are left, and later calls, fail with an error that names the cause.
+        KeyboardInterrupt end it too: after the round if they come in a `contained` step, otherwise at once. Rows that are left,
+        and later calls, fail with an error that names the cause.
         """
         logger.debug("= sender started")
         try:

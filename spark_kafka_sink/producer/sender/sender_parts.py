@@ -15,6 +15,8 @@ from spark_kafka_sink.producer.transactions.sequencer import Sequencer
 
 
 class SenderParts(NamedTuple):
+    """The parts of one producer that the classes of the Sender share."""
+
     config: ProducerConfig
     client: KafkaClient
     metadata: Metadata

@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 @dataclass(eq=False, repr=False)
 class CallerSide:
-    """Posts calls and waits for their outcomes. Any thread. Each method but `write` blocks at most `max_block_ms`."""
+    """The callers' side of the transactional methods: posts calls and waits for their outcomes. Any thread may use it. Each
+    method but `write` blocks at most `max_block_ms`."""
 
     manager: TransactionManager  # the state, which the Sender moves
     encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
@@ -45,10 +46,8 @@ class CallerSide:
         self._pending: TransactionalCall | None = None  # the last call except send_offsets; still open unless `is_reported`
 
     def write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Call `hand_over_rows`, and block as long as that takes.
-
-        Raises IllegalStateError outside of a transaction, or the error of a transaction that failed.
-        """
+        """Call `hand_over_rows`, and block as long as that takes. Raises IllegalStateError outside of a transaction, or the error
+        of a transaction that failed."""
         inside = threading.Lock()
         try:
             with inside:

@@ -46,10 +46,8 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A member of a consumer group (KIP-447). Without a member, generation and member id keep their defaults.
-
-    With generation and member id, the broker rejects offsets of a consumer that has lost its partitions meanwhile.
-    """
+    """A member of a consumer group (KIP-447). Without a member, generation and member id keep their defaults. With generation and
+    member id, the broker rejects offsets of a consumer that has lost its partitions meanwhile."""
 
     group_id: str
     generation_id: int = -1

@@ -43,7 +43,7 @@ HALF_RANGE = 2**30  # two sequences are less than this apart, so the order is kn
 
 
 class SequencerState(enum.Enum):
-    """An idempotent producer knows the first three and the last; a transactional one knows all of them."""
+    """The states of a Sequencer. An idempotent producer has the first three and the last; a transactional one has all of them."""
 
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
@@ -66,7 +66,7 @@ NEXT_STATES = {  # of an idempotent producer. An absent entry is the error; FATA
 
 
 class SequenceFacts(NamedTuple):
-    """The sequence of one batch among the others, and what follows for a retry. The defaults: without idempotence."""
+    """The sequence of one batch among the others, and what that means for a retry. The defaults: without idempotence."""
 
     idempotent: bool = False
     transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
@@ -125,7 +125,8 @@ class PartitionSequences:
 
 
 class Sequencer(DrainSequencer):
-    """Numbers nothing, for a producer without idempotence. Sender thread only, except where another thread is named."""
+    """The sequencer of a producer without idempotence, which numbers nothing, and the base of the others. Sender thread only,
+    except where another thread is named."""
 
     transactional_id: str | None = None
     fatal_error: KafkaError | None = None  # why nothing can be sent any more; callers read it
@@ -350,7 +351,7 @@ class IdempotentSequencer(Sequencer):
             return True  # a new epoch's batch 0 must not overtake batches of the old epoch
         if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self._is_known(first.topic_partition):
             # A broker that does not know the producer accepts any first sequence. If it rejected batch 0 and accepted batch 1,
-            # batch 0 would stay out of order for ever. So the second batch waits until the first is acknowledged, once per
+            # batch 0 would stay out of order forever. So the second batch waits until the first is acknowledged, once per
             # partition and epoch.
             return True
         return first.topic_partition in self.unresolved

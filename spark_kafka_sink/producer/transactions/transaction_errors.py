@@ -30,6 +30,8 @@ KafkaErrorT = TypeVar("KafkaErrorT", bound=KafkaError)
 
 
 class ErrorEffect(enum.Enum):
+    """What an error of a coordinator leads to."""
+
     RETRY = "retry with back-off"
     FIND_COORDINATOR = "find the coordinator again, then retry"
     ABORTABLE = "the transaction must be aborted"

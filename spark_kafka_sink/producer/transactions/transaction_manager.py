@@ -129,7 +129,7 @@ _WHERE = {
 
 
 class TransactionVersion:
-    """The brokers' version of transactions. Read between transactions, so that each keeps its version. `is_v2`: any thread."""
+    """The brokers' version of transactions. It is read between transactions: each keeps its version. `is_v2`: any thread."""
 
     def __init__(self, client: KafkaClient) -> None:
         self.is_v2 = False
@@ -318,7 +318,7 @@ class TransactionManager(IdempotentSequencer):
         return self.has_open_transaction
 
     def _claim_abort(self) -> bool:
-        """Whether close() must abort the transaction. Withdraws the success of a prepare_transaction of which no caller heard."""
+        """Whether close() must abort the transaction. Withdraws the success of a prepare_transaction that no caller received."""
         if self.state is SequencerState.PREPARED:
             return self._prepare_call is not None and self._prepare_call.withdraw(_closed_before())
         if self.calls.preparing is not None and self.calls.preparing.callers:
@@ -511,10 +511,8 @@ class TransactionManager(IdempotentSequencer):
     # BATCHES
 
     def prepare_drain(self) -> None:
-        """Within a transaction no epoch is bumped, and no gap is closed.
-
-        What is in doubt was made an abortable error when its batch failed; the next epoch begins at 0.
-        """
+        """Within a transaction no epoch is bumped, and no gap is closed. What is in doubt was made an abortable error when its
+        batch failed; the next epoch begins at 0."""
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
         raise RuntimeError(f"{topic_partition}: the epoch cannot be bumped within a transaction")

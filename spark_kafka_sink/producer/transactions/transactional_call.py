@@ -2,7 +2,7 @@
 
 The caller posts a TransactionalCall and waits; the Sender carries it out and settles it. Only the Sender changes the producer's
 state. Law: every posted call is settled, also when the Sender ends, and the first outcome counts. Only a success that no caller
-has heard of may still become an error (`withdraw`).
+has received may still become an error (`withdraw`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ class CalledMethod(enum.Enum):
 
 @dataclass(eq=False, repr=False)
 class TransactionalCall:
+    """One call of a transactional method, and its outcome. Several callers may wait for it."""
+
     method: CalledMethod
     clock: Clock  # for the caller's bounded wait
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)  # of send_offsets_to_transaction
-    group: ConsumerGroupMetadata = NO_GROUP  # of the same
-    is_behind_rows: bool = False  # of the same: nobody waits for it, and rows that were handed over before it go first
+    group: ConsumerGroupMetadata = NO_GROUP  # of send_offsets_to_transaction
+    is_behind_rows: bool = False  # of send_offsets_to_transaction, if nobody waits for it: rows from before it go first
     transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
     is_taken: bool = field(default=False, init=False)  # by the Sender: posted once more, it is not taken again
     is_reported: bool = field(default=False, init=False)  # its caller has received the outcome

@@ -36,7 +36,8 @@ T = TypeVar("T")
 
 
 class TransactionalMethods:
-    """The methods for transactions. Any thread. Each blocks at most max.block.ms; `transaction` may do so several times.
+    """KafkaProducer's methods for transactions. Any thread may call them. Each blocks at most max.block.ms; `transaction` may do
+    so several times.
 
     Each method raises, besides what its docstring says:
         IllegalStateError: the call does not fit the producer's state, or is made in a callback; nothing has changed.
@@ -117,10 +118,8 @@ class TransactionalMethods:
         self._checked_caller_side().commit()
 
     def abort_transaction(self) -> None:
-        """Abort: no reader with isolation.level=read_committed sees the transaction's rows.
-
-        Rows that have not been sent fail with TransactionAbortedError.
-        """
+        """Abort: no reader with isolation.level=read_committed sees the transaction's rows. Rows that have not been sent fail
+        with TransactionAbortedError."""
         self._checked_caller_side().abort()
 
     def prepare_transaction(self) -> PreparedTransaction:

@@ -73,10 +73,8 @@ class AnswerProblem(NamedTuple):
 
 
 class OpenTransaction:
-    """What brokers know of the transaction: whether it has begun, and its partitions. TransactionManager makes one for each.
-
-    In version 1 a partition is added by a request before its first batch is sent; in version 2 the batch itself adds it.
-    """
+    """What brokers know about the transaction: whether it has begun, and its partitions. TransactionManager makes one for each.
+    In version 1 a partition is added by a request before its first batch is sent; in version 2 the batch itself adds it."""
 
     def __init__(self, transactional_id: str, identity: ProducerIdentity) -> None:
         self.transactional_id = transactional_id
@@ -183,6 +181,8 @@ class TxnRequestHandler(ABC):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FindCoordinatorHandler(TxnRequestHandler):
+    """Asks which broker coordinates a transactional id or a consumer group."""
+
     API = ApiKey.FIND_COORDINATOR
     NAME = "FindCoordinator"
 
@@ -221,10 +221,8 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
 @dataclass(eq=False, repr=False)
 class InitProducerIdHandler(TxnRequestHandler):
-    """Asks for producer id and epoch: the transactional id's coordinator, or any broker if there is no transactional id.
-
-    If `identity` is given, the coordinator bumps its epoch (KIP-360).
-    """
+    """Asks for producer id and epoch: the transactional id's coordinator, or any broker if there is no transactional id. If
+    `identity` is given, the coordinator bumps its epoch (KIP-360)."""
 
     API = ApiKey.INIT_PRODUCER_ID
     NAME = "InitProducerId"

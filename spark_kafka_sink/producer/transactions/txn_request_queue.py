@@ -54,7 +54,7 @@ class TxnRequestQueue:
         self, sequencer: RequestSequencer, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None
     ) -> None:
         self.coordinators = CoordinatorDirectory(client)
-        self._sequencer = sequencer  # hears of every request that has failed for good
+        self._sequencer = sequencer  # is told of every request that has failed for good
         self._client = client
         self._clock = clock
         self._request_timeout_ms = config.request_timeout_ms

@@ -143,7 +143,7 @@ def constant(octets: bytes, present: Mask | None) -> list[Piece]:
 
 
 class RowBytes(NamedTuple):
-    """Row i is data[offsets[i]:offsets[i + 1]]."""
+    """The encoded values of a column, one after the other. Row i is data[offsets[i]:offsets[i + 1]]."""
 
     offsets: Int64Column
     data: pa.Buffer

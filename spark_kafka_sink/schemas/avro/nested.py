@@ -29,7 +29,7 @@ from spark_kafka_sink.schemas.avro.encoding import (
 
 @dataclass(frozen=True, slots=True)
 class RecordEncoding(Encoding):
-    """The fields one after the other, in the schema's order."""
+    """Writes a record: the fields one after the other, in the schema's order."""
 
     fields: tuple[tuple[int | None, Encoding], ...]  # with the place of each field's column in the struct; None: no column
 
@@ -46,7 +46,7 @@ class RecordEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class BranchEncoding(Encoding):
-    """A union without null: always the branch that the column fits."""
+    """Writes a union without null: always the branch that the column fits."""
 
     branch: int
     value: Encoding
@@ -64,7 +64,7 @@ class BranchEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class NullableEncoding(BranchEncoding):
-    """A union with null: the branch null where the column is null, else the other branch."""
+    """Writes a union with null: the branch null where the column is null, else the other branch."""
 
     null_branch: int
 
@@ -82,7 +82,8 @@ class NullableEncoding(BranchEncoding):
 
 @dataclass(frozen=True, slots=True)
 class ArrayEncoding(Encoding):
-    """One block: the number of items, the items, and a count of 0. An empty array has that 0 alone. A map's items are entries."""
+    """Writes an array or a map as one block: the number of items, the items, and a count of 0. An empty array has that 0 alone.
+    A map's items are entries."""
 
     items: Encoding
 

@@ -22,7 +22,7 @@ _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 @dataclass(frozen=True, slots=True)
 class ConstantEncoding(Encoding):
-    """The same bytes in every row, such as the default of a field for which there is no column."""
+    """Writes the same bytes in every row, such as the default of a field for which there is no column."""
 
     octets: bytes
 
@@ -38,8 +38,8 @@ class ConstantEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class IntegerEncoding(Encoding):
-    """int, long, dates and times. A value is multiplied by `factor` or divided by `divisor`, which gives the schema's unit.
-    If the division leaves a remainder, the value is rounded down if `truncates`; otherwise the row is refused."""
+    """Writes int, long, dates and times. A value is multiplied by `factor` or divided by `divisor`, which gives the schema's
+    unit. If the division leaves a remainder, the value is rounded down if `truncates`; otherwise the row is refused."""
 
     unit: str = ""  # the schema's, for refusals
     factor: int = 1
@@ -75,7 +75,7 @@ class IntegerEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class FloatEncoding(Encoding):
-    """float and double: their bytes, lowest first."""
+    """Writes float and double: their bytes, lowest first."""
 
     size: int
 
@@ -97,6 +97,8 @@ class FloatEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class BooleanEncoding(Encoding):
+    """Writes a boolean: one byte, 0 or 1."""
+
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:  # noqa: ARG002
         octets = column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
         return [Word(octets, 1 if valid is None else valid.astype(np.int64), 1)]
@@ -119,7 +121,7 @@ def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class BytesEncoding(Encoding):
-    """The length and the bytes."""
+    """Writes bytes: their number, then the bytes."""
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         column = binary_column(self.path, column)
@@ -133,7 +135,7 @@ class BytesEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class StringEncoding(BytesEncoding):
-    """Refuses bytes that are not UTF-8, which a string column may have: Spark's cast(binary AS string) does not check."""
+    """Writes strings. Refuses bytes that are not UTF-8: Spark's cast(binary AS string) does not check that."""
 
     def refuse_values(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
         if _is_ascii(column) or _is_utf8(column):
@@ -145,7 +147,7 @@ class StringEncoding(BytesEncoding):
 
 @dataclass(frozen=True, slots=True)
 class UuidEncoding(BytesEncoding):
-    """A string that is a UUID: 36 characters."""
+    """Writes a string that must be a UUID: 36 characters."""
 
     def refuse_values(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
         is_uuid = pc.match_substring_regex(column, _UUID).fill_null(True).to_numpy(zero_copy_only=False)
@@ -191,7 +193,7 @@ def rows_that_are_not_utf8(column: pa.Array) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class FixedEncoding(Encoding):
-    """The bytes without a length: each value has `size` of them."""
+    """Writes a fixed: the bytes without a length. Each value has `size` of them."""
 
     size: int
 
@@ -204,7 +206,7 @@ class FixedEncoding(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class EnumEncoding(Encoding):
-    """The number of the symbol."""
+    """Writes an enum: the number of the symbol."""
 
     symbols: tuple[str, ...]
 

@@ -53,7 +53,7 @@ LONGEST_ANSWER = 65_536  # bytes of it that are looked at
 
 @dataclass(frozen=True, slots=True)
 class MetricsTarget:
-    """Where the numbers go. `port`: 0 for none."""
+    """Where the metrics of this driver go: a file, and perhaps a port (0 for none)."""
 
     file: Path
     host: str = ""

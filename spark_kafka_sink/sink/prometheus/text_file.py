@@ -127,6 +127,8 @@ def _add(values: Values, metric: SinkMetric, query: str, found: Iterable[tuple[L
 
 
 class _FromFile(Collector):
+    """Gives prometheus_client the metrics that `read` returns."""
+
     def __init__(self, read: Callable[[], Values]) -> None:
         self._read = read
 

@@ -134,10 +134,8 @@ def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
 def dead_letters(
     columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None, field: str | None = None
 ) -> dict[str, Any]:
-    """The arguments of send_columns, except the topic, for the dead letters of these rows.
-
-    A header without a key gets the empty key, because a header must have one.
-    """
+    """The arguments of send_columns, except the topic, for the dead letters of these rows. A header without a key gets the empty
+    key, because a header must have one."""
     value = columns["value"]
     rows = len(value)
     topic = pa.repeat(columns["topic"], rows) if isinstance(columns["topic"], str) else columns["topic"]

@@ -92,9 +92,7 @@ class RefusedBeforeSending:
 
     def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
         """The rows that are not too large, and whose topics and partitions may exist. The others are skipped or dead-lettered.
-
-        Raises an error if a row must fail the task.
-        """
+        Raises an error if a row must fail the task."""
         if self.takes_larger_rows:
             chunk = self._remove_large_rows(chunk)
         if not self._unknown_topics and not self._partition_counts:

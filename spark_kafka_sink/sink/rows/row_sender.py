@@ -49,6 +49,8 @@ KEPT_BYTES = 16 * 1024 * 1024  # of chunks that are not acknowledged yet
 
 @dataclass(slots=True)
 class _SentChunk:
+    """A chunk that was sent, and its Delivery."""
+
     delivery: Delivery
     chunk: Chunk | None  # None: no longer kept
 

@@ -37,10 +37,8 @@ LISTED_COLUMNS = 20
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A column that the sink knows: its name, and the types it may have, in words and as a check.
-
-    `remedy` returns the SQL expression that converts another type to such a column, or None.
-    """
+    """A column that the sink knows: its name, and the types it may have, in words and as a check. `remedy` returns the SQL
+    expression that converts another type to such a column, or None."""
 
     name: str
     types: tuple[str, ...]

@@ -23,6 +23,8 @@ CHECKED_ID, MAY_WRITE, GROUP = "id", "may write", "group"
 
 
 class TimedOutcome(NamedTuple):
+    """The outcome of an ask, and how long it took."""
+
     value: Any  # what the operation returns, or a KafkaError
     ms: int  # how long it took
 

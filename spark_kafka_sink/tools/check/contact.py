@@ -39,6 +39,8 @@ LOOK_MS = 1_000  # how long a second handshake may take, to see a certificate th
 
 
 class Stage(StrEnum):
+    """The steps of a contact, in this order."""
+
     NAME = "name"
     REACH = "broker"
     TLS = "TLS"

@@ -13,6 +13,8 @@ FIND_OUT = "not known; `--write` finds out"
 
 
 class Light(StrEnum):
+    """How bad a result is."""
+
     GREEN = "green"
     YELLOW = "yellow"  # works, but look at it; or not known
     RED = "red"  # a write fails

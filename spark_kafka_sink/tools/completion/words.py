@@ -52,7 +52,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
-    """`path` is the words after `pykafka-sink`. `commands` are the words that may follow, with what they do."""
+    """`pykafka-sink`, one of its tools, or a command of a tool. `path` is the words after `pykafka-sink`. `commands` are the
+    words that may follow, with what they do."""
 
     path: tuple[str, ...]
     arguments: tuple[Argument, ...]
@@ -120,6 +121,8 @@ def filled(template: str, **parts: str) -> str:
 
 @dataclass(frozen=True)
 class OptionName:
+    """An option that can be typed, its description and its allowed values."""
+
     name: str
     summary: str
     choices: tuple[str, ...]

@@ -18,10 +18,8 @@ MB = 1024 * 1024
 
 
 class Window:
-    """Counts acknowledged records and their latencies.
-
-    Exact to a tenth of a millisecond for any number of records. Not thread-safe.
-    """
+    """Counts acknowledged records and their latencies. Exact to a tenth of a millisecond for any number of records.
+    Not thread-safe."""
 
     def __init__(self, started_ns: int, kind: str = "") -> None:
         self.records = 0
@@ -89,10 +87,8 @@ class Window:
 
 
 class Measurements:
-    """Prints a line each interval and the totals, and keeps the first failure.
-
-    For columns, the caller's thread counts; for single records, the Sender's. There the caller only adds why it could not go on.
-    """
+    """Prints a line each interval and the totals, and keeps the first failure. For columns, the caller's thread counts. For
+    single records, the Sender's thread counts, and the caller's only notes an error that stops it."""
 
     def __init__(self, clock: Clock, interval_ms: int, warmup_records: int, say: Callable[[str], None]) -> None:
         self._clock = clock

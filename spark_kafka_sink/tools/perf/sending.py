@@ -82,11 +82,8 @@ class _SentColumns(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Sending:
-    """Sends all records of a run. Both ways to send wait until each record is settled.
-
-    After a failure, no further chunk or single record is sent. A transaction with a failure is left open, and the producer's
-    close() aborts it.
-    """
+    """Sends all records of a run. Both ways to send wait until each record is settled. After a failure, no further chunk or
+    single record is sent. A transaction with a failure is left open, and the producer's close() aborts it."""
 
     producer: KafkaProducer
     arguments: argparse.Namespace

@@ -132,7 +132,7 @@ class Reports:
             raise ToolError(f"{printable(file.path)} cannot be read ({error.strerror or error}): {remedy}.") from error
 
     def read(self, *, once: bool = True, pause: Callable[[float], object] | None = None) -> Iterator[bool]:
-        """Read the files, and yield. Unless `once`, go on for ever: pause for FOLLOW_S seconds, read what is new, and yield.
+        """Read the files, and yield. Unless `once`, go on without end: pause for FOLLOW_S seconds, read what is new, and yield.
 
         Yields whether there is something new to show. Raises ToolError for a file that cannot be read.
         """

@@ -1,6 +1,6 @@
 """What stands out in a query's numbers, and which option to turn: a table of rules.
 
-A rule looks at a query and returns a Finding or None. A weight of 1 or more is trouble, above 0.5 a hint; others are good news.
+A rule looks at a query and returns a Finding or None. A weight of 1 or more is trouble, above 0.5 a hint; others only inform.
 A number that a report does not have is NaN. Every comparison with NaN is false, so a rule asks `if not share >= WAITING`.
 The page first says that all rows arrived, if they did. Then it shows the SHOWN heaviest findings, one for each option of a query.
 docs/report.md lists the rules, and docs/tuning.md explains the options.

@@ -40,6 +40,8 @@ class Skew:
 
 @dataclass(slots=True)
 class _Column:
+    """The rows of one or more commits in a row."""
+
     first: float  # when, of the first commit
     last: float
     commits: int
@@ -52,7 +54,7 @@ class _Column:
 
 
 class Heat:
-    """Counts the rows of one topic by partition and time. `rows`: all."""
+    """The rows of one topic, counted by partition and time. `rows`: all."""
 
     def __init__(self) -> None:
         self.rows = 0

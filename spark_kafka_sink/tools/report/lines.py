@@ -2,7 +2,7 @@
 
 Lines of later versions are read, too: they only have more keys. A file is read line by line, and a line only up to LONGEST_LINE.
 The last line of a file may lack its end while the driver is writing it, or after its disk was full.
-Law: a CommitLine can be counted, drawn and printed, whoever wrote the line: its numbers are within limits, its names printable.
+Law: a CommitLine can be counted, drawn and printed, no matter who wrote the line: numbers are within limits, names printable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class VersionOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitLine:
-    """One line. Times and seconds are NaN where the line does not tell them."""
+    """The report of one commit: a line of a report file. Times and seconds are NaN where the line does not tell them."""
 
     version: int
     query: str | None

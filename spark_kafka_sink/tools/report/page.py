@@ -34,6 +34,8 @@ OPTION = re.compile(
 
 
 class Table(NamedTuple):
+    """A table of the page."""
+
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]

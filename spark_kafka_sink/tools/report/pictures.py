@@ -52,6 +52,8 @@ BAR_WIDTH = 0.008  # of the picture's width, for a stack at one moment
 
 @dataclass(frozen=True, slots=True)
 class Picture:
+    """A picture of the page, with its title."""
+
     title: str
     caption: str  # a sentence below it
     svg: str

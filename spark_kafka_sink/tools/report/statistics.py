@@ -53,6 +53,8 @@ COLUMNS = (
 
 @dataclass
 class Totals:
+    """Sums over all commits of a query."""
+
     commits: int = 0
     rows: int = 0
     bytes: int = 0

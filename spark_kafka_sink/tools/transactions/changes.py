@@ -114,6 +114,8 @@ def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 class AbortOpen(_Change):
+    """Aborts open transactions."""
+
     VERB, DONE = "abort", "aborted"
 
     def _concerned(self, found: Survey) -> list[SurveyedTransaction]:

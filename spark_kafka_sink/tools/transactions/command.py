@@ -1,7 +1,7 @@
 """List the open transactions of exactly-once writes, and abort or commit what a query that has died left open.
 
 Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out. `abort` does so
-at once: it fences their transactional ids (InitProducerId), so that their producers can write no more, and ends them. A version
+at once: it fences their transactional ids (InitProducerId), so that their producers can no longer write, and ends them. A version
 that is decided should not be aborted: `commit` commits it, as the next run of its query would.
 Laws: a query that shows a sign of life is left alone; only `abort --force` overrides this. `abort` leaves a version alone that is
 decided, or may be; only --even-decided overrides this. Nothing is aborted or committed without a "y" or --yes. Secrets are never

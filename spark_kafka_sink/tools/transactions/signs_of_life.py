@@ -3,7 +3,7 @@
 A sign of life counts for all transactions of its owner, since those of a version end together. Signs are new ids, changed states,
 new rows, decisions, and heartbeats of tasks at work (exactly_once/heartbeat.py). A query can be alive without a sign: if it has
 open transactions and no task at work, if its process is stopped, or if the looks are closer together than heartbeats.
-An abort is no sign: not only a failed task aborts, but also brokers at a time-out, and whoever fences the id.
+An abort is no sign: a failed task aborts, but so do brokers at a time-out, and every process that fences the id.
 """
 
 from __future__ import annotations

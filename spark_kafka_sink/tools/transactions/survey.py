@@ -28,7 +28,7 @@ KnownDecision = Decision | KafkaError | None
 
 @dataclass(frozen=True, slots=True)
 class SurveyedTransaction:
-    """One transactional id. Times are milliseconds, by this machine's clock."""
+    """One transactional id, its transaction and its owner's decision. Times are milliseconds, by this machine's clock."""
 
     task: AttemptId
     known: TransactionDescription
