@@ -9,12 +9,12 @@ from pathlib import Path
 
 from jobs.java import find_java
 
-LOGGING = Path(__file__).resolve().parent.parent / "conf" / "kafka-tools-log4j2.properties"
+TOOLS_LOGGING = Path(__file__).resolve().parent.parent / "conf" / "kafka-tools-log4j2.properties"
 
 
 def tool(jars: Path, main_class: str, bootstrap_servers: str, config: Path | None = None) -> list[str]:
     """The command line of one of Kafka's tools. `config`: a .properties file for the client. Raises ToolError without Java."""
-    command = [str(find_java()), f"-Dlog4j2.configurationFile={LOGGING}", "-cp", f"{jars}/*", main_class]
+    command = [str(find_java()), f"-Dlog4j2.configurationFile={TOOLS_LOGGING}", "-cp", f"{jars}/*", main_class]
     command += ["--bootstrap-server", bootstrap_servers]
     return [*command, "--command-config", str(config)] if config else command
 

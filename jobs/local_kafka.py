@@ -53,13 +53,13 @@ ANSWER_TIMEOUT_S = 5.0  # of a request that asks whether a broker has started
 TOPIC_TIMEOUT_S = 30.0
 READ_IDLE_MS = 5_000  # `read` ends when no record has come for so long
 READ_TIMEOUT_S = 600.0
-LONGEST_TIMEOUT_S = 86_400
+MAX_TIMEOUT_S = 86_400
 LAST_PORT = 65_535
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
 LOG_LINES_QUOTED = 5
 LOCK = "lock"  # the file that a start or a deletion has locked
 OWN_FILES = re.compile(rf"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|{LOCK}")
-LOGGING = Path(__file__).resolve().parent.parent / "conf" / "local-kafka-log4j2.properties"
+BROKER_LOGGING = Path(__file__).resolve().parent.parent / "conf" / "local-kafka-log4j2.properties"
 
 
 class LocalKafka:
@@ -313,7 +313,7 @@ class LocalKafka:
         flags = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS") or (QUICK_JVM if quick else "-XX:+UseG1GC")
         return [
             str(find_java()), f"-Xmx{heap}", *flags.split(),
-            f"-Dlog4j2.configurationFile={LOGGING}", "-Djava.awt.headless=true",
+            f"-Dlog4j2.configurationFile={BROKER_LOGGING}", "-Djava.awt.headless=true",
             "-cp", f"{jars}/*", main,
         ]  # fmt: skip
 
@@ -427,9 +427,9 @@ def parse_topic(text: str) -> NewTopic:
 def parse_timeout(text: str) -> float:
     """Read seconds. Rejects nan and inf, at which no wait would end."""
     with contextlib.suppress(ValueError):
-        if 0 < float(text) <= LONGEST_TIMEOUT_S:
+        if 0 < float(text) <= MAX_TIMEOUT_S:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and up to {LONGEST_TIMEOUT_S}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and up to {MAX_TIMEOUT_S}")
 
 
 def _parser() -> argparse.ArgumentParser:

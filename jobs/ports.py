@@ -18,7 +18,9 @@ def free_port(taken: set[int]) -> int:
         if port not in taken and _can_bind(port):
             taken.add(port)
             return port
-    raise ToolError(f"No free port was found between {FREE_PORTS.start} and {FREE_PORTS.stop}: stop a server on one of them.")
+    raise ToolError(
+        f"200 ports between {FREE_PORTS.start} and {FREE_PORTS.stop - 1} were tried, none is free: stop servers on some."
+    )
 
 
 def claim_port(port: int, taken: set[int]) -> int:

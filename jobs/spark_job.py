@@ -54,7 +54,7 @@ CONNECT_LIMIT_S = 2
 FAST_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
 ARROW_COMPRESSION = "spark.sql.execution.arrow.compression.codec"
 
-LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
+SPARK_LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
 
 _interrupted = threading.Event()  # set by Ctrl-C, cleared when a job begins
 ENDING_SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -188,8 +188,8 @@ def _prepare_environment() -> None:
     """Make workers run this Python, not the first one on the path. Make the JVM log as this project's conf/ says, unless
     the environment configures Spark."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if LOGGING.is_file() and "SPARK_CONF_DIR" not in os.environ:
-        java_options = shlex.quote(f"-Dlog4j2.configurationFile={LOGGING}")
+    if SPARK_LOGGING.is_file() and "SPARK_CONF_DIR" not in os.environ:
+        java_options = shlex.quote(f"-Dlog4j2.configurationFile={SPARK_LOGGING}")
         os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options {java_options} pyspark-shell")
 
 

@@ -57,8 +57,8 @@ class Clock:
 
 def sleep(clock: Clock, ms: float) -> None:
     """Block the calling thread for `ms` milliseconds. The caller must hold no lock."""
-    until_ms = clock.now_ms() + ms
+    deadline_ms = clock.now_ms() + ms
     never_notified = threading.Condition()  # an exception to interrupts.py, listed in tests/test_interrupt_rule.py
-    while (left_ms := until_ms - clock.now_ms()) > 0:
+    while (left_ms := deadline_ms - clock.now_ms()) > 0:
         with never_notified:
             clock.wait(never_notified, max(1, int(left_ms)))

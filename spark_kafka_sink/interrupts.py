@@ -82,11 +82,11 @@ class Waiters:
             with self._lock:
                 if is_true():
                     return True
-                remaining_ms = deadline_ms - clock.now_ms()
-                if remaining_ms <= 0:
+                left_ms = deadline_ms - clock.now_ms()
+                if left_ms <= 0:
                     return False
                 waiter = waiter or self.add_locked()
-            if clock.wait(waiter, min(remaining_ms, LOOK_AGAIN_MS)):
+            if clock.wait(waiter, min(left_ms, LOOK_AGAIN_MS)):
                 waiter = None
 
 
@@ -111,22 +111,22 @@ class Signal:
 class Inside:
     """The calls that are inside a block now. Each holds a lock of its own, which `with` releases however the block ends:
 
-    call = threading.Lock()
-    with call:
-        inside.add(call)
+    presence = threading.Lock()
+    with presence:
+        inside.add(presence)
         …
 
     Several threads may use it at once: each operation on the set is one step of CPython, and only ended calls leave it.
     """
 
     def __init__(self) -> None:
-        self._calls: set[threading.Lock] = set()
+        self._presences: set[threading.Lock] = set()
 
-    def add(self, call: threading.Lock) -> None:
-        self._calls.add(call)
+    def add(self, presence: threading.Lock) -> None:
+        self._presences.add(presence)
 
     def __len__(self) -> int:
         """How many calls are inside. Removes those that have ended from the set."""
-        if self._calls:
-            self._calls.difference_update([call for call in tuple(self._calls) if not call.locked()])
-        return len(self._calls)
+        if self._presences:
+            self._presences.difference_update([each for each in tuple(self._presences) if not each.locked()])
+        return len(self._presences)

@@ -43,7 +43,7 @@ DESIGN = DOCS / "design.md"
 PACKAGE = ROOT / "spark_kafka_sink"
 
 BLOCKS_RUN_BY = "tests/integration/test_document_code.py"
-LONGEST_LINE = 130
+MAX_LINE_BYTES = 130
 
 
 LANGUAGES = {"python", "bash", "yaml", "text", "properties", "dockerfile"}  # text is output or a drawing
@@ -165,7 +165,7 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_lines_of_prose_are_wrapped(page: Path) -> None:
     prose = [line for line in without_code(page).splitlines() if not line.lstrip().startswith(("|", "<"))]
-    assert [line for line in prose if len(line) > LONGEST_LINE] == []
+    assert [line for line in prose if len(line) > MAX_LINE_BYTES] == []
 
 
 def test_the_readme_is_short() -> None:

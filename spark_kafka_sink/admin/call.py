@@ -29,8 +29,8 @@ from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 
 logger = logging.getLogger(__name__)
 
-LEAST_WAIT_MS = 10  # between two checks of a node that takes no request now
-BUSY_LOOK_MS = 50  # between two checks while no broker is known, or none takes a request
+MIN_POLL_MS = 10  # between two checks of a node that takes no request now
+BUSY_PAUSE_MS = 50  # between two checks while no broker is known, or none takes a request
 
 
 @dataclass(eq=False, slots=True)
@@ -175,14 +175,14 @@ class Call:
     def _send_to(self, destination: _Destination, now_ms: int) -> int:
         node_id = self._node_at(destination, now_ms)
         if node_id is None:
-            return BUSY_LOOK_MS
+            return BUSY_PAUSE_MS
         while destination in self._queues and self._network.ready(node_id, now_ms):
             self._send_batch(destination, node_id, now_ms)
         if destination not in self._queues:
             return NEVER_MS
         if destination is not ANY_BROKER:
             self._react_to_unreachable(destination, node_id)
-        return max(self._network.poll_delay_ms(node_id, now_ms), LEAST_WAIT_MS)
+        return max(self._network.poll_delay_ms(node_id, now_ms), MIN_POLL_MS)
 
     def _node_at(self, destination: _Destination, now_ms: int) -> int | None:
         """The node to send to; None if there is none at the moment. Ids of brokers are known after the first metadata."""

@@ -16,7 +16,7 @@ from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 
-LEAST_BACKOFF_MS = 10  # also if retry.backoff.ms is less
+MIN_LOOKUP_BACKOFF_MS = 10  # also if retry.backoff.ms is less
 
 
 class ClusterAccess:
@@ -48,7 +48,7 @@ class ClusterAccess:
 
     def backoff_ms(self, failures: int) -> int:
         """How long to wait before the next attempt after this many failed ones (KIP-580)."""
-        return max(self._backoff.backoff_ms(failures - 1), LEAST_BACKOFF_MS)
+        return max(self._backoff.backoff_ms(failures - 1), MIN_LOOKUP_BACKOFF_MS)
 
     def is_newer_than(self, version: int) -> bool:
         """Whether metadata is newer than this version. Raises the fatal error of the metadata, if there is one."""

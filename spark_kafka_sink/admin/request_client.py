@@ -119,8 +119,8 @@ class RequestClient:
         Metadata is fetched again meanwhile, as brokers or leaders may have changed.
         """
         self._access.metadata.request_update("what was asked for is elsewhere")
-        until_ms = self.clock.now_ms() + min(self._access.backoff_ms(failures), at_most_ms)
-        while (left_ms := until_ms - self.clock.now_ms()) > 0:
+        deadline_ms = self.clock.now_ms() + min(self._access.backoff_ms(failures), at_most_ms)
+        while (left_ms := deadline_ms - self.clock.now_ms()) > 0:
             self._access.network.poll(left_ms, self.clock.now_ms())
 
     def known_brokers(self) -> list[int]:

@@ -188,11 +188,11 @@ class TransactionClient:
         deadline_ms = self._deadline_ms(timeout_ms)
         ids = list(dict.fromkeys(transactional_ids))
         if ids and transaction_timeout_ms is None:
-            longest_ms = self._given_transaction_ms or self.longest_transaction_timeout_ms(timeout_ms=self._until(deadline_ms))
+            longest_ms = self._given_transaction_ms or self.longest_transaction_timeout_ms(timeout_ms=self._left_ms(deadline_ms))
             transaction_timeout_ms = min(FENCING_TRANSACTION_TIMEOUT_MS, longest_ms)
         operation = FenceProducer(transaction_timeout_ms or FENCING_TRANSACTION_TIMEOUT_MS)
         asks = [Ask(_transaction(each), operation, each) for each in ids]
-        return dict(zip(ids, self._requests.ask_all(asks, self._until(deadline_ms)), strict=True))
+        return dict(zip(ids, self._requests.ask_all(asks, self._left_ms(deadline_ms)), strict=True))
 
     def abort_fenced(
         self, fenced: Mapping[str, ProducerIdentity], group_id: str, *, timeout_ms: int | None = None
@@ -211,17 +211,17 @@ class TransactionClient:
         """
         deadline_ms = self._deadline_ms(timeout_ms)
         prepared = [PreparedTransaction(each, *identity, TRANSACTION_VERSION_2) for each, identity in fenced.items()]
-        outcomes = self.end_transactions(prepared, commit=False, timeout_ms=self._until(deadline_ms))
+        outcomes = self.end_transactions(prepared, commit=False, timeout_ms=self._left_ms(deadline_ms))
         older = [each for each in prepared if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)]
         begin = BeginFenced(group_id)
         asks = [Ask(_transaction(each.transactional_id), begin, each) for each in older]
-        answers: list[bool | KafkaError] = self._requests.ask(asks, self._until(deadline_ms))
+        answers: list[bool | KafkaError] = self._requests.ask(asks, self._left_ms(deadline_ms))
         begun = dict(zip(older, answers, strict=True))
         outcomes |= {
             each[0]: EndOutcome(TransactionEnd.FAILED, error) for each, error in begun.items() if isinstance(error, KafkaError)
         }
         again = [each._replace(transaction_version=0) for each, outcome in begun.items() if outcome is True]
-        return outcomes | self.end_transactions(again, commit=False, timeout_ms=self._until(deadline_ms))
+        return outcomes | self.end_transactions(again, commit=False, timeout_ms=self._left_ms(deadline_ms))
 
     def list_transactions(
         self,
@@ -266,15 +266,15 @@ class TransactionClient:
             coordinators = self._coordinator_ids(probed, deadline_ms)
         attempts = 0
         while True:
-            answers = self._requests.ask_every_broker(operation, prefix, self._until(deadline_ms))
+            answers = self._requests.ask_every_broker(operation, prefix, self._left_ms(deadline_ms))
             coordinators, before = self._coordinator_ids(probed, deadline_ms), coordinators
             self._last_coordinators = (probed, coordinators)
             if coordinators == before and set(coordinators or ()) <= answers.keys():
                 return _sorted(answers)
-            if not self._until(deadline_ms):
+            if not self._left_ms(deadline_ms):
                 raise KafkaTimeoutError(f"{operation.describe(prefix)}: coordinators kept moving for {within_ms} ms")
             attempts += 1
-            self._requests.back_off(attempts, self._until(deadline_ms))
+            self._requests.back_off(attempts, self._left_ms(deadline_ms))
 
     def list_transactions_question(self, prefix: str, states: Collection[str] = ()) -> Question[list[ListedTransaction]]:
         """The answer is what `list_transactions` with `at_once` returns. It also raises BrokerGoneError if a broker has left."""
@@ -304,7 +304,7 @@ class TransactionClient:
         """The deadline of a call whose steps share one time-out."""
         return self._requests.clock.now_ms() + self._within(timeout_ms)
 
-    def _until(self, deadline_ms: int) -> int:
+    def _left_ms(self, deadline_ms: int) -> int:
         return max(deadline_ms - self._requests.clock.now_ms(), 0)
 
     def _coordinator_ids(self, prefix: str, deadline_ms: int) -> list[int] | None:
@@ -314,12 +314,12 @@ class TransactionClient:
         show the coordinators of most ids with this prefix. Waits for coordinators that are not available: ListTransactions does
         not show that ids have no coordinator.
         """
-        self._transaction_log_leaders = self._find_transaction_log_leaders(self._until(deadline_ms))
+        self._transaction_log_leaders = self._find_transaction_log_leaders(self._left_ms(deadline_ms))
         if self._transaction_log_leaders is not None:
             return self._transaction_log_leaders
         probes = [_transaction(f"{prefix}{each}") for each in PROBES]
         operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
-        answers = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], self._until(deadline_ms))
+        answers = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], self._left_ms(deadline_ms))
         errors = [each for each in answers if isinstance(each, KafkaError)]
         if any(isinstance(each, AuthorizationError) for each in errors):
             return None
@@ -388,10 +388,10 @@ class TransactionClient:
         failures = 0
         while sought := [each for each in wanted if each not in producers]:
             failures += 1
-            self._requests.back_off(failures, self._until(deadline_ms))
-            if not self._until(deadline_ms):
+            self._requests.back_off(failures, self._left_ms(deadline_ms))
+            if not self._left_ms(deadline_ms):
                 break
-            again = self._ask_leaders(operation, sought, self._until(deadline_ms))
+            again = self._ask_leaders(operation, sought, self._left_ms(deadline_ms))
             producers |= {each: outcome for each, outcome in again.items() if not isinstance(outcome, KafkaTimeoutError)}
         for partition in sought:
             producers[partition] = KafkaTimeoutError(
@@ -415,7 +415,7 @@ class TransactionClient:
                 producers[partition] = leader
             elif leader is not None:
                 asks.append(Ask(Broker(leader), operation, partition))
-        answers = self._requests.ask(asks, self._until(deadline_ms))
+        answers = self._requests.ask(asks, self._left_ms(deadline_ms))
         for ask, outcome in zip(asks, answers, strict=True):
             if outcome is not None and not isinstance(outcome, BrokerGoneError):
                 producers[ask.item] = outcome

@@ -32,14 +32,14 @@ from spark_kafka_sink.config.option import (
     reference_problem,
     warn_once,
 )
-from spark_kafka_sink.config.producer_rules import ACKS_ALL, PRODUCER_RULES, Values
+from spark_kafka_sink.config.producer_rules import ACKS_ALL, PRODUCER_RULES, OptionValues
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import SecurityConfig
 from spark_kafka_sink.errors import ConfigError
 
 BATCHES_PER_REQUEST = 8
 REQUESTS_IN_MEMORY = 8
-MOST_REQUEST_BYTES = 32 * 1024 * 1024  # where max.request.size is not set; brokers refuse more than 100 MiB by default
+MAX_REQUEST_BYTES = 32 * 1024 * 1024  # where max.request.size is not set; brokers refuse more than 100 MiB by default
 
 _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]+)", re.ASCII)
 
@@ -190,7 +190,7 @@ class ProducerConfig(SecurityConfig):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> ProducerConfig:
-        """Read a configuration by Kafka's keys. Values may be str, int, bool or list; None means not set.
+        """Read a configuration by Kafka's keys. OptionValues may be str, int, bool or list; None means not set.
 
         Strings are read as Java reads them: trimmed, booleans in any case, lists separated by commas. A key without effect is a
         warning in the log, and so is an unknown key that no plug-in gets. Never blocks: host names are not looked up.
@@ -224,7 +224,7 @@ class ProducerConfig(SecurityConfig):
         """
         given = {key: value for key, value in mapping.items() if value is not None}
         declared = options_of(cls)
-        values: Values = {each.name: each.default for each in fields(cls)} | dict(defaults or {})
+        values: OptionValues = {each.name: each.default for each in fields(cls)} | dict(defaults or {})
         read = read_all(declared, given, problems)
         invalid = {each.key for attribute, each in declared.items() if each.key in given and attribute not in read}
         values |= read
@@ -266,13 +266,13 @@ class ProducerConfig(SecurityConfig):
         """
         if "max.request.size" in self.given:
             return self.max_request_size
-        several_batches = min(BATCHES_PER_REQUEST * self.batch_size, self.buffer_memory // REQUESTS_IN_MEMORY, MOST_REQUEST_BYTES)
+        several_batches = min(BATCHES_PER_REQUEST * self.batch_size, self.buffer_memory // REQUESTS_IN_MEMORY, MAX_REQUEST_BYTES)
         return max(self.max_request_size, several_batches)
 
     def for_plugins(self) -> dict[str, object]:
         """The configuration that a plug-in's `configure` gets: the keys of `to_mapping`, the client.id and the keys for plug-ins.
 
-        Kafka's secrets are wrapped (`reveal()`). Values of keys for plug-ins are as the user wrote them.
+        Kafka's secrets are wrapped (`reveal()`). OptionValues of keys for plug-ins are as the user wrote them.
         """
         own = {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.plugin_options.items()}
         return self.to_mapping() | {"client.id": self.client_id} | own
@@ -281,7 +281,7 @@ class ProducerConfig(SecurityConfig):
 PRODUCER_KEYS: dict[str, Option] = {each.key: each for each in options_of(ProducerConfig).values()}
 
 
-def _lower_defaults(values: Values, declared: Mapping[str, Option], invalid: set[str]) -> None:
+def _lower_defaults(values: OptionValues, declared: Mapping[str, Option], invalid: set[str]) -> None:
     """Lower the sink's defaults that contradict what the user set; none becomes lower than Kafka's default."""
     if not invalid.isdisjoint(("delivery.timeout.ms", "request.timeout.ms", "max.request.size")):
         return

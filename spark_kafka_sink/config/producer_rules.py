@@ -32,10 +32,10 @@ ACKS_ALL = -1
 TLS_KEYS = tuple(each.key for each in options_of(SecurityConfig).values() if each.key.startswith("ssl."))
 SASL_KEYS = tuple(each.key for each in options_of(SecurityConfig).values() if each.key.startswith("sasl."))
 
-Values = dict[str, Any]
+OptionValues = dict[str, Any]
 
 
-Rule = Callable[[Values], Iterator[str] | None]
+Rule = Callable[[OptionValues], Iterator[str] | None]
 PRODUCER_RULES: list[tuple[tuple[str, ...], Rule]] = []
 RuleT = TypeVar("RuleT", bound=Rule)
 
@@ -54,7 +54,7 @@ default = rule  # the same, before a function that assigns values
 
 
 @rule("bootstrap.servers")
-def _bootstrap_servers_are_required(values: Values) -> Iterator[str]:
+def _bootstrap_servers_are_required(values: OptionValues) -> Iterator[str]:
     if not values["bootstrap_servers"]:
         yield (
             "Kafka option 'bootstrap.servers' is not set. Name at least one broker as host:port;"
@@ -63,7 +63,7 @@ def _bootstrap_servers_are_required(values: Values) -> Iterator[str]:
 
 
 @rule("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
-def _idempotence_requires_acks_and_retries(values: Values) -> Iterator[str]:
+def _idempotence_requires_acks_and_retries(values: OptionValues) -> Iterator[str]:
     if not values["enable_idempotence"]:
         return
     if values["max_in_flight_requests_per_connection"] > 5:  # a broker remembers the last 5 batches of a producer and partition
@@ -77,7 +77,7 @@ def _idempotence_requires_acks_and_retries(values: Values) -> Iterator[str]:
 
 
 @default("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
-def _switch_idempotence_off(values: Values) -> None:
+def _switch_idempotence_off(values: OptionValues) -> None:
     """Switch the default enable.idempotence=true off if acks or retries contradict it."""
     if values["enable_idempotence"] and "enable.idempotence" not in values["given"]:
         for _, reason in _against_idempotence(values):
@@ -85,7 +85,7 @@ def _switch_idempotence_off(values: Values) -> None:
             values["enable_idempotence"] = False
 
 
-def _against_idempotence(values: Values) -> list[tuple[str, str]]:
+def _against_idempotence(values: OptionValues) -> list[tuple[str, str]]:
     """What contradicts idempotence: as an error, and as a reason to switch it off."""
     conflicts = []
     if values["retries"] == 0:
@@ -101,7 +101,7 @@ def _against_idempotence(values: Values) -> list[tuple[str, str]]:
 
 
 @rule("transactional.id", "enable.idempotence", "transaction.two.phase.commit.enable")
-def _transactions_require_idempotence(values: Values) -> Iterator[str]:
+def _transactions_require_idempotence(values: OptionValues) -> Iterator[str]:
     if values["transactional_id"] is not None and not values["enable_idempotence"]:
         yield "Cannot set a transactional.id without also enabling idempotence."
     if values["transaction_two_phase_commit_enable"] and "transaction.timeout.ms" in values["given"]:
@@ -109,7 +109,7 @@ def _transactions_require_idempotence(values: Values) -> Iterator[str]:
 
 
 @rule("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
-def _delivery_timeout_covers_linger_and_one_request(values: Values) -> Iterator[str]:
+def _delivery_timeout_covers_linger_and_one_request(values: OptionValues) -> Iterator[str]:
     if "delivery.timeout.ms" in values["given"] and values["delivery_timeout_ms"] < _least_delivery_timeout_ms(values):
         yield (
             "delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms;"
@@ -118,7 +118,7 @@ def _delivery_timeout_covers_linger_and_one_request(values: Values) -> Iterator[
 
 
 @default("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
-def _raise_delivery_timeout(values: Values) -> None:
+def _raise_delivery_timeout(values: OptionValues) -> None:
     least_ms = _least_delivery_timeout_ms(values)
     if "delivery.timeout.ms" not in values["given"] and values["delivery_timeout_ms"] < least_ms:
         warn_once(
@@ -129,7 +129,7 @@ def _raise_delivery_timeout(values: Values) -> None:
         values["delivery_timeout_ms"] = least_ms
 
 
-def _least_delivery_timeout_ms(values: Values) -> int:
+def _least_delivery_timeout_ms(values: OptionValues) -> int:
     least_ms: int = values["linger_ms"] + values["request_timeout_ms"]
     return min(least_ms, INT_MAX)
 
@@ -138,7 +138,7 @@ def _least_delivery_timeout_ms(values: Values) -> int:
     *("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms"),
     *("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
 )
-def _keep_backoffs_below_their_maximum(values: Values) -> None:
+def _keep_backoffs_below_their_maximum(values: OptionValues) -> None:
     given = values["given"]
     if "reconnect.backoff.ms" in given and "reconnect.backoff.max.ms" not in given:
         values["reconnect_backoff_max_ms"] = values["reconnect_backoff_ms"]
@@ -152,7 +152,7 @@ def _keep_backoffs_below_their_maximum(values: Values) -> None:
 
 
 @rule("security.protocol", *TLS_KEYS)
-def _tls_options_are_complete(values: Values) -> Iterator[str]:
+def _tls_options_are_complete(values: OptionValues) -> Iterator[str]:
     """Check what Java checks in DefaultSslEngineFactory.createKeystore and createTruststore."""
     if values["security_protocol"] not in ("SSL", "SASL_SSL"):
         return
@@ -178,7 +178,7 @@ def _tls_options_are_complete(values: Values) -> Iterator[str]:
 
 
 @rule()
-def _not_available(values: Values) -> Iterator[str]:
+def _not_available(values: OptionValues) -> Iterator[str]:
     for key, is_rejected, remedy in NOT_AVAILABLE:
         value = values[_attribute(key)]
         if is_rejected(value):
@@ -192,7 +192,7 @@ NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 
 @rule("partitioner.class", "interceptor.classes")
-def _plugins_are_python(values: Values) -> Iterator[str]:
+def _plugins_are_python(values: OptionValues) -> Iterator[str]:
     """Checks only the form of a name. The class is loaded where it runs, which in Spark is in the tasks."""
     partitioner = values["partitioner_class"]
     if partitioner not in (None, *KAFKAS_PARTITIONERS):
@@ -217,7 +217,7 @@ def _name_problem(key: str, name: object, alternative: str) -> Iterator[str]:
 
 
 @rule("security.protocol", *SASL_KEYS)
-def _sasl_options_are_complete(values: Values) -> Iterator[str]:
+def _sasl_options_are_complete(values: OptionValues) -> Iterator[str]:
     yield from sasl.problems(values)
     if values["sasl_mechanism"] == sasl.PLAIN and values["security_protocol"] == "SASL_PLAINTEXT":
         warn_once("sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password in clear text: use SASL_SSL")
@@ -227,7 +227,7 @@ def _sasl_options_are_complete(values: Values) -> Iterator[str]:
 
 
 @default("partitioner.class")
-def _replace_removed_partitioners(values: Values) -> None:
+def _replace_removed_partitioners(values: OptionValues) -> None:
     name = values["partitioner_class"]
     if name in (DEFAULT_PARTITIONER, UNIFORM_STICKY):
         logger.info("partitioner.class=%s was removed in Kafka 4.0; the built-in partitioner replaces it", name)
@@ -239,13 +239,13 @@ _client_numbers = count(1)
 
 
 @default("client.id")
-def _name_the_client(values: Values) -> None:
+def _name_the_client(values: OptionValues) -> None:
     if "client.id" not in values["given"]:
         values["client_id"] = f"producer-{values['transactional_id'] or next(_client_numbers)}"
 
 
 @rule("client.id")
-def _name_of_the_client_fits(values: Values) -> Iterator[str]:
+def _name_of_the_client_fits(values: OptionValues) -> Iterator[str]:
     if "client.id" not in values["given"] and len(values["client_id"].encode()) > MAX_STRING_BYTES:
         yield "transactional.id is too long to be part of a client.id; shorten it, or set client.id"
 

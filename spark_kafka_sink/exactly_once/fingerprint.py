@@ -38,7 +38,7 @@ from spark_kafka_sink.records.columns import Column, binary_column, join_headers
 from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, contiguous, data_buffer, interleave
 from spark_kafka_sink.records.varint import Int64Column
 
-Hashes: TypeAlias = NDArray[np.uint64]
+Hashes64: TypeAlias = NDArray[np.uint64]
 
 _WORD_BYTES = 8
 _SEGMENT_WORDS = 1024
@@ -85,7 +85,7 @@ def _sliced(column: Any, start: int, stop: int) -> Any:
 
 
 # ROWS
-def _row_hashes(columns: Mapping[str, Any], rows: int) -> Hashes:
+def _row_hashes(columns: Mapping[str, Any], rows: int) -> Hashes64:
     headers = join_headers(columns["headers"], rows)
     key, value = (binary_column(name, columns[name]) for name in ("key", "value"))
     hashes = _content([key, value, None if headers is None else headers.headers], rows)
@@ -94,7 +94,7 @@ def _row_hashes(columns: Mapping[str, Any], rows: int) -> Hashes:
     return _finish(hashes)
 
 
-def _partitions(column: Column) -> Hashes:
+def _partitions(column: Column) -> Hashes64:
     """The explicit partition of each row; one entry if no row has one."""
     if column is None or pa.types.is_null(column.type):
         return np.full(1, _NO_PARTITION, np.int64).view(np.uint64)
@@ -104,7 +104,7 @@ def _partitions(column: Column) -> Hashes:
     return partitions.to_numpy().view(np.uint64)  # type: ignore[no-any-return]
 
 
-def _topics(topic: str | Column) -> Hashes:
+def _topics(topic: str | Column) -> Hashes64:
     """The hash of each row's topic; one entry for a constant topic."""
     if isinstance(topic, str):
         return np.full(1, _topic(topic.encode()), np.uint64)
@@ -114,7 +114,7 @@ def _topics(topic: str | Column) -> Hashes:
     encoded = contiguous(topics).dictionary_encode()  # most often few topics: hash each of them once
     names = len(encoded.dictionary)
     by_index = np.append(_finish(_content([encoded.dictionary], names)), np.uint64(_topic(None)))
-    hashes: Hashes = by_index[encoded.indices.fill_null(names).to_numpy()]
+    hashes: Hashes64 = by_index[encoded.indices.fill_null(names).to_numpy()]
     return hashes
 
 
@@ -123,7 +123,7 @@ def _topic(name: bytes | None) -> int:
     return int(_finish(_content([pa.array([name], pa.binary())], 1))[0])
 
 
-def _finish(hashes: Hashes) -> Hashes:
+def _finish(hashes: Hashes64) -> Hashes64:
     """Each bit of the result depends on each bit of the hash; no two hashes have one result. Changes its argument."""
     hashes ^= hashes >> np.uint64(30)
     hashes *= np.uint64(0xBF58476D1CE4E5B9)
@@ -134,7 +134,7 @@ def _finish(hashes: Hashes) -> Hashes:
 
 
 # BYTES
-def _content(fields: Sequence[Column], rows: int) -> Hashes:
+def _content(fields: Sequence[Column], rows: int) -> Hashes64:
     """The bytes and lengths of up to three fields of each row. A field is binary; None is null in each row, or no headers."""
     hashes = np.zeros(rows, np.uint64)
     sizes = np.zeros(rows, np.int64)
@@ -146,7 +146,7 @@ def _content(fields: Sequence[Column], rows: int) -> Hashes:
     return hashes
 
 
-def _segments(fields: list[Payload], sizes: Int64Column) -> Hashes:
+def _segments(fields: list[Payload], sizes: Int64Column) -> Hashes64:
     """The words of each row, hashed: the sum of its segments. `sizes`: the bytes of each row's fields together.
 
     Arrow copies the rows into one run of words, and their factors into another: the factors of a segment are a prefix of all.
@@ -173,7 +173,7 @@ def _segments(fields: list[Payload], sizes: Int64Column) -> Hashes:
     return np.add.reduceat(sums, bounds[:-1])
 
 
-def _segment_sums(data: InterleavedRows, words: Int64Column, of_segments: Int64Column, bounds: Int64Column) -> Hashes:
+def _segment_sums(data: InterleavedRows, words: Int64Column, of_segments: Int64Column, bounds: Int64Column) -> Hashes64:
     """One number per segment, not finished. `words`: of each row; `of_segments`: words of each segment; segments bounds[i] …
     bounds[i + 1] - 1 belong to row i."""
     factors = interleave([_constants().factors.at(of_segments)], len(of_segments))
@@ -200,7 +200,7 @@ def _blocks(row_ends: Int64Column) -> Iterator[tuple[int, int]]:
         low, before = high, int(row_ends[high - 1])
 
 
-def _words(rows: InterleavedRows, low: int, high: int, count: int) -> Hashes:
+def _words(rows: InterleavedRows, low: int, high: int, count: int) -> Hashes64:
     """Rows low … high-1 as words, in memory that the caller may change."""
     written = rows.write(low, high, count * _WORD_BYTES > INT32_MAX, pa.default_memory_pool())
     return np.frombuffer(data_buffer(written), "<u8", count)
@@ -213,7 +213,7 @@ class _Constants:
 
     factors: Payload  # entry i: the factors of the first i words of a segment
     zeros: Payload  # entry i: i bytes
-    lengths: Hashes  # a factor for each field
+    lengths: Hashes64  # a factor for each field
     partition: np.uint64
     topic: np.uint64
 
@@ -226,6 +226,6 @@ def _constants() -> _Constants:
     return _Constants(factors, Payload.prefixes(bytes(_WORD_BYTES - 1)), lengths, partition, topic)
 
 
-def _splitmix64(count: int) -> Hashes:
+def _splitmix64(count: int) -> Hashes64:
     """The first numbers of splitmix64 with seed 0."""
     return _finish(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP))

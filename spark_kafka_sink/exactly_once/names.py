@@ -21,7 +21,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 FIELDS_AFTER_PREFIX = 3
-_MOST_DIGITS = 19  # of the longest partition or attempt that is read
+_MAX_DIGITS = 19  # of the longest partition or attempt that is read
 
 
 class AttemptId(NamedTuple):
@@ -87,5 +87,5 @@ class PrefixNames:
 
 def _is_number(text: str) -> bool:
     """Whether `transactional_id` could have written it. Other ids may have more digits than int() takes, or leading zeros."""
-    is_short = len(text) <= _MOST_DIGITS
+    is_short = len(text) <= _MAX_DIGITS
     return is_short and text.isascii() and text.isdecimal() and str(int(text)) == text

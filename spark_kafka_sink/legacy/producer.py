@@ -10,7 +10,7 @@ With producer.type=sync, the caller's thread dispatches messages, one caller at 
 a bounded queue, from which one thread dispatches them. event_handler.py does the dispatch: partitions, retries, failures.
 Laws: messages leave the queue in the order in which they were put in, and close() sends the rest, as far as its time-out allows.
 Messages that could not be sent are reported: in sync mode to the caller of send(), in async mode to `on_error` and the log. Where
-the old client waited without a limit, the limit is LONGEST_WAIT_MS, ten minutes. New code should use KafkaProducer.
+the old client waited without a limit, the limit is MAX_DISPATCH_MS, ten minutes. New code should use KafkaProducer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["KeyedMessage", "Producer"]
 
 logger = logging.getLogger(__name__)
 
-LONGEST_WAIT_MS = 600_000  # with the default options, longer than a dispatch to a few topics that times out everywhere
+MAX_DISPATCH_MS = 600_000  # with the default options, longer than a dispatch to a few topics that times out everywhere
 
 OnError = Callable[[KafkaError, Sequence[KeyedMessage]], None]
 
@@ -98,7 +98,7 @@ class Producer:
             SerializationError: the serializers do not accept a message or key; none of the messages has been sent.
             FailedToSendMessageError: sync: some messages are not acknowledged after the last retry; the error contains them.
             QueueFullError: async: the queue stayed full; `queued` says how many of the messages are in the queue.
-            KafkaTimeoutError: sync: another caller's dispatch takes longer than LONGEST_WAIT_MS.
+            KafkaTimeoutError: sync: another caller's dispatch takes longer than MAX_DISPATCH_MS.
             ProducerClosedError: the producer is closed, or was closed while this call waited.
         """
         forks.check_not_forked(self._generation, f"the producer {self.client_id}")
@@ -107,13 +107,13 @@ class Producer:
     def close(self, timeout_ms: int | None = None) -> None:
         """Reject further messages, send those in the queue, end the thread and close all connections.
 
-        Blocks for at most `timeout_ms` (default: LONGEST_WAIT_MS) and a few seconds more. Messages that are left then fail, and
+        Blocks for at most `timeout_ms` (default: MAX_DISPATCH_MS) and a few seconds more. Messages that are left then fail, and
         are reported as usual. If `on_error` calls close(), close() returns at once, and the thread ends when the queue is empty.
         In a forked child it does nothing. A second call has no effect.
         """
         if forks.is_forked(self._generation):
             return  # the thread and the connections belong to the parent process
-        limit_ms = LONGEST_WAIT_MS if timeout_ms is None else timeout_ms
+        limit_ms = MAX_DISPATCH_MS if timeout_ms is None else timeout_ms
         if self._mode.close(limit_ms):
             return
         logger.warning("! closing %s forcefully: messages were left after %d ms", self.client_id, limit_ms)
@@ -150,8 +150,8 @@ class SyncDispatch:
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
         self._check_open()
-        if not self._alone(lambda: self._dispatch(messages), LONGEST_WAIT_MS):
-            raise KafkaTimeoutError(f"another thread's dispatch takes longer than {LONGEST_WAIT_MS} ms; send from one thread")
+        if not self._alone(lambda: self._dispatch(messages), MAX_DISPATCH_MS):
+            raise KafkaTimeoutError(f"another thread's dispatch takes longer than {MAX_DISPATCH_MS} ms; send from one thread")
 
     def _dispatch(self, messages: Sequence[SerializedMessage]) -> None:
         self._check_open()
@@ -164,10 +164,10 @@ class SyncDispatch:
 
     def _alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
         """Call `work` while no other call works. False if the others did not end within `timeout_ms`."""
-        call = threading.Lock()
+        presence = threading.Lock()
         try:
-            with call:
-                if not self._waiters.wait_until(lambda: self._admit(call), self.clock, self.clock.now_ms() + timeout_ms):
+            with presence:
+                if not self._waiters.wait_until(lambda: self._admit(presence), self.clock, self.clock.now_ms() + timeout_ms):
                     return False
                 work()
                 return True
@@ -175,10 +175,10 @@ class SyncDispatch:
             with self._lock:
                 self._waiters.wake_all_locked()
 
-    def _admit(self, call: threading.Lock) -> bool:
+    def _admit(self, presence: threading.Lock) -> bool:
         if self._dispatching:
             return False
-        self._dispatching.add(call)
+        self._dispatching.add(presence)
         return True
 
     def _check_open(self) -> None:
@@ -256,7 +256,7 @@ class ProducerSendThread:
 
     queue: SendQueue
     handler: EventHandler
-    enqueue_timeout_ms: int  # below zero: LONGEST_WAIT_MS
+    enqueue_timeout_ms: int  # below zero: MAX_DISPATCH_MS
     on_error: OnError | None
     at_end: Callable[[], None]
     client_id: str
@@ -275,7 +275,7 @@ class ProducerSendThread:
             raise
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
-        limit_ms = LONGEST_WAIT_MS if self.enqueue_timeout_ms < 0 else self.enqueue_timeout_ms
+        limit_ms = MAX_DISPATCH_MS if self.enqueue_timeout_ms < 0 else self.enqueue_timeout_ms
         timeout_ms = 0 if self._is_this_thread() else limit_ms
         for queued, message in enumerate(messages):
             try:

@@ -32,7 +32,9 @@ class ConnectionSetup:
 
     connections: Mapping[int, BrokerConnection]  # of the NetworkClient, by node id
     metadata: Metadata
-    close: Callable[[BrokerConnection, int, Disconnect], None]  # closes a connection, and fails what is in flight on it
+    close_connection: Callable[
+        [BrokerConnection, int, Disconnect], None
+    ]  # closes a connection, and fails what is in flight on it
     login: Login | None  # None without SASL
     worker: BackgroundWorker
     resolve_host: Resolver
@@ -81,7 +83,7 @@ class ConnectionSetup:
             self._fail_to_connect(connection, now_ms, str(error))
 
     def _fail_to_connect(self, connection: BrokerConnection, now_ms: int, reason: str) -> None:
-        self.close(connection, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason))
+        self.close_connection(connection, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason))
 
     # HANDSHAKES
 
@@ -122,7 +124,7 @@ class ConnectionSetup:
         for node_id in overdue:
             reason = "the login was not ready within request.timeout.ms: the token source or the Kerberos server does not answer"
             disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, timed_out=True)
-            self.close(self.connections[node_id], now_ms, disconnect)
+            self.close_connection(self.connections[node_id], now_ms, disconnect)
         return is_any
 
     def send_requests(self, now_ms: int) -> None:
@@ -137,16 +139,16 @@ class ConnectionSetup:
     def _fail_handshake(self, connection: BrokerConnection, now_ms: int, error: BaseException) -> None:
         """Close the connection after a bug, an interrupt or a MemoryError: with nothing in flight, no time-out would close it."""
         reason = f"the handshake failed with {type(error).__name__}"
-        self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
+        self.close_connection(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
 
     def advance_handshake(self, connection: BrokerConnection, outcome: Outcome, now_ms: int) -> None:
         """The broker has answered a request of the handshake, or the worker has finished its work."""
         try:
             step = connection.advance_handshake(outcome)
         except AuthenticationError as error:
-            self.close(connection, now_ms, Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error))
+            self.close_connection(connection, now_ms, Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error))
         except KafkaError as error:
-            self.close(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
+            self.close_connection(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
         except BaseException as error:
             self._fail_handshake(connection, now_ms, error)
             raise

@@ -145,10 +145,10 @@ def _check_whole(value: Any) -> None:
 def _check_float(value: Any) -> None:
     """Reject a finite number that would become infinite. Rounding to 32 bits is what the schema says."""
     if isinstance(value, float) and abs(value) >= _BEYOND_FLOAT and not isinf(value):
-        raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_LARGEST_FLOAT:.7g}")
+        raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_MAX_FLOAT:.7g}")
 
 
-_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 _BEYOND_FLOAT = 2.0**128 - 2.0**103  # from here on, numbers round to infinity
 
 

@@ -37,11 +37,11 @@ HALF_DONE = "an error came while rows were handed over, and how far the call cam
 class HandOver:
     """One call that hands rows over to the accumulator, and whether it has begun and ended that."""
 
-    __slots__ = ("_begun", "call", "has_queued_rows", "thread_id")
+    __slots__ = ("_begun", "has_queued_rows", "presence", "thread_id")
 
     def __init__(self, begun: set[HandOver]) -> None:
         self._begun = begun
-        self.call = threading.Lock()  # held until the call is over
+        self.presence = threading.Lock()  # held until the call is over
         self.thread_id = threading.get_ident()
         self.has_queued_rows = False  # some, perhaps not all: the call cannot be repeated
 
@@ -60,7 +60,7 @@ class HandOver:
 
     @property
     def was_interrupted(self) -> bool:
-        return not self.call.locked() and self in self._begun  # in this order: a call that ends normally leaves the set first
+        return not self.presence.locked() and self in self._begun  # in this order: a call that ends normally leaves the set first
 
 
 class HandOvers:
@@ -88,7 +88,7 @@ class HandOvers:
         """Call `work`, which begins its hand-over. This ends when `work` ends it, returns, or raises one of ORDINARY_ERRORS."""
         hand_over = HandOver(self._begun)
         try:
-            with hand_over.call:
+            with hand_over.presence:
                 try:
                     result = work(hand_over, *args, **more)
                 except ORDINARY_ERRORS:

@@ -458,9 +458,9 @@ class KafkaProducer(TransactionalMethods):
         deadline_ms = self._clock.now_ms() + limit_ms
         try:
             all_queued = self._gatherer.encode_all(deadline_ms)
-            remaining_ms = max(0, deadline_ms - self._clock.now_ms())
+            left_ms = max(0, deadline_ms - self._clock.now_ms())
             is_enough = until.done if until else lambda: False
-            if not self._accumulator.flush(remaining_ms, is_enough) or not all_queued:
+            if not self._accumulator.flush(left_ms, is_enough) or not all_queued:
                 raise KafkaTimeoutError(
                     f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
                 )

@@ -101,7 +101,7 @@ def rows_by_topic(given: ProducerColumns) -> Counter[str]:
 
 
 class BatchMetadata(NamedTuple):
-    """Where a run of rows of one call and one batch was written; for interceptors.
+    """Where consecutive rows of one call and one batch was written; for interceptors.
 
     `partition` is -1 for rows that failed before they had one. `base_offset` is -1 if it is unknown (the rows failed, or
     acks=0); the offsets of the rows are consecutive. `timestamp` is the broker's if the topic has LogAppendTime, else -1.

@@ -40,7 +40,7 @@ class _TopicTurn:
 
     def admit(self, hand_over: HandOver) -> bool:
         """Let the call encode until it is over, if no other thread does. False if one does."""
-        self._encoding_calls = [each for each in self._encoding_calls if each.call.locked()]
+        self._encoding_calls = [each for each in self._encoding_calls if each.presence.locked()]
         if any(each.thread_id != hand_over.thread_id for each in self._encoding_calls):
             return False
         self._encoding_calls.append(hand_over)
@@ -192,9 +192,9 @@ class RecordGatherer:
         """Queue what has waited for linger.ms; returns in how many ms the next bundle is due. Sender thread; never waits."""
         delay_ms = NEVER_MS
         for topic, bundle in list(self.bundles.items()):
-            remaining_ms = 0 if at_once else bundle.created_ms + self.config.linger_ms - now_ms
-            if remaining_ms > 0:
-                delay_ms = min(delay_ms, remaining_ms)
+            left_ms = 0 if at_once else bundle.created_ms + self.config.linger_ms - now_ms
+            if left_ms > 0:
+                delay_ms = min(delay_ms, left_ms)
             elif not self._encode_within(topic, 0):
                 delay_ms = min(delay_ms, max(1, self.config.linger_ms))  # another thread encodes the bundle before this one
         return delay_ms

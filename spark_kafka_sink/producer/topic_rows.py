@@ -25,8 +25,8 @@ from spark_kafka_sink.records.interleave import contiguous
 # SLICE_ROWS stay in the CPU's cache. With many, most time goes into the work per partition and slice: slices are larger then, as
 # long as they are small in bytes.
 SLICE_ROWS = 32 * 1024
-LARGEST_SLICE_ROWS = 80 * 1024
-LARGEST_SLICE_BYTES = 8 * 1024 * 1024  # of records in a slice with more than SLICE_ROWS
+MAX_SLICE_ROWS = 80 * 1024
+MAX_SLICE_BYTES = 8 * 1024 * 1024  # of records in a slice with more than SLICE_ROWS
 ROWS_PER_PARTITION = 256  # how many a slice should have on average, within the limits above
 
 
@@ -45,9 +45,9 @@ class TopicRows:
         A part has at most SLICE_ROWS rows, or more for a topic with many `partitions`, within the limits above.
         """
         count = -(-self.columns.row_count // SLICE_ROWS)
-        wanted_rows = min(partitions * ROWS_PER_PARTITION, LARGEST_SLICE_ROWS)
+        wanted_rows = min(partitions * ROWS_PER_PARTITION, MAX_SLICE_ROWS)
         if count > 1 and wanted_rows > SLICE_ROWS:
-            least = -(-int(self.columns.base_sizes.sum()) // LARGEST_SLICE_BYTES)
+            least = -(-int(self.columns.base_sizes.sum()) // MAX_SLICE_BYTES)
             count = min(count, max(least, -(-self.columns.row_count // wanted_rows)))
         bounds = [self.columns.row_count * part // count for part in range(count + 1)] if count else []
         for start, stop in itertools.pairwise(bounds):

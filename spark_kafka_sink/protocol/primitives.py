@@ -3,7 +3,7 @@
 `Writer` collects small fields in one buffer and keeps opaque record batches by reference, without a copy.
 `Reader` reads one frame. schema.py combines both into messages; nothing here knows a message.
 Law of the Reader: a length is compared with the bytes that are left before memory is reserved for it, and a length that is too
-large raises ProtocolError. So do more than MOST_ELEMENTS: 32 MiB of small elements would take a minute to read.
+large raises ProtocolError. So do more than MAX_ELEMENTS: 32 MiB of small elements would take a minute to read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _pack_int8, _pack_int16, _pack_int32, _pack_int64 = _INT8.pack, _INT16.pack, _IN
 
 _MAX_INT16_STRING = 0x7FFF
 _MAX_VARINT_BYTES = 5  # ceil(32 / 7)
-MOST_ELEMENTS = 2_000_000  # of all arrays of a frame; one topic with 100,000 partitions and three replicas has 700,000
+MAX_ELEMENTS = 2_000_000  # of all arrays of a frame; one topic with 100,000 partitions and three replicas has 700,000
 
 
 def _utf8(value: str) -> bytes:
@@ -167,7 +167,7 @@ class Reader:
     __slots__ = ("_data", "_elements_left", "_end", "_position")
 
     def __init__(self, data: Buffer) -> None:
-        self._elements_left = MOST_ELEMENTS
+        self._elements_left = MAX_ELEMENTS
         self._data = memoryview(data)
         self._position = 0
         self._end = len(self._data)
@@ -286,7 +286,7 @@ class Reader:
     def _spend(self, elements: int) -> None:
         self._elements_left -= elements
         if self._elements_left < 0:
-            raise ResponseTooLargeError(f"more than {MOST_ELEMENTS:,} elements before offset {self._position}")
+            raise ResponseTooLargeError(f"more than {MAX_ELEMENTS:,} elements before offset {self._position}")
 
     def read_tag(self, data: memoryview, decode: Callable[[Reader], T]) -> T:
         """The value of a tagged field, which is all of `data`."""

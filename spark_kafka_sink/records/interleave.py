@@ -1,4 +1,4 @@
-"""Joins columns of pieces row by row into one run of bytes, without a loop over rows.
+"""Joins columns of pieces row by row into consecutive bytes, without a loop over rows.
 
 record_batch.py describes a record as a sequence of pieces, columns.py a record's headers. Each piece of each row becomes one of
 Arrow's binary views: 16 bytes that contain up to 12 bytes, or refer to more bytes in a buffer. Casting the views of any rows to
@@ -118,16 +118,16 @@ def interleave(pieces: Sequence[Piece], row_count: int) -> InterleavedRows:
     one per row."""
     columns: list[NDArray[np.void]] = []
     buffers: list[pa.Buffer] = []
-    run: list[_ShortPiece] = []
+    short_pieces: list[_ShortPiece] = []
     for piece in pieces:
         if not isinstance(piece, Payload):
-            run.append(piece)
+            short_pieces.append(piece)
             continue
-        columns += _numbers(run, row_count)
-        run = []
+        columns += _numbers(short_pieces, row_count)
+        short_pieces = []
         columns.append(_moved(piece.views, len(buffers)) if buffers and piece.buffers else piece.views)
         buffers += piece.buffers
-    columns += _numbers(run, row_count)
+    columns += _numbers(short_pieces, row_count)
     columns = columns or [np.zeros(1, _OPAQUE_VIEW)]
     joined = np.empty((row_count, len(columns)), _OPAQUE_VIEW)
     for place, column in enumerate(columns):
@@ -213,10 +213,10 @@ def _addressable(payload: pa.Array) -> list[pa.Array]:
 # NUMBERS
 
 
-def _numbers(run: Sequence[_ShortPiece], row_count: int) -> list[NDArray[np.void]]:
+def _numbers(short_pieces: Sequence[_ShortPiece], row_count: int) -> list[NDArray[np.void]]:
     """Neighboring numbers and constants, packed into as few views as they need."""
     packed: list[Word] = []
-    for piece in run:
+    for piece in short_pieces:
         for word in _words(piece):
             if packed and packed[-1].longest + word.longest <= _WORD_BYTES:
                 packed[-1] = _joined(packed[-1], word)

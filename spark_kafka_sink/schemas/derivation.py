@@ -23,7 +23,7 @@ Json = dict[str, Any] | list[Any] | str
 
 TOP_LEVEL_RECORD = "topLevelRecord"  # Spark's
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MOST_DECIMAL_BYTES = 32
+_MAX_DECIMAL_BYTES = 32
 
 
 def derive_schema(
@@ -151,7 +151,7 @@ class _Derivation:
                 f"{place.path} is {type}: Avro's decimals have a scale of 0 to their precision. Cast it, as in"
                 f" CAST({place.path} AS DECIMAL({max(type.precision - min(type.scale, 0), type.scale)}, {max(type.scale, 0)}))"
             )
-        size = next(size for size in range(1, _MOST_DECIMAL_BYTES + 1) if 2 ** (8 * size - 1) >= 10**type.precision)
+        size = next(size for size in range(1, _MAX_DECIMAL_BYTES + 1) if 2 ** (8 * size - 1) >= 10**type.precision)
         decimal = {"logicalType": "decimal", "precision": type.precision, "scale": type.scale}
         return {"type": "fixed", "name": "fixed", "namespace": place.full_name, "size": size} | decimal
 

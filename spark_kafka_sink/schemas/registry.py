@@ -262,8 +262,8 @@ class SchemaRegistry:
 
     # ANSWERS
 
-    def _ask(self, request: RegistryRequest, end_ms: int | None = None) -> dict[str, Any]:
-        body = self._client.call(request, end_ms)
+    def _ask(self, request: RegistryRequest, deadline_ms: int | None = None) -> dict[str, Any]:
+        body = self._client.call(request, deadline_ms)
         if not isinstance(body, dict):
             raise _malformed(request.what, f"a JSON object is expected, not {type(body).__name__}")
         return body
@@ -285,7 +285,7 @@ class SchemaRegistry:
     def _references(self, references: object, what: str) -> dict[str, str]:
         """The texts of all schemas that are referred to, directly or not. Each version of a subject is asked for once."""
         texts: dict[str, str] = {}
-        end_ms = self._client.end_ms()
+        deadline_ms = self._client.deadline_ms()
         waiting, seen = _listed(references, what), set[tuple[str, int]]()
         while waiting:
             name, subject, version = waiting.pop()
@@ -296,7 +296,7 @@ class SchemaRegistry:
                 raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
             path = ("subjects", subject, "versions", str(version))
             body = self._ask(
-                RegistryRequest(f"{what}: its reference {printable(name)}", "GET", path, {"deleted": "true"}), end_ms
+                RegistryRequest(f"{what}: its reference {printable(name)}", "GET", path, {"deleted": "true"}), deadline_ms
             )
             if not isinstance(body.get("schema"), str) or not _is_unicode(body["schema"]):
                 raise _malformed(what, f"its reference {printable(name)} has no schema")

@@ -90,18 +90,18 @@ class RegistryClient:
         self._addresses = config.schema_registry_url  # the one that answered last comes first
         self._pools = {address.url: pool_for(address, config) for address in self._addresses}
 
-    def end_ms(self) -> int:
+    def deadline_ms(self) -> int:
         """When a call that begins now has to end, by the client's clock."""
         return self._clock.now_ms() + self._config.schema_registry_default_api_timeout_ms
 
-    def call(self, request: RegistryRequest, end_ms: int | None = None) -> Any:
-        """The JSON of the answer. Blocks until `end_ms` at most, by default for schema.registry.default.api.timeout.ms.
+    def call(self, request: RegistryRequest, deadline_ms: int | None = None) -> Any:
+        """The JSON of the answer. Blocks until `deadline_ms` at most, by default for schema.registry.default.api.timeout.ms.
 
         Raises:
             RegistryError: there is no answer, or it is no success or no JSON.
             AuthenticationError: there is no token to log in with.
         """
-        answer = self._answer(request, self.end_ms() if end_ms is None else end_ms)
+        answer = self._answer(request, self.deadline_ms() if deadline_ms is None else deadline_ms)
         if not 200 <= answer.status < 300:
             raise refusal(answer, request.what)
         if answer.body is NO_JSON:
@@ -114,31 +114,31 @@ class RegistryClient:
 
     # RETRIES
 
-    def _answer(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer:
+    def _answer(self, request: RegistryRequest, deadline_ms: int) -> RegistryAnswer:
         """The first answer that a retry would not change."""
         config = self._config
-        if self._clock.now_ms() >= end_ms:
+        if self._clock.now_ms() >= deadline_ms:
             raise _too_late(request, config.schema_registry_default_api_timeout_ms)
         backoff = ExponentialBackoff(config.schema_registry_retries_wait_ms, config.schema_registry_retries_max_wait_ms, Random())
         attempts = 0
         while True:
-            outcome = self._ask_each(request, end_ms)
+            outcome = self._ask_each(request, deadline_ms)
             if isinstance(outcome, RegistryAnswer):
                 return outcome
             wait_ms = backoff.backoff_ms(attempts)
             attempts += 1
             may_retry = any(failure.may_retry for failure in outcome) and attempts <= config.schema_registry_max_retries
-            if not may_retry or self._clock.now_ms() + wait_ms >= end_ms:
+            if not may_retry or self._clock.now_ms() + wait_ms >= deadline_ms:
                 raise _unreachable(request, outcome, attempts)
             logger.warning("! cannot %s: %s; retrying in %d ms", request.what, "; ".join(map(str, outcome)), wait_ms)
             sleep(self._clock, wait_ms)
 
-    def _ask_each(self, request: RegistryRequest, end_ms: int) -> RegistryAnswer | list[_NoAnswer]:
+    def _ask_each(self, request: RegistryRequest, deadline_ms: int) -> RegistryAnswer | list[_NoAnswer]:
         """The answer of the first address that gives one. The addresses that are left share the time that is left equally."""
         failures: list[_NoAnswer] = []
         addresses = self._addresses
         for number, address in enumerate(addresses):
-            left_ms = (end_ms - self._clock.now_ms()) // (len(addresses) - number)
+            left_ms = (deadline_ms - self._clock.now_ms()) // (len(addresses) - number)
             outcome = self._ask_within_time(address, request, max(left_ms, 1))
             if isinstance(outcome, RegistryAnswer):
                 self._addresses = tuple(sorted(addresses, key=lambda each: each is not address))

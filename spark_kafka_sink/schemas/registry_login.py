@@ -19,7 +19,7 @@ from spark_kafka_sink.config.secret import HIDDEN, Secret, SecretBytes
 from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post
 from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache, token_error
 
-_SHORTEST_ALONE = 4  # characters; a shorter password is not searched for by itself, as ordinary words may contain it
+_MIN_PASSWORD_CHARACTERS = 4  # characters; a shorter password is not searched for by itself, as ordinary words may contain it
 
 
 class HiddenHeaders(dict[str, str]):
@@ -42,7 +42,7 @@ def _forms_of_login(encoded: str) -> set[str]:
     """user:password, in plain text and in base64 with and without padding; the password alone, unless it is very short."""
     pair = base64.b64decode(encoded).decode()
     password = pair.partition(":")[2]
-    alone = {password} if len(password) >= _SHORTEST_ALONE else set()
+    alone = {password} if len(password) >= _MIN_PASSWORD_CHARACTERS else set()
     return {encoded, encoded.rstrip("="), pair} | alone
 
 

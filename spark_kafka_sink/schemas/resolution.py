@@ -43,7 +43,7 @@ from spark_kafka_sink.schemas.avro_schema import (
 )
 from spark_kafka_sink.schemas.derivation import is_binary, is_float, is_int, is_list, is_string, plain_type
 
-LARGEST_FIXED_BYTES = 2**24  # 16 times the default of max.request.size
+MAX_FIXED_OF_A_COLUMN = 2**24  # 16 times the default of max.request.size
 MAX_DECIMAL_FIXED_BYTES = 256
 
 
@@ -81,9 +81,9 @@ class _Resolution:
                 return self._record(path, type, schema)
             case AvroArray() if is_list(type):
                 return ArrayEncoding(path, self.encoding(f"{path}[*]", type.value_type, schema.items))
-            case AvroFixed() if schema.size > LARGEST_FIXED_BYTES:
+            case AvroFixed() if schema.size > MAX_FIXED_OF_A_COLUMN:
                 self.problems.append(
-                    f"{self._column(path)} is {schema} in the schema; the limit is {LARGEST_FIXED_BYTES:,} bytes"
+                    f"{self._column(path)} is {schema} in the schema; the limit is {MAX_FIXED_OF_A_COLUMN:,} bytes"
                 )
                 return ConstantEncoding(path, b"")
             case AvroMap() if pa.types.is_map(type) and is_string(plain_type(type.key_type)):

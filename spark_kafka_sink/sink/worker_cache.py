@@ -25,7 +25,7 @@ from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, options_for_large_rows
+from spark_kafka_sink.sink.rows.dead_letters import MAX_ROW_BYTES, options_for_large_rows
 
 logger = logging.getLogger(__name__)
 
@@ -50,19 +50,19 @@ KeepableT = TypeVar("KeepableT", bound=Keepable)
 
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[KeepableT]):
-    """A producer or client in the cache. The task that uses it, or the thread that closes it, holds the lock `user`. If nobody
-    holds this lock, an interrupt has left the entry behind, and it is closed."""
+    """A producer or client in the cache. The task that uses it, or the thread that closes it, holds the lock `presence`. If
+    nobody holds this lock, an interrupt has left the entry behind, and it is closed."""
 
     key: Hashable = field(repr=False)  # contains wrapped secrets
     kept: KeepableT
-    user: threading.Lock | None  # None: it is idle
+    presence: threading.Lock | None  # None: it is idle
     expires_ms: int = 0  # only of an idle entry, as `rested`
     rested: int = 0  # the idle entry with the highest number became idle last
 
     @property
     def is_left_behind(self) -> bool:
-        user = self.user
-        return user is not None and not user.locked()
+        presence = self.presence
+        return presence is not None and not presence.locked()
 
 
 class WorkerCache(Generic[KeepableT]):
@@ -103,9 +103,9 @@ class WorkerCache(Generic[KeepableT]):
             timeout_ms, key = 0, None
         else:
             key = _key(options)
-        in_use = threading.Lock()
-        with in_use:
-            entry = self._take(key, in_use) or self._add(key, in_use, options)
+        presence = threading.Lock()
+        with presence:
+            entry = self._take(key, presence) or self._add(key, presence, options)
             try:
                 yield entry.kept
             except BaseException:
@@ -144,15 +144,15 @@ class WorkerCache(Generic[KeepableT]):
 
     def _idle_locked(self) -> list[_Entry[KeepableT]]:
         """Longest idle first."""
-        return sorted((each for each in self._entries if each.user is None), key=lambda each: each.rested)
+        return sorted((each for each in self._entries if each.presence is None), key=lambda each: each.rested)
 
-    def _take(self, key: Hashable, in_use: threading.Lock) -> _Entry[KeepableT] | None:
+    def _take(self, key: Hashable, presence: threading.Lock) -> _Entry[KeepableT] | None:
         while key is not None:
             with self._lock:
                 entry = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
                 if entry is None:
                     return None
-                entry.user = in_use
+                entry.presence = presence
             if entry.kept.is_at_rest():
                 entry.kept.resume()
                 return entry
@@ -160,8 +160,8 @@ class WorkerCache(Generic[KeepableT]):
             self._remove(entry)
         return None
 
-    def _add(self, key: Hashable, in_use: threading.Lock, options: Mapping[str, object]) -> _Entry[KeepableT]:
-        entry = _Entry(key, self._make(options), in_use)
+    def _add(self, key: Hashable, presence: threading.Lock, options: Mapping[str, object]) -> _Entry[KeepableT]:
+        entry = _Entry(key, self._make(options), presence)
         with self._lock:
             self._entries.append(entry)
         return entry
@@ -176,7 +176,7 @@ class WorkerCache(Generic[KeepableT]):
         with self._lock:
             self._waiters.wake_all_locked()  # this one may expire before the others
             entry.expires_ms, entry.rested = expires_ms, next(self._rests)
-            entry.user = None
+            entry.presence = None
         self._close_idle(lambda idle: idle[:-MAX_IDLE], f"{MAX_IDLE} other producers were used more recently")
         with self._lock:
             if self._reaper is None or not self._reaper.is_alive():
@@ -186,12 +186,12 @@ class WorkerCache(Generic[KeepableT]):
 
     def _close_idle(self, choose: Callable[[list[_Entry[KeepableT]]], list[_Entry[KeepableT]]], why: str) -> None:
         """Close those of the idle producers that `choose` names."""
-        closing = threading.Lock()
-        with closing:
+        presence = threading.Lock()
+        with presence:
             with self._lock:
                 chosen = choose(self._idle_locked())
                 for each in chosen:
-                    each.user = closing
+                    each.presence = presence
             for each in chosen:
                 _close_entry(each, why)
                 self._remove(each)
@@ -267,7 +267,7 @@ def _transactional(options: Mapping[str, object]) -> KafkaProducer:
 
 
 def _transactional_for_large_rows(options: Mapping[str, object]) -> KafkaProducer:
-    return KafkaProducer({**options_for_large_rows(options), **_NAMED_BY_TASK}, largest_record=LARGEST_ROW)
+    return KafkaProducer({**options_for_large_rows(options), **_NAMED_BY_TASK}, largest_record=MAX_ROW_BYTES)
 
 
 # The caches of this Python worker, one for each kind of producer.

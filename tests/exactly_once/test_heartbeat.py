@@ -78,7 +78,7 @@ class StandingClock(ManualClock):
 @contextmanager
 def task_at_work(lend: Callable[[], Any], clock: Clock | None = None) -> Iterator[None]:
     heartbeat = Heartbeat(lend, GROUP, PLACE, clock or Clock())
-    with heartbeat.at_work:
+    with heartbeat.presence:
         heartbeat.start()
         yield
 

@@ -25,7 +25,7 @@ from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullEr
 from spark_kafka_sink.legacy.event_handler import PORTION_BYTES, EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.legacy.partitioner import default_partition
-from spark_kafka_sink.legacy.producer import LONGEST_WAIT_MS, Producer, ProducerSendThread, SendQueue, SyncDispatch
+from spark_kafka_sink.legacy.producer import MAX_DISPATCH_MS, Producer, ProducerSendThread, SendQueue, SyncDispatch
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -359,7 +359,7 @@ def unstarted(queue: SendQueue, enqueue_timeout_ms: int) -> ProducerSendThread:
     return ProducerSendThread(queue, handler, enqueue_timeout_ms, None, lambda: None, "me", ManualClock())
 
 
-@pytest.mark.parametrize(("enqueue_timeout_ms", "waits_ms"), [(0, 0), (250, 250), (-1, LONGEST_WAIT_MS)])
+@pytest.mark.parametrize(("enqueue_timeout_ms", "waits_ms"), [(0, 0), (250, 250), (-1, MAX_DISPATCH_MS)])
 def test_a_full_queue_is_waited_for_as_long_as_the_option_says(enqueue_timeout_ms: int, waits_ms: int) -> None:
     clock = ManualClock()
     queue = filled(SendQueue(5, 5, 5000, clock), 3)

@@ -158,7 +158,7 @@ def test_a_kafka_broker_whose_response_is_too_large_is_not_suspected_of_being_no
 
 
 def test_a_response_with_too_many_elements_is_too_large_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(primitives, "MOST_ELEMENTS", 2)
+    monkeypatch.setattr(primitives, "MAX_ELEMENTS", 2)
     connection = Connection("me")
     connection.send(METADATA, 12)
     connection.receive_data(framed(header(0, ApiKey.METADATA, 12), metadata(topic("t", [0, 1, 0]))))

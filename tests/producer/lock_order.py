@@ -23,7 +23,7 @@ _PACKAGE = spark_kafka_sink.producer.__name__.partition(".")[0]
 _MADE = re.compile(r"self\.(\w+)\b.* = threading\.R?Lock\(\)")
 _NAME = re.compile(r"\b\w+\.\w*lock\b")
 NOT_BELOW_QUEUES = "Metadata._lock"
-SHOWS_A_CALL = ("HandOver.call", "Waiter._lock")
+SHOWS_A_CALL = ("HandOver.presence", "Waiter._lock")
 
 
 def listed_locks() -> tuple[list[set[str]], set[str]]:

@@ -118,12 +118,12 @@ class SimulatedProducer(KafkaProducer):
 
     def _poll_in_shutdown(self, poll: Callable[[int, int], Any], deadline_ms: int, timeout_ms: int, now_ms: int) -> Any:
         responses = poll(timeout_ms, now_ms)
-        remaining_ms = deadline_ms - self._clock.now_ms()
-        if remaining_ms <= 0:
+        left_ms = deadline_ms - self._clock.now_ms()
+        if left_ms <= 0:
             self._sender.force_close()
             self._clock.advance(1)  # seen by shut_down
         elif timeout_ms > 0 and not responses:
-            self._simulation.let_one_thing_happen(min(timeout_ms, remaining_ms))
+            self._simulation.let_one_thing_happen(min(timeout_ms, left_ms))
             responses = poll(0, self._clock.now_ms())
         return responses
 

@@ -225,7 +225,7 @@ def test_a_row_larger_than_the_whole_blocks_of_memory_fails_before_a_row_is_queu
 ) -> None:
     """It was within buffer.memory, whose last part of a block is never used: it failed after rows before it were queued."""
     monkeypatch.setattr(topic_rows, "SLICE_ROWS", 1)
-    monkeypatch.setattr(topic_rows, "LARGEST_SLICE_ROWS", 1)
+    monkeypatch.setattr(topic_rows, "MAX_SLICE_ROWS", 1)
     with producer_of(broker, buffer_memory=20_000, max_block_ms=WAIT_MS) as producer:
         with pytest.raises(RecordTooLargeError, match=r"row 1 of .* exceeds buffer\.memory=16384 \(in whole blocks\)"):
             producer.send_columns("single", value=binary(b"a", bytes(17_000)))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.producer.topic_rows import LARGEST_SLICE_BYTES, LARGEST_SLICE_ROWS, SLICE_ROWS, TopicRows
+from spark_kafka_sink.producer.topic_rows import MAX_SLICE_BYTES, MAX_SLICE_ROWS, SLICE_ROWS, TopicRows
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.sink.rows.gathering import GATHERED_BYTES, GATHERED_ROWS
 
@@ -26,7 +26,7 @@ def test_slices_hold_every_row_once_and_in_order(row_count: int, partitions: int
         == [len(each.positions) for each in slices]
         == [len(each.explicit) for each in slices]
     )
-    assert max(len(each.positions) for each in slices) <= LARGEST_SLICE_ROWS
+    assert max(len(each.positions) for each in slices) <= MAX_SLICE_ROWS
 
 
 def sizes(chunk: TopicRows, partitions: int) -> list[int]:
@@ -34,18 +34,18 @@ def sizes(chunk: TopicRows, partitions: int) -> list[int]:
 
 
 def test_slices_are_small_for_few_partitions_and_larger_for_many() -> None:
-    chunk = chunk_of(2 * LARGEST_SLICE_ROWS)
+    chunk = chunk_of(2 * MAX_SLICE_ROWS)
     assert sizes(chunk, 6) == sizes(chunk, 128) == [SLICE_ROWS] * 5
     assert [round(rows, -1) for rows in sizes(chunk, 256)] == [54_610] * 3
-    assert sizes(chunk, 1_000) == sizes(chunk, 100_000) == [LARGEST_SLICE_ROWS] * 2
+    assert sizes(chunk, 1_000) == sizes(chunk, 100_000) == [MAX_SLICE_ROWS] * 2
 
 
 def test_slices_of_large_rows_are_not_larger_for_many_partitions() -> None:
     chunk = chunk_of(3 * SLICE_ROWS, 300)
-    assert chunk.columns.base_sizes.sum() > 3 * LARGEST_SLICE_BYTES
+    assert chunk.columns.base_sizes.sum() > 3 * MAX_SLICE_BYTES
     assert sizes(chunk, 1_000) == sizes(chunk, 6) == [SLICE_ROWS] * 3
 
 
 def test_what_the_sink_gathers_fits_into_one_slice() -> None:
-    assert GATHERED_ROWS == LARGEST_SLICE_ROWS
-    assert GATHERED_BYTES <= LARGEST_SLICE_BYTES
+    assert GATHERED_ROWS == MAX_SLICE_ROWS
+    assert GATHERED_BYTES <= MAX_SLICE_BYTES

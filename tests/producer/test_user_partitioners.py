@@ -89,7 +89,7 @@ def test_a_partitioner_sees_all_slices_of_a_large_chunk_before_a_row_is_queued(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_rows, "SLICE_ROWS", 25)
-    monkeypatch.setattr(topic_rows, "LARGEST_SLICE_ROWS", 25)
+    monkeypatch.setattr(topic_rows, "MAX_SLICE_ROWS", 25)
     seen: list[int] = []
 
     def failing_late(topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.protocol import primitives
-from spark_kafka_sink.protocol.primitives import MOST_ELEMENTS, Buffer, Reader, Writer
+from spark_kafka_sink.protocol.primitives import MAX_ELEMENTS, Buffer, Reader, Writer
 
 
 def written(write: Callable[[Writer, Any], None], value: Any) -> bytes:
@@ -177,14 +177,14 @@ def test_an_array_whose_elements_cannot_all_be_there_is_refused_before_it_is_rea
 def test_an_array_longer_than_any_answers_is_refused_before_it_is_read() -> None:
     """32 MiB of one-byte strings kept the Sender thread busy for 28 s, and of small structures for 53 s."""
     read: list[str] = []
-    reader = Reader(bytes(MOST_ELEMENTS + 1))
+    reader = Reader(bytes(MAX_ELEMENTS + 1))
     with pytest.raises(ProtocolError, match="more than 2,000,000 elements"):
-        reader.array(MOST_ELEMENTS + 1, lambda each: read.append(each.compact_string()))
+        reader.array(MAX_ELEMENTS + 1, lambda each: read.append(each.compact_string()))
     assert read == []
 
 
 def test_the_elements_of_all_arrays_and_tags_of_a_frame_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(primitives, "MOST_ELEMENTS", 100)
+    monkeypatch.setattr(primitives, "MAX_ELEMENTS", 100)
     for left, more in [(100, 0), (99, 1)]:
         reader = Reader(bytes(1_000))
         reader.array(left - 20, Reader.int8)

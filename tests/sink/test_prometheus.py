@@ -146,7 +146,7 @@ def test_no_commit_of_several_processes_is_lost(file: Path) -> None:
 
 
 def test_topics_beyond_a_limit_count_as_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_file, "MOST_SERIES", 3)
+    monkeypatch.setattr(text_file, "MAX_SERIES", 3)
     for number in range(6):
         record(summary(WrittenRange(f"t{number}", 0, 0, 0, 1, 10)))
     found = samples(file.read_text())

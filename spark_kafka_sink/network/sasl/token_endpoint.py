@@ -110,13 +110,13 @@ class TokenEndpoint:
         """
         first_ms, max_ms = max(self._config.sasl_login_retry_backoff_ms, 1), self._config.sasl_login_retry_backoff_max_ms
         backoff = ExponentialBackoff(first_ms, max(max_ms, first_ms), Random())
-        end_ms = self._clock.now_ms() + max_ms
+        deadline_ms = self._clock.now_ms() + max_ms
         attempts = 0
         while True:
             outcome = self._ask_within_time(self._make_post())
             if isinstance(outcome, OAuthBearerToken):
                 return outcome
-            wait_ms = min(backoff.backoff_ms(attempts), end_ms - self._clock.now_ms())
+            wait_ms = min(backoff.backoff_ms(attempts), deadline_ms - self._clock.now_ms())
             attempts += 1
             if not outcome.may_retry or wait_ms <= 0:
                 text = f"no token from {self._url} after {attempts} attempt(s): {outcome.text}"

@@ -74,7 +74,7 @@ class _Turn:
     taking: Callable[[], None]
     worth_waking: int  # wake the caller when this many blocks are free
     waiter: Waiter = field(default_factory=Waiter)
-    call: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
+    presence: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
 
     @property
     def wanted(self) -> int:
@@ -151,7 +151,7 @@ class BufferPool:
                 return memory
         started_ns = self._clock.now_ns()
         try:
-            with turn.call:
+            with turn.presence:
                 with self._lock:
                     self._turns.append(turn)
                 self._wait_in_line(turn, max_block_ms)
@@ -177,8 +177,8 @@ class BufferPool:
                     self.exhausted.record(1)
                     raise self._exhausted_locked(turn.wanted, max_block_ms)
                 turn.waiter = Waiter()
-            remaining_ms = (patience_ms if is_patient else max_block_ms) - waited_ms
-            self._clock.wait(turn.waiter, min(remaining_ms, LOOK_AGAIN_MS))
+            left_ms = (patience_ms if is_patient else max_block_ms) - waited_ms
+            self._clock.wait(turn.waiter, min(left_ms, LOOK_AGAIN_MS))
 
     def _take_turn_locked(self, turn: _Turn) -> None:
         turn.taking()
@@ -190,7 +190,7 @@ class BufferPool:
 
     def _first_turn_locked(self) -> _Turn | None:
         """The turn of the caller who has waited longest. Drops the turns of callers that have gone."""
-        while self._turns and not self._turns[0].call.locked():
+        while self._turns and not self._turns[0].presence.locked():
             self._turns.popleft()
         return self._turns[0] if self._turns else None
 
@@ -250,7 +250,7 @@ class BufferPool:
 
     def queued(self) -> int:
         """How many callers wait for memory. Takes no lock: the number may change at any time anyway."""
-        return sum(turn.call.locked() for turn in tuple(self._turns))
+        return sum(turn.presence.locked() for turn in tuple(self._turns))
 
     @property
     def total_memory(self) -> int:

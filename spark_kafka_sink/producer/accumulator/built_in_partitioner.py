@@ -23,7 +23,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueues
-from spark_kafka_sink.producer.accumulator.sorted_slice import LEAST_OVERHEAD
+from spark_kafka_sink.producer.accumulator.sorted_slice import MIN_OVERHEAD
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NULL_LENGTH
@@ -166,7 +166,7 @@ class BuiltInPartitioner:
             np.copyto(partitions, hashed, where=has_key)
             undecided &= ~has_key
         if undecided.any():
-            partitions[undecided] = self._spread(rows.topic, columns.base_sizes[undecided] + LEAST_OVERHEAD, cluster)
+            partitions[undecided] = self._spread(rows.topic, columns.base_sizes[undecided] + MIN_OVERHEAD, cluster)
         return partitions
 
     def _spread(self, topic: str, row_bytes: npt.NDArray[np.int64], cluster: Cluster) -> npt.NDArray[np.int32]:

@@ -81,11 +81,11 @@ class Drainer:
                 result.unknown_leader_topics |= {queue.topic_partition.topic for queue in occupied}
             elif occupied:
                 result.occupied[leader] = [queue.index for queue in occupied]
-                remaining_ms = self._least_remaining_ms(occupied, cluster, now_ms, all_at_once)
-                if remaining_ms <= 0:
+                left_ms = self._least_left_ms(occupied, cluster, now_ms, all_at_once)
+                if left_ms <= 0:
                     result.ready_nodes.add(leader)
                 else:
-                    result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
+                    result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, left_ms)
         return result
 
     def _queues_by_leader(self, cluster: Cluster) -> dict[int | None, list[PartitionQueue]]:
@@ -101,19 +101,19 @@ class Drainer:
             filled.popleft()
         return self._by_leader
 
-    def _least_remaining_ms(self, queues: Sequence[PartitionQueue], cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
+    def _least_left_ms(self, queues: Sequence[PartitionQueue], cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
         """How long until the first of these queues has a batch to send. 0 or less: one of them has a batch now."""
         least_ms = NEVER_MS
         for queue in queues:
-            remaining_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
-            if remaining_ms <= 0 or all_at_once:
-                remaining_ms = self._remaining_ms(queue, cluster, now_ms, all_at_once)
-            if remaining_ms <= 0:
+            left_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
+            if left_ms <= 0 or all_at_once:
+                left_ms = self._left_ms(queue, cluster, now_ms, all_at_once)
+            if left_ms <= 0:
                 return 0
-            least_ms = min(least_ms, remaining_ms)
+            least_ms = min(least_ms, left_ms)
         return least_ms
 
-    def _remaining_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
+    def _left_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
         """How long until the queue's first batch is to be sent; NEVER_MS: some event will wake the Sender."""
         if queue.muted:
             return NEVER_MS

@@ -52,9 +52,9 @@ class IncompleteBatches:
         Blocks at most `timeout_ms`; returns false when that time ran out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
-        call = threading.Lock()
-        with call:
-            self._flushes.add(call)
+        presence = threading.Lock()
+        with presence:
+            self._flushes.add(presence)
             flush_id = self.newest_flush_id
             wake_sender()
             return self._waiters.wait_until(

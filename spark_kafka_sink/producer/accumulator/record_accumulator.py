@@ -156,9 +156,9 @@ class RecordAccumulator:
 
     def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, taking: Callable[[], None]) -> None:
         """Have all queued batches sent, and wait at most max.block.ms for the memory that comes back. As BufferPool.allocate."""
-        call = threading.Lock()
-        with call:
-            self._starving.add(call)  # before the Sender wakes, so that it sees the change
+        presence = threading.Lock()
+        with presence:
+            self._starving.add(presence)  # before the Sender wakes, so that it sees the change
             self.wake_sender()
             self.pool.allocate(block_count, self._config.max_block_ms, charge=charge, into=into, taking=taking)
 

@@ -1,6 +1,6 @@
 """Reserves room for the rows of a slice: in which batch each lies and in which memory, before any of them is encoded.
 
-Sizes come first (sorted_slice.py): they decide where a run of rows is cut into batches. Then the rows of a batch get memory
+Sizes come first (sorted_slice.py): they decide where a stretch of rows is cut into batches. Then the rows of a batch get memory
 and a reservation, under which slice_writer.py encodes them. Runs on the thread that appends: a caller's, or for gathered records
 also the Sender's. Holds a queue's lock only to make a reservation, or to close a batch without room for the next row. Never waits
 for memory: it stops, and `allocation_wanted` is what it lacks.
@@ -93,7 +93,7 @@ _NO_BATCH = _Tail(None, 0, 0)
 
 @dataclass(slots=True)
 class _Place:
-    """Where the next rows of a run would go, and the memory that they need in addition to what the batch has."""
+    """Where the next rows of a stretch would go, and the memory that they need in addition to what the batch has."""
 
     tail: _Tail
     fitting: FittingRows
@@ -103,10 +103,10 @@ class _Place:
 
 @dataclass(eq=False, repr=False)
 class SliceLayout:
-    """Reserves room for the rows of a sorted slice, run by run (a run: the slice's rows of one partition).
+    """Reserves room for the rows of a sorted slice, stretch by stretch (a stretch: the slice's rows of one partition).
 
-    The first call of `reserve` measures all runs together against the batches that are open then: enough for the runs that fit.
-    Runs that do not fit are laid out batch by batch. So are runs whose batch another thread has drained or filled since.
+    The first call of `reserve` measures all stretches together against the batches that are open then. Stretches that do
+    not fit are laid out batch by batch. So are stretches whose batch another thread has drained or filled since.
     """
 
     accumulator: BatchSource
@@ -118,14 +118,14 @@ class SliceLayout:
 
     def __post_init__(self) -> None:
         self._pool = self.accumulator.pool
-        self._queues = self.accumulator.queues.of_partitions(self.topic, self.sorted_slice.run_partitions)
-        self._ends: list[int] = self.sorted_slice.run_ends.tolist()
+        self._queues = self.accumulator.queues.of_partitions(self.topic, self.sorted_slice.stretch_partitions)
+        self._ends: list[int] = self.sorted_slice.stretch_ends.tolist()
         self._raw_limit = self.accumulator.raw_limit(self.topic)
-        self._run = 0
+        self._stretch = 0
         self._row = 0  # the first row that has no room yet
         self._wanted = MemoryWanted(0, 0)  # what the pool could not give at once
         self._stock = PoolMemory()  # memory for the next places; empty between two calls, unless the caller has waited for some
-        self._guesses: dict[int, _Place] | None = None  # by run; each is used at most once, and only if its tail is unchanged
+        self._guesses: dict[int, _Place] | None = None  # by stretch; each is used at most once, and only if its tail is unchanged
 
     @property
     def done(self) -> bool:
@@ -152,16 +152,16 @@ class SliceLayout:
         reservations of an earlier call, which are over.
         """
         if self._guesses is None:
-            self._guesses = self._guess_all_runs()
+            self._guesses = self._guess_all_stretches()
         guesses = self._guesses
         wanted = [place.memory for place in guesses.values()]
-        # For all runs at once, if the pool has enough.
+        # For all stretches at once, if the pool has enough.
         self._fill_stock(MemoryWanted(sum(each.blocks for each in wanted), sum(each.charge for each in wanted)))
         while not self.done:
-            if self._row == self._ends[self._run]:
-                self._run += 1
-            queue, end = self._queues[self._run], self._ends[self._run]
-            place = guesses.pop(self._run, None) or self._next_place(queue, end)
+            if self._row == self._ends[self._stretch]:
+                self._stretch += 1
+            queue, end = self._queues[self._stretch], self._ends[self._stretch]
+            place = guesses.pop(self._stretch, None) or self._next_place(queue, end)
             if not self._fill_stock(place.memory) and not self._use_prepaid(place):
                 break
             self._take_place(queue, place, into)
@@ -170,17 +170,17 @@ class SliceLayout:
 
     # PLACES
 
-    def _guess_all_runs(self) -> dict[int, _Place]:
-        """Places for all runs in the batches that are open now, where there is room."""
+    def _guess_all_stretches(self) -> dict[int, _Place]:
+        """Places for all stretches in the batches that are open now, where there is room."""
         tails = [_Tail.of(queue) for queue in self._queues]
-        fitting_of_runs = self.sorted_slice.fit_all_runs(
+        fitting_of_stretches = self.sorted_slice.fit_all_stretches(
             [tail.record_count for tail in tails],
             [None if tail.batch is None else tail.batch.base_timestamp for tail in tails],
             [self._room_in(tail) for tail in tails],
         )
         return {
-            run: self._place(tail, fitting)
-            for run, (tail, fitting) in enumerate(zip(tails, fitting_of_runs, strict=True))
+            stretch: self._place(tail, fitting)
+            for stretch, (tail, fitting) in enumerate(zip(tails, fitting_of_stretches, strict=True))
             if fitting is not None
         }
 

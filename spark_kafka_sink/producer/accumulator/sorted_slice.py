@@ -18,7 +18,7 @@ from spark_kafka_sink.records.record_batch import RecordRows, record_sizes
 
 ONE_BYTE_DELTAS = 64  # offset deltas below this take one byte as a zigzag varint
 TWO_BYTE_DELTAS = 8192  # offset deltas below this take at most two bytes
-LEAST_OVERHEAD = 3  # a record takes at least this many bytes for its length and its two deltas
+MIN_OVERHEAD = 3  # a record takes at least this many bytes for its length and its two deltas
 _DELTAS = np.arange(TWO_BYTE_DELTAS)
 
 
@@ -32,7 +32,7 @@ class FittingRows(NamedTuple):
 
 
 class SortedSlice:
-    """A slice of one topic's rows in partition order. A run is the rows of one partition.
+    """A slice of one topic's rows in partition order. A stretch is the rows of one partition.
 
     Arrays of rows are int64[row_count] in sorted order unless said otherwise. Rows are numbered in that order. A range lo..hi
     does not include row hi.
@@ -52,9 +52,9 @@ class SortedSlice:
         self.timestamps = stamps
         self.positions = positions  # int32: of each row in the caller's chunk
         switches = np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
-        self.run_starts: npt.NDArray[np.int64] = np.concatenate(([0], switches)).astype(np.int64)
-        self.run_ends: npt.NDArray[np.int64] = np.append(self.run_starts[1:], self.row_count)
-        self.run_partitions: list[int] = partitions[self.run_starts].tolist()
+        self.stretch_starts: npt.NDArray[np.int64] = np.concatenate(([0], switches)).astype(np.int64)
+        self.stretch_ends: npt.NDArray[np.int64] = np.append(self.stretch_starts[1:], self.row_count)
+        self.stretch_partitions: list[int] = partitions[self.stretch_starts].tolist()
         self.offset_deltas = np.zeros(self.row_count, np.int64)
         self.timestamp_deltas = np.zeros(self.row_count, np.int64)
         self.sizes = np.zeros(self.row_count, np.int32)  # encoded bytes
@@ -68,17 +68,17 @@ class SortedSlice:
 
     # WHAT FITS
 
-    def fit_all_runs(
+    def fit_all_stretches(
         self, first_deltas: list[int], base_timestamps: list[int | None], rooms: list[int]
     ) -> list[FittingRows | None]:
-        """For each run, as many rows as fit into its batch; None where not even one does. Measures all runs together.
+        """For each stretch, as many rows as fit into its batch; None where not even one does. Measures all stretches together.
 
         Args:
-            first_deltas: for each run, how many rows its batch has already.
-            base_timestamps: for each run, of its batch; None for a new batch.
-            rooms: for each run, how many bytes of records its batch has room for.
+            first_deltas: for each stretch, how many rows its batch has already.
+            base_timestamps: for each stretch, of its batch; None for a new batch.
+            rooms: for each stretch, how many bytes of records its batch has room for.
         """
-        starts, lengths = self.run_starts, self.run_ends - self.run_starts
+        starts, lengths = self.stretch_starts, self.stretch_ends - self.stretch_starts
         self.offset_deltas[:] = np.arange(self.row_count) + np.repeat(np.asarray(first_deltas, np.int64) - starts, lengths)
         firsts: list[int] = self.timestamps[starts].tolist()
         bases = [first if base is None else base for base, first in zip(base_timestamps, firsts, strict=True)]
@@ -86,7 +86,7 @@ class SortedSlice:
         self.measure(0, self.row_count)
         sizes: list[int] = np.add.reduceat(self.sizes, starts, dtype=np.int64).tolist()
         latest: list[int] = np.maximum.reduceat(self.timestamps, starts).tolist()
-        begins, ends = starts.tolist(), self.run_ends.tolist()
+        begins, ends = starts.tolist(), self.stretch_ends.tolist()
         return [
             FittingRows(end, size, newest, size == room) if size <= room else self._cut(lo, end, room)
             for lo, end, size, newest, room in zip(begins, ends, sizes, latest, rooms, strict=True)
@@ -95,7 +95,7 @@ class SortedSlice:
     @cached_property
     def _least_ends(self) -> npt.NDArray[np.int64]:
         """Cumulative sums of the least sizes, which limit the rows that `fit` measures."""
-        return np.cumsum(self._base_sizes + LEAST_OVERHEAD)
+        return np.cumsum(self._base_sizes + MIN_OVERHEAD)
 
     def fit(self, lo: int, end: int, first_delta: int, base_timestamp: int, room: int) -> FittingRows | None:
         """The first of the rows lo..end, as many as fit into a batch that has `first_delta` rows already; None if none fits."""

@@ -48,15 +48,15 @@ class CallerSide:
     def write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Call `hand_over_rows`, and block as long as that takes. Raises IllegalStateError outside of a transaction, or the error
         of a transaction that failed."""
-        inside = threading.Lock()
+        presence = threading.Lock()
         try:
-            with inside:
+            with presence:
                 with self._lock:
                     if not self._is_open:
                         raise self.manager.call_error() or IllegalStateError(
                             "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
                         )
-                    self._writers.add(inside)
+                    self._writers.add(presence)
                 return hand_over_rows(*args, **more)
         finally:
             with self._lock:
@@ -73,13 +73,13 @@ class CallerSide:
 
     def begin(self) -> None:
         deadline_ms = self._deadline_ms()
-        inside = threading.Lock()
-        with inside:
+        presence = threading.Lock()
+        with presence:
             with self._lock:
                 self._unfinished_locked(CalledMethod.BEGIN)
                 if self._beginning:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
-                self._beginning.add(inside)
+                self._beginning.add(presence)
             # Records that threads gathered while the last transaction was aborted fail here, so the new one does not get them.
             self._hand_over(CalledMethod.BEGIN, deadline_ms)
             call = self._call(TransactionalCall(CalledMethod.BEGIN, self.clock), deadline_ms)
@@ -150,9 +150,9 @@ class CallerSide:
         The caller then sets `is_reported` as its last step. If it is interrupted before that, a repeated call finds this one.
         """
         started_ns = self.clock.now_ns()
-        waits = threading.Lock()
-        with waits:
-            call = self._posted(new, waits)
+        presence = threading.Lock()
+        with presence:
+            call = self._posted(new, presence)
             self.wake_sender()
             try:
                 if not call.wait(max(0, deadline_ms - self.clock.now_ms())):
@@ -165,8 +165,8 @@ class CallerSide:
             raise error
         return call
 
-    def _posted(self, new: TransactionalCall, waits: threading.Lock | None = None) -> TransactionalCall:
-        """Post `new`, or the same call that timed out before; returns the posted one. The caller holds `waits` while it waits."""
+    def _posted(self, new: TransactionalCall, presence: threading.Lock | None = None) -> TransactionalCall:
+        """Post `new`, or the same call that timed out before, and return it. The caller holds `presence` while it waits."""
         with self._lock:
             call = self._unfinished_locked(new.method, new.allowed_like)
             if call is None:
@@ -178,8 +178,8 @@ class CallerSide:
                     f"{new.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
                     " progress; call it with that one again to wait for its end"
                 )
-            if waits is not None:
-                call.callers.add(waits)
+            if presence is not None:
+                call.callers.add(presence)
             self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 

@@ -241,7 +241,7 @@ class IdempotentSequencer(Sequencer):
         self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
         self._was_denied = False  # then the id is asked for again only when there are rows: it may be granted by then
         self.unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
-        self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
+        self._to_reset: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
 
     def transition_to(self, target: SequencerState) -> None:
         if target is not SequencerState.FATAL_ERROR and target not in self.next_states[self.state]:
@@ -306,15 +306,15 @@ class IdempotentSequencer(Sequencer):
     # EPOCHS
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        self._to_rewrite.add(topic_partition)
+        self._to_reset.add(topic_partition)
 
     def _maybe_bump_epoch(self) -> None:
         """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
 
-        A partition in `_to_rewrite` is renumbered as soon as no request contains a batch of it. The other partitions keep the
+        A partition in `_to_reset` is renumbered as soon as no request contains a batch of it. The other partitions keep the
         old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
         """
-        ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
+        ready = [each for each in self._to_reset if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
         if not ready or self.state is not SequencerState.READY:
             return
         if any(self.sequences[each].identity == self.identity for each in ready):
@@ -333,7 +333,7 @@ class IdempotentSequencer(Sequencer):
 
     def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
         self.sequences[topic_partition].start_at_beginning(self.identity)
-        self._to_rewrite.discard(topic_partition)
+        self._to_reset.discard(topic_partition)
         self.unresolved.discard(topic_partition)
 
     # DRAIN
@@ -341,7 +341,7 @@ class IdempotentSequencer(Sequencer):
     def must_stop_draining(self, first: ProducerBatch) -> bool:
         if not self.identity.is_valid:
             return True
-        if first.topic_partition in self._to_rewrite:
+        if first.topic_partition in self._to_reset:
             return True  # it will be renumbered, or must follow batches that will be
         entry = self.sequences[first.topic_partition]
         if first.has_sequence:
@@ -408,7 +408,7 @@ class IdempotentSequencer(Sequencer):
         If a batch behind the gap may have been written, it is first sent again with its old sequence. The broker acknowledges
         it, or rejects it as out of order and then has no batch behind it either.
         """
-        for topic_partition in self.unresolved - self._to_rewrite:
+        for topic_partition in self.unresolved - self._to_reset:
             entry = self.sequences[topic_partition]
             if not entry.in_flight and entry.is_next(entry.next_sequence):
                 self.unresolved.discard(topic_partition)

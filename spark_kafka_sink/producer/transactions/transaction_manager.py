@@ -54,7 +54,7 @@ from spark_kafka_sink.producer.transactions.transaction_errors import (
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     FIRST_BACKOFF_MS,
-    MOST_ABORTS_AMID_CONTROL_RECORDS,
+    MAX_ABORTS_AMID_CONTROL_RECORDS,
     AddOffsetsToTxnHandler,
     AddPartitionsToTxnHandler,
     AnswerProblem,
@@ -435,7 +435,7 @@ class TransactionManager(IdempotentSequencer):
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
         met = is_abort and problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._open.has_acknowledged
-        return met and request.attempts + 1 < MOST_ABORTS_AMID_CONTROL_RECORDS
+        return met and request.attempts + 1 < MAX_ABORTS_AMID_CONTROL_RECORDS
 
     def _go_on_aborting(self, request: TxnRequestHandler, effect: ErrorEffect, error: KafkaError) -> None:
         """Handle an error during an abort. It changes nothing, unless EndTxn or the search for its coordinator has failed."""

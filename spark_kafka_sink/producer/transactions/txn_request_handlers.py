@@ -43,7 +43,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS = 20  # the previous transaction's control records are being written: it takes milliseconds (KAFKA-5482)
-MOST_ABORTS_AMID_CONTROL_RECORDS = 7  # with the default back-off at most 3.8 s, which close() waits for (CLOSE_MARGIN_MS)
+MAX_ABORTS_AMID_CONTROL_RECORDS = 7  # with the default back-off at most 3.8 s, which close() waits for (CLOSE_MARGIN_MS)
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1  # what Java sends without transactions
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_LIMIT_S = 1.0  # for the answer of another process at the port
-LONGEST_ANSWER = 65_536  # bytes of it that are looked at
+MAX_METRICS_BYTES = 65_536  # bytes of it that are looked at
 
 
 # THE PORT
@@ -119,9 +119,9 @@ def _is_ours(target: MetricsTarget) -> bool:
     try:
         with socket.create_connection((host, target.port), ASK_LIMIT_S) as connection:
             connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            while PREFIX.encode() not in answer and len(answer) < LONGEST_ANSWER and (left := until - time.monotonic()) > 0:
+            while PREFIX.encode() not in answer and len(answer) < MAX_METRICS_BYTES and (left := until - time.monotonic()) > 0:
                 connection.settimeout(left)
-                piece = connection.recv(LONGEST_ANSWER)
+                piece = connection.recv(MAX_METRICS_BYTES)
                 if not piece:
                     break
                 answer += piece

@@ -33,12 +33,12 @@ REMEDY = (
 )
 NO_LOCKS = "the driver runs on Windows, where this sink does not lock files: run it on Linux or macOS, or without onCommit"
 LOCK_LIMIT_S = 5.0
-LOCK_LOOK_S = 0.01
-MOST_SERIES = 2_000  # of a metric; further topics and reasons count as OTHER
+LOCK_PAUSE_S = 0.01
+MAX_SERIES = 2_000  # of a metric; further topics and reasons count as OTHER
 OTHER = "_other"
 BATCH = "batch"  # the query of writes that are no stream
 
-Values = dict[tuple[str, Labels], float]  # name, labels -> value
+SampleValues = dict[tuple[str, Labels], float]  # name, labels -> value
 
 
 class TextFile:
@@ -59,9 +59,9 @@ class TextFile:
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written ({error.strerror or error}): {REMEDY}") from error
 
-    def read(self) -> Values:
+    def read(self) -> SampleValues:
         """The values in the file; none if there is no file yet. Raises ConfigError for a file that this sink did not write."""
-        values: Values = {}
+        values: SampleValues = {}
         try:
             for family in text_string_to_metric_families(self.path.read_text(encoding="utf-8")):
                 for sample in family.samples:
@@ -103,7 +103,7 @@ class TextFile:
                         raise ConfigError(
                             f"{self.path} was locked for {LOCK_LIMIT_S:g} s by another process; the commit is not counted"
                         ) from error
-                    never.wait(LOCK_LOOK_S)
+                    never.wait(LOCK_PAUSE_S)
             yield  # closing the file unlocks it
 
 
@@ -115,12 +115,12 @@ def _lock(file: TextIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _add(values: Values, metric: SinkMetric, query: str, found: Iterable[tuple[Labels, float]]) -> None:
+def _add(values: SampleValues, metric: SinkMetric, query: str, found: Iterable[tuple[Labels, float]]) -> None:
     known = sum(name == metric.name for name, _ in values)
     for labels, value in found:
         key = (metric.name, (query, *labels))
         if key not in values:
-            if labels and known >= MOST_SERIES:
+            if labels and known >= MAX_SERIES:
                 key = (metric.name, (query, OTHER))
             known += 1
         values[key] = values.get(key, 0) + value if metric.is_total else value
@@ -129,7 +129,7 @@ def _add(values: Values, metric: SinkMetric, query: str, found: Iterable[tuple[L
 class _FromFile(Collector):
     """Gives prometheus_client the metrics that `read` returns."""
 
-    def __init__(self, read: Callable[[], Values]) -> None:
+    def __init__(self, read: Callable[[], SampleValues]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
@@ -143,7 +143,7 @@ class _FromFile(Collector):
         yield from (family for family in families.values() if family.samples)
 
 
-def registry(read: Callable[[], Values]) -> CollectorRegistry:
+def registry(read: Callable[[], SampleValues]) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FromFile(read))
     return registry

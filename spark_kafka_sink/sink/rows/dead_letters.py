@@ -2,7 +2,7 @@
 
 A dead letter keeps its key, value, headers and, if valid, its timestamp. Headers whose names begin with HEADER_PREFIX are added
 after its own. The task's producer sends it. Rows that are too large for that producer go through a second one, which takes
-rows of up to LARGEST_ROW bytes and is made when it is first needed.
+rows of up to MAX_ROW_BYTES bytes and is made when it is first needed.
 Law: a row counts as dead-lettered when brokers have acknowledged its dead letter; if they reject that, the task fails.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 HEADER_PREFIX = "__pykafka_sink.errors."
-LARGEST_ROW = 100_000_000  # bytes; the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
+MAX_ROW_BYTES = 100_000_000  # bytes; the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
 
 
 class DeadLetters:
@@ -120,15 +120,15 @@ def larger_producer(options: Mapping[str, object]) -> KafkaProducer:
     """The second producer. `options`: of the first."""
     from spark_kafka_sink.producer.producer import KafkaProducer
 
-    return KafkaProducer(options_for_large_rows(options), largest_record=LARGEST_ROW)
+    return KafkaProducer(options_for_large_rows(options), largest_record=MAX_ROW_BYTES)
 
 
 def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
-    """The options of a producer with `largest_record=LARGEST_ROW`: it has memory for such a row, in whole blocks of its pool."""
+    """The options of a producer with `largest_record=MAX_ROW_BYTES`: its pool has memory for such a row, in whole blocks."""
     from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
 
     config = ProducerConfig.from_mapping(options)
-    return {**options, "buffer.memory": max(config.buffer_memory, LARGEST_ROW + MAX_BLOCK_SIZE)}
+    return {**options, "buffer.memory": max(config.buffer_memory, MAX_ROW_BYTES + MAX_BLOCK_SIZE)}
 
 
 def dead_letters(

@@ -23,7 +23,7 @@ from spark_kafka_sink.sink.rows.chunk import NAME_PREFIX, header_entries
 from spark_kafka_sink.sink.rows.row_outcomes import UnwritableRows
 from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 
-Mask = npt.NDArray[np.bool_]
+RowMask = npt.NDArray[np.bool_]
 
 
 def find_refused_rows(
@@ -44,7 +44,7 @@ def find_refused_rows(
     good = np.ones(count, np.bool_)
     refused: list[UnwritableRows] = []
 
-    def refuse(mask: Mask, condition: str, text: str) -> None:
+    def refuse(mask: RowMask, condition: str, text: str) -> None:
         rows = np.flatnonzero(mask & good)
         if len(rows):
             refused.append(UnwritableRows(condition, text, rows))
@@ -82,7 +82,7 @@ def _check_topics(topic: str | pa.Array, unknown_topics: Mapping[str, str], refu
     refuse(_is_among(unknown, names)[codes], "KAFKA_UNKNOWN_TOPIC", text)
 
 
-def _is_among(chosen: Sequence[str], names: Sequence[str]) -> Mask:
+def _is_among(chosen: Sequence[str], names: Sequence[str]) -> RowMask:
     """Whether each name is among the chosen ones; one more False at the end stands for rows without a topic."""
     found = set(chosen)
     return np.array([*(name in found for name in names), False])
@@ -108,7 +108,7 @@ def _check_partitions(
         refuse(beyond, "KAFKA_UNKNOWN_PARTITION", f"topic {name} has no such partition: it has {known}, 0 to {known - 1}")
 
 
-def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], good: Mask, refuse: Any) -> None:
+def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], good: RowMask, refuse: Any) -> None:
     rows = np.flatnonzero(good)
     if not len(rows):
         return
@@ -124,6 +124,6 @@ def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], goo
         refuse(mask, "KAFKA_RECORD_TOO_LARGE", text)
 
 
-def _mask(values: pa.Array) -> Mask:
-    mask: Mask = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_)
+def _mask(values: pa.Array) -> RowMask:
+    mask: RowMask = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_)
     return mask

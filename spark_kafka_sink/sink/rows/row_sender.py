@@ -64,7 +64,7 @@ class RowSender:
         make_larger_producer: makes a producer for dead letters that are too large for `producer`.
         is_transactional: the producer's rows are one transaction, in which no rejected row can be replaced by others. So
             whatever a broker rejects fails the task. With onRecordTooLarge=deadLetter the producer takes rows of up to
-            LARGEST_ROW bytes, for the dead letters, and `options` say which rows are too large.
+            MAX_ROW_BYTES bytes, for the dead letters, and `options` say which rows are too large.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ from spark_kafka_sink.protocol.schema import Request
 
 NODE = 0  # each Selector here has one connection
 THREAD_GRACE_MS = 200  # for threads whose time is over to report what they were waiting for
-LOOK_MS = 1_000  # how long a second handshake may take, to see a certificate that was not accepted
+CERTIFICATE_LIMIT_MS = 1_000  # how long a second handshake may take, to see a certificate that was not accepted
 
 
 class Stage(StrEnum):
@@ -91,21 +91,21 @@ class Contact:
 
 def make_contacts(
     servers: Iterable[tuple[str, int]],
-    until_ms: int,
+    deadline_ms: int,
     config: ProducerConfig,
     login: Login | None,
     clock: Clock,
     resolve_host: Resolver = resolve,
 ) -> list[Contact]:
-    """Make a contact with each server, side by side. Blocks until all have ended, at most until `until_ms` on `clock`.
+    """Make a contact with each server, side by side. Blocks until all have ended, at most until `deadline_ms` on `clock`.
 
     Args:
         login: None without SASL. The threads share it.
         resolve_host: only tests pass it.
     """
     contacts = [Contact(host, port) for host, port in servers]
-    left_ms = until_ms - clock.now_ms()
-    steps = [_Steps(each, config, login, clock, until_ms - THREAD_GRACE_MS) for each in contacts]
+    left_ms = deadline_ms - clock.now_ms()
+    steps = [_Steps(each, config, login, clock, deadline_ms - THREAD_GRACE_MS) for each in contacts]
     outcomes = outcomes_within([partial(each.take, resolve_host) for each in steps], left_ms, clock)
     found = [replace(each, took_ms=dict(each.took_ms)) for each in contacts]
     for contact, outcome in zip(found, outcomes, strict=True):
@@ -122,12 +122,12 @@ def _late(within_ms: int) -> KafkaError:
 class _Steps:
     """All steps of one contact, on its thread."""
 
-    def __init__(self, contact: Contact, config: ProducerConfig, login: Login | None, clock: Clock, until_ms: int) -> None:
+    def __init__(self, contact: Contact, config: ProducerConfig, login: Login | None, clock: Clock, deadline_ms: int) -> None:
         self._contact = contact
         self._config = config
         self._login = login
         self._clock = clock
-        self._until_ms = until_ms
+        self._deadline_ms = deadline_ms
         self._began_ms = clock.now_ms()
         self._connection = Connection(config.client_id)
 
@@ -172,9 +172,9 @@ class _Steps:
     def _reach(self, selector: Selector, opened: list[Transport], addresses: Sequence[Address]) -> None:
         """Connect to the first address that accepts connections. Each address gets an equal part of the time that is left."""
         for number, address in enumerate(addresses):
-            left_ms = self._until_ms - self._clock.now_ms()
-            until_ms = self._clock.now_ms() + left_ms // (len(addresses) - number)
-            lost = self._connect(selector, opened, address, until_ms)
+            left_ms = self._deadline_ms - self._clock.now_ms()
+            deadline_ms = self._clock.now_ms() + left_ms // (len(addresses) - number)
+            lost = self._connect(selector, opened, address, deadline_ms)
             if lost is None:
                 self._pass_to(Stage.LOGIN if self._login is not None else Stage.VERSION)
                 return
@@ -184,22 +184,24 @@ class _Steps:
             self._contact.unreached += (f"{address}: {lost.reason}" if len(addresses) > 1 else lost.reason,)
         raise NetworkError(printable_list(self._contact.unreached))
 
-    def _connect(self, selector: Selector, opened: list[Transport], address: Address, until_ms: int) -> Disconnect | None:
+    def _connect(self, selector: Selector, opened: list[Transport], address: Address, deadline_ms: int) -> Disconnect | None:
         """Connect to one address. Returns None if the connection, with TLS if it is used, is established."""
-        lost = self._try_to_connect(selector, opened, address, until_ms)
+        lost = self._try_to_connect(selector, opened, address, deadline_ms)
         if lost is not None and lost.error is None and self._contact.stage is Stage.TLS:
             # The server closed the connection without a word. The next transport asks it whether it speaks TLS at all.
-            lost = self._try_to_connect(selector, opened, address, until_ms)
+            lost = self._try_to_connect(selector, opened, address, deadline_ms)
         return lost
 
-    def _try_to_connect(self, selector: Selector, opened: list[Transport], address: Address, until_ms: int) -> Disconnect | None:
+    def _try_to_connect(
+        self, selector: Selector, opened: list[Transport], address: Address, deadline_ms: int
+    ) -> Disconnect | None:
         selector.disconnected.pop(NODE, None)  # of the attempt before
         try:
             selector.connect(NODE, address, self._connection)
         except OSError as error:
             return Disconnect(ChannelState.NOT_CONNECTED, str(error))
         while not selector.is_channel_ready(NODE) and NODE not in selector.disconnected:
-            left_ms = until_ms - self._clock.now_ms()
+            left_ms = deadline_ms - self._clock.now_ms()
             if left_ms <= 0:
                 selector.close(NODE)
                 return Disconnect(ChannelState.NOT_CONNECTED, "no answer in time", timed_out=True)
@@ -217,9 +219,9 @@ class _Steps:
     def _look_at_certificate(self, address: Address) -> TlsPeer | None:
         """Get the certificate that was not accepted, in another handshake. Sends nothing else. None if it cannot be seen."""
         opened: list[Transport] = []
-        until_ms = min(self._until_ms, self._clock.now_ms() + LOOK_MS)
+        deadline_ms = min(self._deadline_ms, self._clock.now_ms() + CERTIFICATE_LIMIT_MS)
         with closing(self._selector(TlsConnector(self._config).of_any_certificate(), opened)) as selector:
-            lost = self._try_to_connect(selector, opened, address, until_ms)
+            lost = self._try_to_connect(selector, opened, address, deadline_ms)
         return None if lost is not None else self._contact.peer
 
     # REQUESTS
@@ -258,7 +260,7 @@ class _Steps:
         while not selector.completed_receives:
             if NODE in selector.disconnected:
                 raise self._lost(selector.disconnected[NODE], message)
-            left_ms = self._until_ms - self._clock.now_ms()
+            left_ms = self._deadline_ms - self._clock.now_ms()
             if left_ms <= 0:
                 raise NetworkError(f"{_name(message)} was not answered in time")
             selector.poll(left_ms)

@@ -58,7 +58,7 @@ REGISTRY_END_MS = 15_000
 REGISTRY_GRACE_MS = 500  # for the registry's thread to report what it was waiting for
 ASKS_END_MS = REGISTRY_END_MS + REGISTRY_GRACE_MS
 RECORD_END_MS = 19_000
-MOST_BROKERS = 100  # beside bootstrap.servers, the check connects to no more; each takes a thread
+MAX_BROKERS = 100  # beside bootstrap.servers, the check connects to no more; each takes a thread
 WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write` at most: an interrupted check leaves it open for so long
 
 Needs = dict[AclOperation, str]
@@ -126,14 +126,14 @@ class Inspection:
         further = self._contacts([(each.host, each.port) for each in others], BROKERS_END_MS)
         yield from self._judged(further, Servers(True, True, nodes))
         if left_out:
-            yield yellow("broker", f"{count(left_out, 'further broker')}", f"not looked at, {MOST_BROKERS} are")
+            yield yellow("broker", f"{count(left_out, 'further broker')}", f"not looked at, {MAX_BROKERS} are")
         yield from self._ask([*contacts, *further], nodes)
 
-    def _until_ms(self, end_ms: int) -> int:
-        return self._began_ms + end_ms
+    def _deadline_ms(self, after_ms: int) -> int:
+        return self._began_ms + after_ms
 
-    def _left_ms(self, end_ms: int) -> int:
-        return max(self._until_ms(end_ms) - self.clock.now_ms(), 0)
+    def _left_ms(self, after_ms: int) -> int:
+        return max(self._deadline_ms(after_ms) - self.clock.now_ms(), 0)
 
     # SERVERS
 
@@ -143,8 +143,8 @@ class Inspection:
             return servers
         return list(dict.fromkeys(canonical_bootstrap_servers(servers, self._left_ms(SERVERS_END_MS) // 3)))
 
-    def _contacts(self, servers: Sequence[tuple[str, int]], end_ms: int) -> list[Contact]:
-        return make_contacts(servers, self._until_ms(end_ms), self._config, self._login, self.clock)
+    def _contacts(self, servers: Sequence[tuple[str, int]], after_ms: int) -> list[Contact]:
+        return make_contacts(servers, self._deadline_ms(after_ms), self._config, self._login, self.clock)
 
     def _judged(self, contacts: Sequence[Contact], servers: Servers) -> list[CheckResult]:
         now_s, is_exactly_once = self.clock.wall_ms() / 1000, self.options.is_exactly_once
@@ -240,10 +240,10 @@ def _nodes(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:
 
 
 def _others(contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBroker]) -> tuple[list[MetadataResponseBroker], int]:
-    """The first MOST_BROKERS brokers without a contact, and how many more there are."""
+    """The first MAX_BROKERS brokers without a contact, and how many more there are."""
     known = {each.server for each in contacts}
     others = [node for server, node in nodes.items() if server not in known]
-    return others[:MOST_BROKERS], max(len(others) - MOST_BROKERS, 0)
+    return others[:MAX_BROKERS], max(len(others) - MAX_BROKERS, 0)
 
 
 def _topic(name: str, needs: Needs, found: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> CheckedTopic:

@@ -17,8 +17,8 @@ from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.check.results import CheckResult, Light, worst
 from spark_kafka_sink.tools.words import seconds
 
-MOST_CHARACTERS = 2_000  # of a line
-LEAST_COLUMNS = 40  # for the text; on a narrower terminal lines are not broken
+MAX_CHARACTERS = 2_000  # of a line
+MIN_COLUMNS = 40  # for the text; on a narrower terminal lines are not broken
 NAME_COLUMNS = 30
 _COLORS = {Light.GREEN: "32", Light.YELLOW: "33", Light.RED: "31"}
 ANOTHER_NETWORK = "executors may see another network"
@@ -70,9 +70,9 @@ def line(result: CheckResult, columns: int = 0) -> str:
     more = f" and {len(result.also)} more" if result.also else ""
     name = f"{result.check} {result.subject}{more}".rstrip()
     begin = f"{result.light:<6} {result.ms:>6,} ms  {printable(name):<{NAME_COLUMNS}}  "
-    text = printable(_sentences(result), MOST_CHARACTERS)
+    text = printable(_sentences(result), MAX_CHARACTERS)
     indent = len(f"{'':6} {'':6} ms  ") + 4
-    if columns - indent < LEAST_COLUMNS or len(begin) + len(text) <= columns:
+    if columns - indent < MIN_COLUMNS or len(begin) + len(text) <= columns:
         return begin + text
     wrapped = textwrap.wrap(begin + text, columns, subsequent_indent=" " * indent, break_on_hyphens=False)
     return "\n".join(wrapped)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from spark_kafka_sink.errors import KafkaError
 
-MOST_DIGITS = 19  # of a long
+MAX_DIGITS = 19  # of a long
 FIND_OUT = "not known; `--write` finds out"
 
 
@@ -67,7 +67,7 @@ def merged(results: Iterable[CheckResult]) -> list[CheckResult]:
 
 def number_in_setting(answer: object) -> int | None:
     """Read a number from the text of a setting; None for an error, or for anything else."""
-    is_number = isinstance(answer, str) and answer.isascii() and answer.isdecimal() and len(answer) <= MOST_DIGITS
+    is_number = isinstance(answer, str) and answer.isascii() and answer.isdecimal() and len(answer) <= MAX_DIGITS
     return int(str(answer)) if is_number else None
 
 

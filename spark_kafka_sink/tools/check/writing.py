@@ -22,7 +22,7 @@ from spark_kafka_sink.tools.check.results import CheckResult, explained, green, 
 WRITE_CHECK = "write"
 RECORD_KEY = b"pykafka-sink-check"  # compacted topics take no record without one
 RECORD_VALUE = b"One record of `pykafka-sink check --write`."
-LEAST_MS = 500  # of each wait
+MIN_MS = 500  # of each wait
 # Users' plug-ins are for their rows. Executors may have their code when this host does not.
 _PLUG_INS = ("interceptor.classes", "partitioner.class")
 
@@ -86,12 +86,12 @@ def _options(config: ProducerConfig, transactional: Transactional | None, timeou
     options = {name: value for name, value in config.to_mapping().items() if name not in _PLUG_INS}
     if config.acks == 0:
         options["acks"] = 1
-    request_ms = max(timeout_ms - LEAST_MS, LEAST_MS)
+    request_ms = max(timeout_ms - MIN_MS, MIN_MS)
     options |= {
         "linger.ms": 0,
         "request.timeout.ms": request_ms,
         "delivery.timeout.ms": max(timeout_ms, request_ms),
-        "max.block.ms": max(timeout_ms, LEAST_MS),
+        "max.block.ms": max(timeout_ms, MIN_MS),
     }
     if transactional is not None:
         options |= {"transactional.id": transactional.transactional_id, "transaction.timeout.ms": transactional.timeout_ms}

@@ -40,8 +40,8 @@ EXAMPLES = """
     PROG --topic orders --num-records 1000000 --record-size 100 --throughput 50000 --command-config producer.properties
     PROG --topic orders --num-records 100000 --record-size 100 --transaction-duration-ms 1000 --bootstrap-servers localhost:9092
 """
-LEAST_RATE = 0.001  # a record in a quarter of an hour
-MOST_RECORD_BYTES = 2**31 - 1  # what an Arrow column and a Kafka request can hold
+MIN_RATE = 0.001  # a record in a quarter of an hour
+MAX_RECORD_BYTES = 2**31 - 1  # what an Arrow column and a Kafka request can hold
 say = partial(print, flush=True)
 
 
@@ -54,15 +54,15 @@ def rate(text: str) -> float:
         number = float(text)
     except ValueError:
         number = nan
-    if not isfinite(number) or 0 < number < LEAST_RATE:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {LEAST_RATE}, or -1 for no limit")
+    if not isfinite(number) or 0 < number < MIN_RATE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {MIN_RATE}, or -1 for no limit")
     return number
 
 
 def record_size(text: str) -> int:
     number = positive(text)
-    if number > MOST_RECORD_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_RECORD_BYTES}")
+    if number > MAX_RECORD_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {MAX_RECORD_BYTES}")
     return number
 
 

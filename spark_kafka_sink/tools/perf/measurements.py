@@ -112,11 +112,11 @@ class Measurements:
 
     def acknowledged(self, first: int, records: int, size_bytes: int, started_ns: int, settled_ns: int) -> None:
         """Count records. `first`: the number of the first one, from 0."""
-        kinds = [self.total, self._window]
+        windows = [self.total, self._window]
         if self.steady is not None and first >= self._warmup_records:
-            kinds.append(self.steady)
-        for statistics in kinds:
-            statistics.add(records, size_bytes, settled_ns - started_ns, settled_ns)
+            windows.append(self.steady)
+        for window in windows:
+            window.add(records, size_bytes, settled_ns - started_ns, settled_ns)
         self.progress()
 
     def failed(self, records: int, error: KafkaError) -> None:

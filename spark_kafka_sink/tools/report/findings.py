@@ -28,7 +28,7 @@ SLOW_METADATA_S = 0.5
 SENT_AGAIN = 0.005  # of the records
 SLOW_ANSWER_S = 0.5
 SLOW_TASK, SLOW_TASK_S, ENOUGH_TASKS = 2.5, 0.5, 3  # SLOW_TASK: times as long as the median
-LARGEST_SHARE = 0.5  # of the time, or of the tasks' time
+MAX_SHARE = 0.5  # of the time, or of the tasks' time
 LONG_COMMITS = 0.2  # of the time
 LONG_ENOUGH_S, SHORT_S = 1, 5  # of a micro-batch
 SMALL_BATCH, MANY_BYTES = 16_384, 1_000_000
@@ -40,12 +40,12 @@ class Finding:
     """One sentence of a report, and how much it matters.
 
     Args:
-        stands_out: what the numbers say.
+        observation: what the numbers say.
         advice: what to do, with the option to turn; empty: nothing.
     """
 
     weight: float
-    stands_out: str
+    observation: str
     advice: str = ""
 
     @property
@@ -54,7 +54,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        return f"{self.stands_out}: {self.advice}." if self.advice else f"{self.stands_out}."
+        return f"{self.observation}: {self.advice}." if self.advice else f"{self.observation}."
 
 
 Judge = Callable[[Query], Finding | None]
@@ -115,8 +115,8 @@ def top(queries: Iterable[Query]) -> list[Finding]:
 
 
 def _named(finding: Finding, query: str) -> Finding:
-    text = finding.stands_out
-    return replace(finding, stands_out=f"In {query}, {text[0].lower()}{text[1:]}") if query else finding
+    text = finding.observation
+    return replace(finding, observation=f"In {query}, {text[0].lower()}{text[1:]}") if query else finding
 
 
 def _arrived(queries: list[Query]) -> list[Finding]:
@@ -369,13 +369,13 @@ def skewed_partitions(query: Query) -> Finding | None:
 
 
 def _largest_part_is(what: str) -> str:
-    return f"{percent(LARGEST_SHARE)} of the tasks' time or more is {what}."
+    return f"{percent(MAX_SHARE)} of the tasks' time or more is {what}."
 
 
 @finding_rule("Spark computes", "spark.sql.files.maxPartitionBytes", _largest_part_is("Spark's"), takes_few_rows=False)
 def waits_for_spark(query: Query) -> Finding | None:
     share = query.share("spark")
-    if not share >= LARGEST_SHARE or passes_outside(query):
+    if not share >= MAX_SHARE or passes_outside(query):
         return None
     text = f"{percent(share)} of the tasks' time goes into reading and computing rows, not into writing them"
     tasks = "of files with a smaller spark.sql.files.maxPartitionBytes, else with df.repartition before the costly steps"
@@ -385,7 +385,7 @@ def waits_for_spark(query: Query) -> Finding | None:
 @finding_rule("encoding", "df.repartition", _largest_part_is("encoding and sending"), takes_few_rows=False)
 def encodes(query: Query) -> Finding | None:
     share = query.share("sink")
-    if not share >= LARGEST_SHARE or passes_outside(query):
+    if not share >= MAX_SHARE or passes_outside(query):
         return None
     text = f"{percent(share)} of the tasks' time goes into encoding and sending rows"
     return Finding(0.4, text, "more cores, and as many tasks (df.repartition), make it faster")
@@ -394,7 +394,7 @@ def encodes(query: Query) -> Finding | None:
 @finding_rule("waiting for brokers", "kafka.compression.type", _largest_part_is("waiting for brokers"), takes_few_rows=False)
 def waits_for_brokers(query: Query) -> Finding | None:
     share = query.share("brokers")
-    if not share >= LARGEST_SHARE or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
+    if not share >= MAX_SHARE or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
         return None
     text = f"{percent(share)} of the tasks' time is waiting for brokers"
     return Finding(0.4, text, "add partitions and brokers, or send fewer bytes with kafka.compression.type=zstd")
@@ -403,12 +403,12 @@ def waits_for_brokers(query: Query) -> Finding | None:
 @finding_rule(
     "time outside of tasks",
     "df.coalesce",
-    f"{percent(LARGEST_SHARE)} of the time or more passes while no task runs.",
+    f"{percent(MAX_SHARE)} of the time or more passes while no task runs.",
     takes_few_rows=False,
 )
 def passes_outside(query: Query) -> Finding | None:
     share, wall = query.share_of_time("outside"), query.series.median_of("wall")
-    if not share >= LARGEST_SHARE:
+    if not share >= MAX_SHARE:
         return None
     text = f"{percent(share)} of the time of a {query.unit} ({seconds(wall)}) passes while no task runs"
     advice = "Spark starts tasks and Python workers then, so write more rows at a time, or with fewer tasks (df.coalesce)"

@@ -1,4 +1,4 @@
-"""Rows by partition of a topic over time. Neighbouring columns are joined at MOST_COLUMNS, like buckets in series.py."""
+"""Rows by partition of a topic over time. Neighbouring columns are joined at MAX_COLUMNS, like buckets in series.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from spark_kafka_sink.tools.words import count, percent, several
 
-MOST_COLUMNS = 48
+MAX_COLUMNS = 48
 SKEWED = 2.5  # times an even share
 A_LITTLE_UNEVEN = 1.5
 
@@ -68,7 +68,7 @@ class Heat:
             self._columns[-1].join(_Column(time, time, 1, Counter(partitions)))
         else:
             self._columns.append(_Column(time, time, 1, Counter(partitions)))
-        if len(self._columns) >= MOST_COLUMNS and self._columns[-1].commits >= self._width:
+        if len(self._columns) >= MAX_COLUMNS and self._columns[-1].commits >= self._width:
             for one, two in zip(self._columns[::2], self._columns[1::2], strict=False):
                 one.join(two)
             self._columns = self._columns[::2]

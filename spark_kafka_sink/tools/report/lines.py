@@ -1,6 +1,6 @@
 """Reads the lines that commits append to `reportPath`. Yields a CommitLine for each; counts and describes those it cannot read.
 
-Lines of later versions are read, too: they only have more keys. A file is read line by line, and a line only up to LONGEST_LINE.
+Lines of later versions are read: they only have more keys. A file is read line by line, and a line only up to MAX_LINE_BYTES.
 The last line of a file may lack its end while the driver is writing it, or after its disk was full.
 Law: a CommitLine can be counted, drawn and printed, no matter who wrote the line: numbers are within limits, names printable.
 """
@@ -18,18 +18,18 @@ from typing import Any, BinaryIO, NamedTuple
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.words import count
 
-LONGEST_LINE = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
+MAX_LINE_BYTES = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
 KNOWN_VERSION = 4
 FIRST_VERSION = 3  # of the first release. Lines of version 1 do not say their version
 LINES_NAMED = 3  # of those that cannot be read
 
 Partitions = Mapping[int, int]  # partition -> rows
-MOST_PARTITIONS = 1_000_000  # no topic has as many
+MAX_PARTITIONS = 1_000_000  # no topic has as many
 LATEST_MS = 32_503_680_000_000  # the year 3000
-MOST_SECONDS = 1e12  # of all tasks together
-MOST_OF_A_COUNTER = 1e24  # nanoseconds of all tasks
-MOST_OF_A_COUNT = 2**63 - 1
-LONGEST_NAME = 500  # Kafka's topics have 249 characters
+MAX_SECONDS = 1e12  # of all tasks together
+MAX_COUNTER = 1e24  # nanoseconds of all tasks
+MAX_COUNT = 2**63 - 1
+MAX_NAME_CHARACTERS = 500  # Kafka's topics have 249 characters
 NUMBERS = (int, float)
 
 
@@ -108,7 +108,7 @@ def _commit(line: Mapping[str, Any]) -> CommitLine:
         held_back=_seconds(line.get("held_back_seconds")),
         commit_seconds=_seconds(line.get("commit_seconds")),
         running=_seconds(line.get("running_seconds")),
-        counters={_name(name): _number(value, MOST_OF_A_COUNTER) for name, value in line.get("counters", {}).items()},
+        counters={_name(name): _number(value, MAX_COUNTER) for name, value in line.get("counters", {}).items()},
         skipped=_reasons(line["skipped_by_reason"]),
         dead_lettered=_reasons(line["dead_lettered_by_reason"]),
         exactly_once=_version(line.get("exactly_once")),
@@ -119,7 +119,7 @@ def _commit(line: Mapping[str, Any]) -> CommitLine:
 def _name(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no name")
-    return printable(value, LONGEST_NAME)
+    return printable(value, MAX_NAME_CHARACTERS)
 
 
 def _number(value: object, most: float) -> float:
@@ -134,17 +134,17 @@ def _time(milliseconds: object) -> float:
 
 
 def _seconds(value: object) -> float:
-    return nan if value is None else _number(value, MOST_SECONDS)
+    return nan if value is None else _number(value, MAX_SECONDS)
 
 
-def _count(value: object, most: int = MOST_OF_A_COUNT) -> int:
+def _count(value: object, most: int = MAX_COUNT) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{value!r} is not a number from 0 to {most}")
     return value
 
 
 def _partitions(found: Mapping[str, Any]) -> Partitions:
-    return {_count(int(number), MOST_PARTITIONS): _count(part["rows"]) for number, part in found.items()}
+    return {_count(int(number), MAX_PARTITIONS): _count(part["rows"]) for number, part in found.items()}
 
 
 def _version(found: Mapping[str, Any] | None) -> VersionOutcome | None:
@@ -204,7 +204,7 @@ class ReportFile:
         """When the commit of the first line was, to order files by; infinity if that is no commit's line. Raises OSError."""
         with self.path.open("rb") as file:
             try:
-                return parse(file.readline(LONGEST_LINE)).committed_at
+                return parse(file.readline(MAX_LINE_BYTES)).committed_at
             except NotALine:
                 return inf
 
@@ -230,8 +230,8 @@ class ReportFile:
             self._troubles.empty.append(name)
 
     def _read(self, file: BinaryIO) -> Iterator[CommitLine]:
-        while text := file.readline(LONGEST_LINE):
-            is_too_long = len(text) == LONGEST_LINE and not text.endswith(b"\n")
+        while text := file.readline(MAX_LINE_BYTES):
+            is_too_long = len(text) == MAX_LINE_BYTES and not text.endswith(b"\n")
             if is_too_long:
                 text = _rest_of_line(file)
             if not text.endswith(b"\n"):
@@ -240,7 +240,7 @@ class ReportFile:
             self._offset = file.tell()
             self._line += 1
             if is_too_long:
-                self._leave_out(f"it has more than {LONGEST_LINE >> 20} MB")
+                self._leave_out(f"it has more than {MAX_LINE_BYTES >> 20} MB")
             elif not text.isspace():
                 try:
                     commit = parse(text)
@@ -259,6 +259,6 @@ class ReportFile:
 
 def _rest_of_line(file: BinaryIO) -> bytes:
     """The last piece of a line that is too long; empty if the line has no end."""
-    while (piece := file.readline(LONGEST_LINE)) and not piece.endswith(b"\n"):
+    while (piece := file.readline(MAX_LINE_BYTES)) and not piece.endswith(b"\n"):
         pass
     return piece

@@ -20,13 +20,13 @@ import spark_kafka_sink
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.report.findings import Finding, top
 from spark_kafka_sink.tools.report.lines import Troubles
-from spark_kafka_sink.tools.report.pictures import MOST_HEAT_MAPS, heat_maps, is_one_moment, pictures
-from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, Query, Statistics
+from spark_kafka_sink.tools.report.pictures import MAX_HEAT_MAPS, heat_maps, is_one_moment, pictures
+from spark_kafka_sink.tools.report.statistics import MAX_QUERIES, Query, Statistics
 from spark_kafka_sink.tools.report.svg import HEAT
 from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, size
 
-MOST_SECTIONS = 8  # queries with pictures; the others are in a table
-MOST_LISTED = 50
+MAX_SECTIONS = 8  # queries with pictures; the others are in a table
+MAX_LISTED = 50
 OPTION = re.compile(
     r"((?:kafka|spark|df)\.[\w.]*\w(?:=\w+|\(\"\w+\"\))?|(?:isolation|max)\.[\w.]*\w(?:=\w+)?"
     r"|[a-z]+[A-Z]\w*(?:=[\w-]+)?|trigger(?:\(processingTime=…\))?)"
@@ -52,10 +52,10 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
         subtitle=f"{count(troubles.lines, 'commit')} from {', '.join(map(printable, files))}",
         refresh_s=refresh_s,
         no_line_is_a_commits=not queries and troubles.unreadable > 0,
-        findings=[{"kind": _kind(each), "text": each.stands_out, "advice": _marked(each.advice)} for each in top(queries)],
-        sections=[_section(query, f"q{number}") for number, query in enumerate(queries[:MOST_SECTIONS])],
+        findings=[{"kind": _kind(each), "text": each.observation, "advice": _marked(each.advice)} for each in top(queries)],
+        sections=[_section(query, f"q{number}") for number, query in enumerate(queries[:MAX_SECTIONS])],
         shades=range(len(HEAT)),
-        notes=[*troubles.sentences(), *_left_out(statistics, queries), *_how_to_read(queries[:MOST_SECTIONS])],
+        notes=[*troubles.sentences(), *_left_out(statistics, queries), *_how_to_read(queries[:MAX_SECTIONS])],
         version=spark_kafka_sink.__version__,
         made_at=moment(time.time()),
     )
@@ -85,7 +85,7 @@ def _kind(finding: Finding) -> str:
 
 def _section(query: Query, name: str) -> dict[str, object]:
     """The part of the page about a query."""
-    more = len(query.heat) - MOST_HEAT_MAPS
+    more = len(query.heat) - MAX_HEAT_MAPS
     return {
         "name": name,
         "title": query.name[0].upper() + query.name[1:],
@@ -161,9 +161,9 @@ def _how_to_read(queries: Sequence[Query]) -> Iterator[str]:
 
 
 def _left_out(statistics: Statistics, queries: Sequence[Query]) -> Iterator[str]:
-    more = queries[MOST_SECTIONS:]
+    more = queries[MAX_SECTIONS:]
     if more:
-        listed = ", ".join(f"{each.name} ({rounded(each.totals.rows)} rows)" for each in more[:MOST_LISTED])
+        listed = ", ".join(f"{each.name} ({rounded(each.totals.rows)} rows)" for each in more[:MAX_LISTED])
         yield f"Without pictures, as they have fewer rows: {listed}."
     if statistics.commits_left_out:
-        yield f"{count(statistics.commits_left_out, 'commit')} of queries beyond the first {MOST_QUERIES} are not shown."
+        yield f"{count(statistics.commits_left_out, 'commit')} of queries beyond the first {MAX_QUERIES} are not shown."

@@ -22,14 +22,14 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from spark_kafka_sink.tools.report.series import Values
+from spark_kafka_sink.tools.report.series import ColumnValues
 from spark_kafka_sink.tools.report.statistics import TASK_SHARES, TIME_SHARES, Query
 from spark_kafka_sink.tools.report.svg import HEAT, HEIGHT, LINE_COLORS, STYLE, new_figure, to_svg
 from spark_kafka_sink.tools.words import moment, percent, rounded, seconds, several, size
 
-Part = tuple[str, str, Values]  # label, color, values
-MOST_HEAT_MAPS = 6  # of a query
-MOST_ROWS = 32  # of a heat map; partitions next to each other share one if there are more
+Part = tuple[str, str, ColumnValues]  # label, color, values
+MAX_HEAT_MAPS = 6  # of a query
+MAX_ROWS = 32  # of a heat map; partitions next to each other share one if there are more
 PART_NAMES = {
     "running": "tasks run",
     "outside": "outside of tasks",
@@ -70,7 +70,7 @@ def pictures(query: Query, name: str) -> list[Picture]:
 
 def heat_maps(query: Query, name: str) -> list[Picture]:
     """Draw a heat map for each of the topics with the most rows. `name`: unique on the page."""
-    topics = [topic for topic in query.topics_by_rows()[:MOST_HEAT_MAPS] if query.heat[topic].rows]
+    topics = [topic for topic in query.topics_by_rows()[:MAX_HEAT_MAPS] if query.heat[topic].rows]
     with mpl.rc_context(STYLE):
         drawn = [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics)]
     return [picture for picture in drawn if picture is not None]
@@ -183,7 +183,7 @@ def is_one_moment(query: Query) -> bool:
     return len(times) < 2 or times[-1] - times[0] < 0.001
 
 
-def _dates(times: Values) -> Any:
+def _dates(times: ColumnValues) -> Any:
     return date2num([datetime.fromtimestamp(at, UTC) for at in times])
 
 
@@ -356,10 +356,10 @@ def _columns(query: Query, times: Sequence[tuple[float, float]]) -> list[list[tu
 
 
 def _joined(numbers: Sequence[int], table: Any) -> tuple[list[str], Any]:
-    """Join partitions into at most MOST_ROWS rows. A row shows its fullest partition, so that no skew is hidden."""
-    if len(numbers) <= MOST_ROWS:
+    """Join partitions into at most MAX_ROWS rows. A row shows its fullest partition, so that no skew is hidden."""
+    if len(numbers) <= MAX_ROWS:
         return [str(number) for number in numbers], table
-    starts = np.unique(np.linspace(0, len(numbers), MOST_ROWS + 1).astype(int))[:-1]
+    starts = np.unique(np.linspace(0, len(numbers), MAX_ROWS + 1).astype(int))[:-1]
     ends = [*starts[1:], len(numbers)]
     labels = [f"{numbers[start]}–{numbers[end - 1]}" for start, end in zip(starts, ends, strict=True)]
     return labels, np.maximum.reduceat(table, starts, axis=0)

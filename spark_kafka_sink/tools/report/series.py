@@ -1,6 +1,6 @@
 """Values over time, in a bounded number of buckets: each has the lowest and highest value, the sum, and a sample for the median.
 
-Each bucket but the last has the same number of consecutive rows of values. When there are MOST_BUCKETS, neighbours are joined:
+Each bucket but the last has the same number of consecutive rows of values. When there are MAX_BUCKETS, neighbours are joined:
 half as many buckets have twice as many rows each. So 10,000 micro-batches take as much memory as 1,000, and a peak stays visible.
 """
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Values = npt.NDArray[np.float64]
+ColumnValues = npt.NDArray[np.float64]
 
-MOST_BUCKETS = 160  # a picture is some 400 points wide
-MOST_OPEN = 8192  # rows of values that are not in a bucket yet
+MAX_BUCKETS = 160  # a picture is some 400 points wide
+MAX_OPEN = 8192  # rows of values that are not in a bucket yet
 SAMPLE = 32  # rows of a bucket from which its medians are taken
 
 
@@ -26,14 +26,14 @@ class Bucket:
     first: float  # when, of the first row
     last: float
     rows: int
-    low: Values
-    high: Values
-    total: Values
-    known: Values  # how many rows had a value
-    sample: Values  # rows × columns
+    low: ColumnValues
+    high: ColumnValues
+    total: ColumnValues
+    known: ColumnValues  # how many rows had a value
+    sample: ColumnValues  # rows × columns
 
     @classmethod
-    def of(cls, times: Sequence[float], rows: Values) -> Bucket:
+    def of(cls, times: Sequence[float], rows: ColumnValues) -> Bucket:
         low, high = np.fmin.reduce(rows), np.fmax.reduce(rows)
         known = (~np.isnan(rows)).sum(axis=0).astype(float)
         return cls(min(times), max(times), len(rows), low, high, np.nansum(rows, axis=0), known, _thinned(rows))
@@ -51,7 +51,7 @@ class Bucket:
         )
 
 
-def _thinned(rows: Values) -> Values:
+def _thinned(rows: ColumnValues) -> ColumnValues:
     """Take at most SAMPLE of them, evenly spread."""
     if len(rows) <= SAMPLE:
         return rows
@@ -66,7 +66,7 @@ class Series:
         most: buckets; for tests.
     """
 
-    def __init__(self, names: Sequence[str], most: int = MOST_BUCKETS) -> None:
+    def __init__(self, names: Sequence[str], most: int = MAX_BUCKETS) -> None:
         self._column = {name: number for number, name in enumerate(names)}
         self._most = most
         self._width = 1  # rows of a bucket
@@ -78,7 +78,7 @@ class Series:
         """Add the next row, in the order of time."""
         self._open_times.append(time)
         self._open_rows.append(row)
-        if len(self._open_rows) >= self._width or len(self._open_rows) >= MOST_OPEN:
+        if len(self._open_rows) >= self._width or len(self._open_rows) >= MAX_OPEN:
             self._close()
 
     def _close(self) -> None:
@@ -103,24 +103,24 @@ class Series:
         return [*self._buckets, Bucket.of(self._open_times, np.array(self._open_rows, float))]
 
     @property
-    def times(self) -> Values:
+    def times(self) -> ColumnValues:
         return np.array([(bucket.first + bucket.last) / 2 for bucket in self.buckets])
 
-    def low(self, name: str) -> Values:
+    def low(self, name: str) -> ColumnValues:
         return np.array([bucket.low[self._column[name]] for bucket in self.buckets])
 
-    def high(self, name: str) -> Values:
+    def high(self, name: str) -> ColumnValues:
         return np.array([bucket.high[self._column[name]] for bucket in self.buckets])
 
-    def total(self, name: str) -> Values:
+    def total(self, name: str) -> ColumnValues:
         return np.array([bucket.total[self._column[name]] for bucket in self.buckets])
 
-    def mean(self, name: str) -> Values:
+    def mean(self, name: str) -> ColumnValues:
         known = np.array([bucket.known[self._column[name]] for bucket in self.buckets])
-        mean: Values = np.divide(self.total(name), known, out=np.full(len(known), np.nan), where=known > 0)
+        mean: ColumnValues = np.divide(self.total(name), known, out=np.full(len(known), np.nan), where=known > 0)
         return mean
 
-    def median(self, name: str) -> Values:
+    def median(self, name: str) -> ColumnValues:
         column = self._column[name]
         return np.array([_median(bucket.sample[:, column]) for bucket in self.buckets])
 
@@ -139,11 +139,11 @@ class Series:
         return highest(self.high(name))
 
 
-def highest(values: Values) -> float:
+def highest(values: ColumnValues) -> float:
     """Return the highest value that is known; NaN if none is."""
     return float(np.fmax.reduce(values, initial=np.nan))
 
 
-def _median(values: Values) -> float:
+def _median(values: ColumnValues) -> float:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else np.nan

@@ -4,7 +4,7 @@ The time of a commit is from the start of its first task to its line. In it, tas
 driver commits. A *cycle* is the time from one commit to the next, with what Spark does or waits for in between. Rates are over
 the time in which tasks ran.
 Laws: every number was measured, or is a sum, difference, quotient or median of such; what a line does not tell is not known.
-Memory does not grow with the number of commits, and with names only up to MOST_QUERIES, MOST_TOPICS and MOST_REASONS.
+Memory does not grow with the number of commits, and with names only up to MAX_QUERIES, MAX_TOPICS and MAX_REASONS.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spark_kafka_sink.tools.report.lines import CommitLine
 from spark_kafka_sink.tools.report.series import Series
 from spark_kafka_sink.tools.words import count
 
-MOST_QUERIES = 50  # the commits of further ones are only counted
-MOST_TOPICS = 100  # of a query; further ones are not shown
-MOST_REASONS = 100
+MAX_QUERIES = 50  # the commits of further ones are only counted
+MAX_TOPICS = 100  # of a query; further ones are not shown
+MAX_REASONS = 100
 
-MOST_PAUSES = 32  # the longest ones
+MAX_PAUSES = 32  # the longest ones
 LONG_PAUSE = 10  # cycles: a stream that commits nothing for so long has paused
 
 # The parts of a commit's time, in seconds; with `between`, Spark's time before it, they are its cycle.
@@ -145,7 +145,7 @@ class Query:
             cycle, between = (row[COLUMNS.index(name)] for name in ("cycle", "between"))
             self._remember_pause(Pause(cycle if isnan(between) else between, self.last_at, commit.committed_at))
         for topic, partitions in commit.partitions.items():
-            if topic in self.heat or len(self.heat) < MOST_TOPICS:
+            if topic in self.heat or len(self.heat) < MAX_TOPICS:
                 self.heat.setdefault(topic, Heat()).add(commit.committed_at, partitions)
         if isnan(self.first_at):
             self.first_at = commit.committed_at if isnan(commit.started_at) else commit.started_at
@@ -154,20 +154,20 @@ class Query:
     def _count(self, commit: CommitLine) -> None:
         for known, more in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
             for reason, rows in more.items():
-                known[reason if reason in known or len(known) < MOST_REASONS else ""] += rows
+                known[reason if reason in known or len(known) < MAX_REASONS else ""] += rows
         if commit.batch is not None:
             self.repeated += self._last_batch is not None and commit.batch <= self._last_batch
             self._last_batch = commit.batch
         if commit.exactly_once is not None:
             how = commit.exactly_once.how
-            self.versions[how if how in self.versions or len(self.versions) < MOST_REASONS else "otherwise"] += 1
+            self.versions[how if how in self.versions or len(self.versions) < MAX_REASONS else "otherwise"] += 1
             self.skipped_partitions += commit.exactly_once.skipped_partitions
             self.fenced += commit.exactly_once.fenced
             self.other_rows += commit.exactly_once.other_rows
 
     def _remember_pause(self, pause: Pause) -> None:
         heapq.heappush(self._pauses, pause)
-        if len(self._pauses) > MOST_PAUSES:
+        if len(self._pauses) > MAX_PAUSES:
             heapq.heappop(self._pauses)
 
     def pauses(self) -> list[Pause]:
@@ -242,7 +242,7 @@ def _task_shares(commit: CommitLine, waited_for_brokers: float) -> dict[str, flo
 
 @dataclass
 class Statistics:
-    """Holds all queries, in the order in which they appeared. `commits_left_out`: of queries beyond MOST_QUERIES."""
+    """Holds all queries, in the order in which they appeared. `commits_left_out`: of queries beyond MAX_QUERIES."""
 
     queries: dict[str | None, Query] = field(default_factory=dict)
     commits_left_out: int = 0
@@ -251,7 +251,7 @@ class Statistics:
         for commit in commits:
             query = self.queries.get(commit.query)
             if query is None:
-                if len(self.queries) >= MOST_QUERIES:
+                if len(self.queries) >= MAX_QUERIES:
                     self.commits_left_out += 1
                     continue
                 query = self.queries[commit.query] = Query(commit.query)

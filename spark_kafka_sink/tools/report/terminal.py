@@ -10,7 +10,7 @@ import numpy as np
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.report.findings import top
 from spark_kafka_sink.tools.report.lines import Troubles
-from spark_kafka_sink.tools.report.series import Values, highest
+from spark_kafka_sink.tools.report.series import ColumnValues, highest
 from spark_kafka_sink.tools.report.statistics import Query, Statistics
 from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, several, size
 
@@ -86,7 +86,7 @@ def _block(query: Query) -> Iterator[str]:
         yield f"exactly once: {count(number, 'version')} {printable(how)}"
 
 
-def sparkline(values: Values, width: int = SPARKLINE_WIDTH) -> str:
+def sparkline(values: ColumnValues, width: int = SPARKLINE_WIDTH) -> str:
     """A bar for each value, from 0 to the highest one; a blank where nothing is known. Empty for a single value."""
     if len(values) < 2:
         return ""

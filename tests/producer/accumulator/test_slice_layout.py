@@ -218,7 +218,7 @@ def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(pa
     assert [each.hi for each in reservations][-1] == 300
     for each in reservations:
         assert each.batch.record_bytes <= each.batch.raw_limit
-        assert each.batch.closed == (each.hi not in sorted_slice.run_ends)
+        assert each.batch.closed == (each.hi not in sorted_slice.stretch_ends)
 
 
 def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
@@ -244,7 +244,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(ROW)
     layout = layout_of(stage, slice_of([ROW] * 3, [0] * 3))
-    guesses = layout._guess_all_runs()
+    guesses = layout._guess_all_stretches()
     assert guesses[0].tail.record_count == 1
     stage.append(ROW)  # now the batch holds two
     taken: list[Reservation] = []
@@ -258,7 +258,7 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(ROW)
     layout = layout_of(stage, slice_of([ROW], [0]))
-    guess = layout._guess_all_runs()[0]
+    guess = layout._guess_all_stretches()[0]
     stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.popleft().closed = True
     taken: list[Reservation] = []
     layout._take_place(layout._queues[0], guess, taken)

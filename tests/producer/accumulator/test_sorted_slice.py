@@ -13,9 +13,9 @@ from tests.producer.accumulator.slices import ROW, slice_of
 def test_rows_are_sorted_by_partition_and_keep_their_order_within() -> None:
     sorted_slice = slice_of([b"%d" % row for row in range(6)], [2, 0, 2, 1, 0, 2])
     assert sorted_slice.positions.tolist() == [101, 104, 103, 100, 102, 105]
-    assert sorted_slice.run_partitions == [0, 1, 2]
-    assert sorted_slice.run_starts.tolist() == [0, 2, 3]
-    assert sorted_slice.run_ends.tolist() == [2, 3, 6]
+    assert sorted_slice.stretch_partitions == [0, 1, 2]
+    assert sorted_slice.stretch_starts.tolist() == [0, 2, 3]
+    assert sorted_slice.stretch_ends.tolist() == [2, 3, 6]
 
 
 @pytest.mark.parametrize("partitions", [[0, 0, 0], [0, 1, 2], [3, 3, 7]])
@@ -26,7 +26,7 @@ def test_rows_that_stand_in_order_stay_where_they_are(partitions: list[int]) -> 
 
 def test_partitions_beyond_16_bits_are_told_apart() -> None:
     sorted_slice = slice_of([b"a", b"b", b"c"], [65_536, 0, 131_072])
-    assert sorted_slice.run_partitions == [0, 65_536, 131_072]
+    assert sorted_slice.stretch_partitions == [0, 65_536, 131_072]
     assert sorted_slice.positions.tolist() == [101, 100, 102]
 
 
@@ -64,7 +64,7 @@ def test_no_row_fits_into_a_batch_without_room_for_the_next() -> None:
 
 def test_all_runs_are_measured_against_their_own_batches() -> None:
     sorted_slice = slice_of([ROW] * 6, [0, 0, 1, 1, 2, 2], [5, 4, 3, 2, 9, 8])
-    fitting = sorted_slice.fit_all_runs([0, 64, 3], [None, 2, 9], [1000, 150, 99])
+    fitting = sorted_slice.fit_all_stretches([0, 64, 3], [None, 2, 9], [1000, 150, 99])
     assert fitting == [FittingRows(2, 200, 5, False), FittingRows(3, 101, 3, True), None]
     assert sorted_slice.offset_deltas.tolist() == [0, 1, 64, 65, 3, 4]
     assert sorted_slice.timestamp_deltas.tolist() == [0, -1, 1, 0, 0, -1]

@@ -23,7 +23,7 @@ from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS
 from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH, SequencerState
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
-from spark_kafka_sink.producer.transactions.txn_request_handlers import MOST_ABORTS_AMID_CONTROL_RECORDS
+from spark_kafka_sink.producer.transactions.txn_request_handlers import MAX_ABORTS_AMID_CONTROL_RECORDS
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage
@@ -446,14 +446,14 @@ def test_an_abort_amid_control_records_gives_up_before_close_does() -> None:
     stage.begin()
     stage.send(b"a")
     reject(stage, Errors.INVALID_RECORD)
-    stage.fail_next(ApiKey.END_TXN, Errors.PRODUCER_FENCED, times=MOST_ABORTS_AMID_CONTROL_RECORDS)
+    stage.fail_next(ApiKey.END_TXN, Errors.PRODUCER_FENCED, times=MAX_ABORTS_AMID_CONTROL_RECORDS)
     started_ms = stage.now_ms
     abort = stage.post(CalledMethod.ABORT)
     while not abort.is_done:
         stage.clock.advance(10)
         stage.run()
     assert isinstance(abort.error, ProducerFencedError)
-    assert len(stage.ended) == MOST_ABORTS_AMID_CONTROL_RECORDS
+    assert len(stage.ended) == MAX_ABORTS_AMID_CONTROL_RECORDS
     assert 3_800 <= stage.now_ms - started_ms < 3_900 < CLOSE_MARGIN_MS
 
 

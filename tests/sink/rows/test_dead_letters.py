@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
-from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, DeadLetters, dead_letters, options_for_large_rows
+from spark_kafka_sink.sink.rows.dead_letters import MAX_ROW_BYTES, DeadLetters, dead_letters, options_for_large_rows
 from tests.sink.fake_producer import FakeProducer
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -137,5 +137,5 @@ def test_the_larger_producer_holds_the_largest_row_and_at_least_what_the_user_sa
     larger = options_for_large_rows(base)
     memory = int(str(larger.pop("buffer.memory")))
     assert larger == base  # requests of several batches stay as small as the user said
-    assert BufferPool(memory, 16_384, Clock()).total_memory >= LARGEST_ROW
+    assert BufferPool(memory, 16_384, Clock()).total_memory >= MAX_ROW_BYTES
     assert options_for_large_rows({**base, "buffer.memory": 200_000_000})["buffer.memory"] == 200_000_000

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.producer.topic_rows import LARGEST_SLICE_BYTES, LARGEST_SLICE_ROWS
+from spark_kafka_sink.producer.topic_rows import MAX_SLICE_BYTES, MAX_SLICE_ROWS
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows import gathering
 from spark_kafka_sink.sink.rows.gathering import SparkRows
@@ -90,4 +90,4 @@ def test_brokers_are_asked_once_before_the_first_row_and_not_without_one() -> No
 
 
 def test_a_chunk_is_as_large_as_what_the_producer_lays_out_at_a_time() -> None:
-    assert (gathering.GATHERED_ROWS, gathering.GATHERED_BYTES) == (LARGEST_SLICE_ROWS, LARGEST_SLICE_BYTES)
+    assert (gathering.GATHERED_ROWS, gathering.GATHERED_BYTES) == (MAX_SLICE_ROWS, MAX_SLICE_BYTES)

@@ -127,7 +127,7 @@ def test_a_rule_sees_what_it_is_for_and_names_its_option(name: str) -> None:
 def test_of_a_healthy_stream_no_rule_complains() -> None:
     found = findings.findings(query_of(stream(took=3)()))
     assert [each.sentence for each in found if each.is_trouble] == []
-    assert found[0].stands_out.startswith("The stream keeps up")
+    assert found[0].observation.startswith("The stream keeps up")
 
 
 @pytest.mark.parametrize(("largest", "is_seen"), [(10, True), (9, False)])
@@ -226,7 +226,7 @@ def test_nothing_is_advised_twice() -> None:
 def test_sentences_name_the_query_where_there_are_several() -> None:
     lines = [*stream(query="a")(), *stream(query="b", skipped={"KAFKA_X": 9})()]
     found = top(statistics_of(iter(lines)).by_rows())
-    assert found[0].stands_out.startswith("In query b, 180 rows were skipped")
+    assert found[0].observation.startswith("In query b, 180 rows were skipped")
 
 
 def test_every_option_that_a_sentence_names_exists() -> None:

@@ -154,7 +154,7 @@ def test_a_last_line_that_is_cut_off_is_left_until_it_is_whole(tmp_path: Path) -
 
 
 def test_a_line_that_is_too_long_is_left_out_and_the_next_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST_LINE", 4096)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 4096)
     path = tmp_path / "r.jsonl"
     path.write_text(line(1) + "\n" + "x" * 9000 + "\n" + line(2) + "\n" + "y" * 9000)
     commits, troubles = read(path)

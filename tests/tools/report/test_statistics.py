@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.sink.commit_summary import VersionSummary
-from spark_kafka_sink.tools.report.heat import MOST_COLUMNS, Heat
+from spark_kafka_sink.tools.report.heat import MAX_COLUMNS, Heat
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.series import Series
-from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, TASK_SHARES, TIME_SHARES, Query, Statistics
+from spark_kafka_sink.tools.report.statistics import MAX_QUERIES, TASK_SHARES, TIME_SHARES, Query, Statistics
 from tests.tools.report.samples import BEGAN, line, many_micro_batches
 
 
@@ -69,7 +69,7 @@ def test_a_heat_map_keeps_the_rows_of_each_partition(commits: list[dict[int, int
     for time, partitions in enumerate(commits):
         heat.add(time, partitions)
     numbers, table = heat.by_partition()
-    assert table.shape[1] <= MOST_COLUMNS
+    assert table.shape[1] <= MAX_COLUMNS
     assert sum(heat.commits) == len(commits)
     for number, row in zip(numbers, table, strict=True):
         assert row.sum() == sum(partitions.get(number, 0) for partitions in commits)
@@ -134,8 +134,8 @@ def test_each_query_is_told_apart_and_batch_writes_are_one() -> None:
 
 def test_queries_beyond_a_limit_are_only_counted() -> None:
     statistics = Statistics()
-    statistics.add(parse(line(at, query=f"q{at}").encode()) for at in range(MOST_QUERIES + 5))
-    assert (len(statistics.queries), statistics.commits_left_out) == (MOST_QUERIES, 5)
+    statistics.add(parse(line(at, query=f"q{at}").encode()) for at in range(MAX_QUERIES + 5))
+    assert (len(statistics.queries), statistics.commits_left_out) == (MAX_QUERIES, 5)
 
 
 def test_memory_does_not_grow_with_the_number_of_commits() -> None:
