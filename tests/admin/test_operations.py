@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from typing import Any
 
 import pytest
 
+from spark_kafka_sink import admin
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetsToCommit, OffsetsToFetch
 from spark_kafka_sink.admin.operation import Operation, RetryNeeded
@@ -13,6 +16,7 @@ from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
 from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.admin.transaction_operations import (
+    BeginFenced,
     DescribeTransactions,
     EndOutcome,
     EndTransaction,
@@ -39,6 +43,7 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (EndTransaction(commit=True, is_v2=True), PREPARED),
     (EndTransaction(commit=False, is_v2=False), PREPARED),
     (FenceProducer(30_000), "P"),
+    (BeginFenced("g"), PREPARED),
     (ListTransactions(("Ongoing",)), "P-"),
     (DescribeTransactions(), "P"),
     (FetchOffsets(require_stable=True), OffsetsToFetch("g", (PARTITION,))),
@@ -77,6 +82,13 @@ def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Any:
         return operation.judge(item, answer, version)
     except (RetryNeeded, KafkaError) as raised:
         return raised
+
+
+def test_operations_of_the_package_are_all_tested() -> None:
+    for module in pkgutil.iter_modules(admin.__path__, f"{admin.__name__}."):
+        import_module(module.name)
+    found = {each for each in Operation.__subclasses__() if each.__module__.startswith(f"{admin.__name__}.")}
+    assert {type(operation) for operation, _ in OPERATIONS} == found
 
 
 @pytest.mark.parametrize(("operation", "item"), OPERATIONS, ids=lambda value: type(value).__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.clock import MAX_WAIT_MS, Clock, milliseconds, wait_seconds
+from spark_kafka_sink.clock import MAX_WAIT_MS, Clock, Waitable, milliseconds, wait_seconds
 from spark_kafka_sink.config.option import INT, INT_MAX, LONG, LONG_MAX
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
 from spark_kafka_sink.errors import KafkaError
@@ -112,15 +112,24 @@ def catch(call: Callable[[], object], outcomes: list[object]) -> None:
         outcomes.append(error)
 
 
+class TellingClock(Clock):
+    def __init__(self) -> None:
+        self.is_waiting = threading.Event()  # set as a wait begins
+
+    def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
+        self.is_waiting.set()
+        return super().wait(waitable, timeout_ms)
+
+
 def test_a_wait_for_memory_may_be_as_long_as_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_pool, "PATIENCE_MS", 0)  # so that the first wait is the long one
-    pool = BufferPool(4096, 1024, Clock())
+    clock = TellingClock()
+    pool = BufferPool(4096, 1024, clock)
     memory = pool.allocate(pool.total_blocks, LONG_MAX)
     outcomes: list[object] = []
     thread = threading.Thread(target=catch, args=(lambda: pool.allocate(1, LONG_MAX), outcomes))
     thread.start()
-    while not pool.queued() and thread.is_alive():
-        thread.join(0.001)
+    assert clock.is_waiting.wait(WAIT_S)
     pool.deallocate(memory)
     thread.join(WAIT_S)
     assert not isinstance(outcomes[0], BaseException)

@@ -25,8 +25,21 @@ def test_a_refresh_implies_a_retry() -> None:
 
 def test_the_codes_that_ask_for_new_metadata() -> None:
     # Subclasses of InvalidMetadataException in the Java client.
-    refresh = {row.number for row in ERROR_CODES.values() if row.refresh_metadata}
-    assert refresh == {3, 5, 6, 9, 13, 56, 72, 74, 80, 83, 84, 100, 103}
+    assert {row.name for row in ERROR_CODES.values() if row.refresh_metadata} == {
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_OR_FOLLOWER",
+        "REPLICA_NOT_AVAILABLE",
+        "NETWORK_EXCEPTION",
+        "KAFKA_STORAGE_ERROR",
+        "LISTENER_NOT_FOUND",
+        "FENCED_LEADER_EPOCH",
+        "PREFERRED_LEADER_NOT_AVAILABLE",
+        "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+        "ELECTION_NOT_NEEDED",
+        "UNKNOWN_TOPIC_ID",
+        "INCONSISTENT_TOPIC_ID",
+    }
 
 
 def test_the_codes_that_ask_for_the_coordinator_anew() -> None:
