@@ -53,7 +53,7 @@ def test_the_python_that_runs_the_tests_is_found() -> None:
     assert pythons.find(THIS, {"PATH": ""}) == Path(sys.executable)
 
 
-def test_users_requirements_at_their_lowest() -> None:
+def test_the_lowest_requirements_are_exact_versions() -> None:
     lowest = pythons.lowest_requirements()
     assert "pyarrow==19" in lowest
     assert any(each.startswith("cryptography==") for each in lowest)
@@ -94,14 +94,14 @@ def test_each_python_has_an_environment_types_and_tests_and_the_end_says_all(
 
 
 @pytest.mark.usefixtures("commands")
-def test_others_leaves_out_the_python_that_has_run_all_tests(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_others_leaves_out_the_python_that_has_run_all_tests(capsys: pytest.CaptureFixture[str]) -> None:
     pythons.main(["--others"])
     said = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert said[-len(VERSIONS) :] == [*(version for version in VERSIONS if version != THIS), "lowest"]
 
 
 @pytest.mark.usefixtures("commands")
-def test_a_run_that_finds_none_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_finds_no_python_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pythons, "find", lambda _: None)
     assert pythons.main([]) == 0
     assert pythons.run(Run("3.14", "3.14"), []).words.startswith("not found")

@@ -218,7 +218,7 @@ def test_a_list_by_questions_is_not_whole_when_another_broker_coordinates(cluste
 
 
 def test_a_second_listing_does_not_wait_because_metadata_has_just_been_fetched(cluster: Cluster) -> None:
-    """It waited for retry.backoff.ms: most of a micro-batch's commit."""
+    """The second listing waited for retry.backoff.ms: most of a micro-batch's commit."""
     broker = cluster()
     Writer(broker, "P-x")
     with client_of(broker, retry_backoff_ms=30_000, retry_backoff_max_ms=30_000, max_block_ms=20_000) as client:
@@ -227,7 +227,7 @@ def test_a_second_listing_does_not_wait_because_metadata_has_just_been_fetched(c
 
 
 def test_a_listing_at_once_asks_each_broker_once_and_looks_up_nothing(cluster: Cluster) -> None:
-    """It is a second look after a commit: what it misses, the next commit ends. With look-ups it took longer than the first."""
+    """A listing at once is a second look: what it misses, the next commit ends. With look-ups it took longer than the first."""
     broker = cluster()
     for number in range(10):
         Writer(broker, f"P-{number}")
@@ -319,7 +319,7 @@ def test_transactions_are_described_by_their_coordinators(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("start_ms", [2**63 - 1, 253_402_300_800_000, -2])
 def test_a_start_that_no_date_can_show_is_none(cluster: Cluster, start_ms: int) -> None:
-    """It ended `python -m jobs.transactions list --json` in a traceback."""
+    """Such a start ended `python -m jobs.transactions list --json` in a traceback."""
     broker = cluster()
     writer = Writer(broker, "P-0")
     writer.write(b"x")

@@ -230,7 +230,7 @@ def test_what_is_not_answered_in_time_leaves_the_outcomes_of_the_others_known(cl
 
 
 def test_the_epoch_of_transaction_version_2_is_never_ended_in_an_older_version(cluster: Cluster) -> None:
-    """It would be carried out without the epoch that makes its repetition recognisable."""
+    """An older EndTxn would be carried out without the epoch that makes its repetition recognisable."""
     broker = cluster(versions={ApiKey.END_TXN: (0, 4)})
     writer = Writer(broker, "P")
     writer.write(b"x")

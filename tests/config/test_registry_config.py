@@ -157,8 +157,8 @@ def test_two_names_of_one_option_must_not_have_different_values() -> None:
         (f" me:{CANARY}", f"me:{CANARY} "),
     ],
 )
-def test_what_is_not_set_wrapped_or_among_blanks_is_no_different_value(short: object, longer: object) -> None:
-    """It was an error of two different values."""
+def test_an_option_under_both_its_names_may_be_unset_wrapped_or_among_blanks(short: object, longer: object) -> None:
+    """Such options were an error of two different values."""
     for options in ({"basic.auth.user.info": short, LONGER: longer}, {LONGER: longer, "basic.auth.user.info": short}):
         assert accepted(URL | options).basic_auth_user_info == Secret(f"me:{CANARY}")
 
@@ -172,7 +172,7 @@ def test_what_is_not_set_wrapped_or_among_blanks_is_no_different_value(short: ob
         ("value.schema.id.serializer", "ids are written before the payload only"),
     ],
 )
-def test_what_is_not_supported_says_what_is(name: str, remedy: str) -> None:
+def test_the_error_of_an_unsupported_option_names_the_remedy(name: str, remedy: str) -> None:
     assert f"{name} is not supported: {remedy}" in problem_of(URL | {name: "x"})
 
 

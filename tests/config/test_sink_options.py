@@ -254,7 +254,7 @@ def test_a_wrong_guarantee_hides_no_other_wrong_option_of_exactly_once() -> None
 
 
 def test_one_transactional_id_for_all_tasks_is_refused() -> None:
-    """They would fence each other."""
+    """The tasks would fence each other."""
     _, problems = check(kafka__transactional__id="t")
     assert len(problems) == 1
     assert "all tasks would fence each other" in problems[0]

@@ -320,7 +320,7 @@ def test_a_zombie_driver_that_commits_while_its_successor_begins_is_found_by_it(
 
 
 def test_rows_that_another_run_commits_meanwhile_are_no_other_rows(run: Runs) -> None:
-    """They are the same. The error told the user to begin anew with another prefix, which would have doubled them."""
+    """Both runs have the same rows. The error told the user to begin anew with another prefix, which would have doubled them."""
     zombie, second = run("r1"), run("r2")
     reports = zombie.reports(0, ["a"])
     second.write_version(0, ["a"])
@@ -368,7 +368,7 @@ def test_what_another_owner_has_decided_is_left_to_its_repetition(broker: FakeBr
 
 
 def test_abort_finds_what_is_decided_under_another_topic(broker: FakeBroker, run: Runs) -> None:
-    """It looked for the decisions of other owners at its own marker topic, found none, and aborted what was decided."""
+    """abort() looked for the decisions of other owners at its own marker topic, found none, and aborted what was decided."""
     broker.add_topic("other", 1)
     other = run("r1", owner="other")
     other.topic = "other"
@@ -407,7 +407,7 @@ def test_a_version_that_is_found_does_not_fail_because_of_what_came_too_late(
 
 
 def test_a_decision_that_lists_a_partition_twice_cannot_be_read(run: Runs) -> None:
-    """It ended in a ValueError, which no abort() and no tool expected."""
+    """Such a decision ended in a ValueError, which no abort() and no tool expected."""
     ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
     entry = TaskTransaction(0, 0, 1, 0, 2, Content(1, 0))
     ledger.write_decision(Decision(0, DecisionState.DECIDED, 2, 2, Content(2, 0), (entry, entry)))
@@ -476,7 +476,7 @@ def test_a_checkpoint_that_was_restored_brings_other_rows_under_known_versions(b
 
 
 def test_a_version_whose_content_is_not_known_any_more_is_refused(run: Runs) -> None:
-    """It never was committed, or too many versions have followed."""
+    """Such a version never was committed, or too many versions have followed."""
     first = run("r1")
     for version in range(3, 20):
         first.write_version(version, ["a"])
@@ -506,8 +506,8 @@ def test_a_version_that_nobody_repeats_is_carried_out_by_the_next_one(broker: Fa
 
 
 def test_a_version_that_finds_an_earlier_one_lost_says_that_it_committed_nothing(broker: FakeBroker, run: Runs) -> None:
-    """It said only of the earlier one what readers see, and what its repetition writes. That reads as if it were said of the
-    write that failed, of which nothing is seen, and which is to be run again."""
+    """The error said only of the earlier one what readers see, and what its repetition writes. That reads as if it were said of
+    the write that failed, of which nothing is seen, and which is to be run again."""
     first = run("r1")
     first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
     time_out(broker, 0)
@@ -524,7 +524,7 @@ def test_a_version_that_finds_an_earlier_one_lost_says_that_it_committed_nothing
 def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
     broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ended nothing at all: what the write had left open held readers back until it timed out."""
+    """abort() ended nothing at all: what the write had left open held readers back until it timed out."""
     other, first = run("r0", owner="other"), run("r1")
     other.reports(0, ["x"])
     first.reports(0, ["a"], ["b"])
@@ -689,7 +689,7 @@ def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: F
 
 @pytest.mark.parametrize("lost", [[0], [0, 1]], ids=["a part", "all"])
 def test_the_first_restart_after_an_outage_writes_what_has_timed_out(broker: FakeBroker, run: Runs, lost: list[int]) -> None:
-    """It failed, and only the second one wrote what was missing: its tasks went by the decision, of which a part was gone."""
+    """The first restart failed, and the second wrote what was missing: tasks went by the decision, a part of which was gone."""
     first = run("r1")
     first.committing(first.reports(0, ["a"], ["b"], []))._decide(None)
     for partition in lost:

@@ -211,7 +211,7 @@ GOLDEN_WITH_HEADERS = 0x81B179581BCC3C69
 
 @pytest.mark.parametrize(("row", "number"), GOLDEN.items(), ids=range(len(GOLDEN)))
 def test_fingerprints_are_those_that_older_releases_stored(row: Row, number: int) -> None:
-    """They are in Kafka. If this test fails, a write that is repeated after an upgrade fails, or doubles rows."""
+    """Older fingerprints are in Kafka. If this test fails, a write that is repeated after an upgrade fails, or doubles rows."""
     assert of_rows(row) == number
 
 

@@ -104,7 +104,7 @@ def test_where_the_decision_is_gone_the_next_run_learns_the_schema_of_the_marker
 
 
 def test_a_run_that_was_overtaken_by_one_with_another_schema_can_be_repeated(broker: FakeBroker, run: Runs) -> None:
-    """It has the same rows, so that this is no replay with other rows."""
+    """The overtaken run has the same rows, so that this is no replay with other rows."""
     zombie = run("r1", schemas=FIRST)
     reports = zombie.reports(0, ["a"], ["b"])
     run("r2", schemas=NEWER).write_version(0, ["a"], ["b"])

@@ -69,7 +69,7 @@ def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker:
 
 
 def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decided(broker: FakeBroker, run: Runs) -> None:
-    """It wakes up, finds that its version is long committed, and ends what is open: the commits of the later version too."""
+    """The driver wakes up, finds its version committed long ago, and ends what is open: the commits of the later version too."""
     zombie, alive = run("r1"), run("r2")
     reports = zombie.reports(0, ["x"], ["y"])
     alive.write_version(0, ["x"], ["y"])
@@ -94,7 +94,7 @@ def test_abort_asks_nothing_about_writes_that_were_done_long_ago(broker: FakeBro
 
 @pytest.mark.parametrize("step", ["rows", "marker"])
 def test_the_error_of_a_task_that_outlasts_its_transaction_says_why(broker: FakeBroker, run: Runs, step: str) -> None:
-    """It was told that another producer had taken over, which sends a reader to look for one."""
+    """The task was told that another producer had taken over, which sends a reader to look for one."""
     task = run("r1").task(0, 0, "a", timeout_ms=7_000).begin().send()
     time_out(broker, partition=0)
     if step == "rows":

@@ -37,7 +37,7 @@ InternalKafkaProducerPoolSuite
     Should return same cached instance on calling acquire with same params → tests/sink/test_worker_cache.py:
         test_the_next_task_gets_the_same_producer_with_counters_at_zero
     Should return different cached instances … → test_other_options_make_another_producer
-    expire instances → test_it_is_closed_when_its_timeout_ends_and_not_before, test_each_task_restarts_the_timeout
+    expire instances → test_an_idle_producer_is_closed_when_its_timeout_ends_and_not_before, test_each_task_restarts_the_timeout
     reference counting with concurrent access → test_many_threads_never_share_a_producer_and_leave_none_open: here a producer
         has one task at a time, not a count of them
 KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; docs/migrating.md says what to set instead

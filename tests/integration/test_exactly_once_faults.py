@@ -147,7 +147,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: Worl
 
 
 def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_run(world: World) -> None:
-    """They found the transactions open, and wrote nothing. Their driver finds one gone, and has no rows for it."""
+    """The restarted tasks found the transactions open, and wrote nothing. Their driver finds one gone, and has no rows for it."""
     run, _ = stopped_after_decision(world, [1], Stop("6e", AFTER))
     second = world.run("second")
     reports = second.reports(0, *FIRST)

@@ -165,7 +165,7 @@ def test_a_driver_that_wakes_up_beside_its_successor_loses_and_doubles_nothing(w
 
 @pytest.mark.parametrize("stop", AT_COMMITS, ids=str)
 def test_a_driver_that_wakes_up_after_its_successor_finds_the_version_committed(world: World, stop: Stop) -> None:
-    """It succeeds or fails, as the case may be; its failure says that others have the prefix."""
+    """Such a driver succeeds or fails, as the case may be; its failure says that others have the prefix."""
     zombie = zombie_driver(world, stop)
     successor = world.run("successor")
     successor.write_version(0, *FIRST)

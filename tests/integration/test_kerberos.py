@@ -192,7 +192,7 @@ def test_a_service_that_brokers_do_not_have_is_named_in_the_error(kafka: LocalKa
 
 
 def test_a_broker_that_has_another_name_in_kerberos_is_named_in_the_error(kafka: LocalKafka, realm: Realm) -> None:
-    """There are tickets for kafka/localhost, and this broker's own name is kafka/127.0.0.1."""
+    """Kerberos gives tickets for kafka/localhost, and this broker's own name is kafka/127.0.0.1."""
     elsewhere = options(kafka, **keytab(realm))
     error = refusal(elsewhere | {"bootstrap.servers": elsewhere["bootstrap.servers"].replace("127.0.0.1", "localhost")})
     assert error.condition == "KAFKA_SASL_AUTHENTICATION_FAILED"

@@ -109,7 +109,7 @@ def test_a_topic_of_a_row_that_does_not_exist_ends_a_stream(
 def test_rows_for_topics_that_do_not_exist_are_dead_lettered_after_one_wait(
     spark: SparkSession, strict_broker: LocalKafka, tmp_path: Path
 ) -> None:
-    """They failed the task, as if no broker were there, whatever onInvalidRecord said."""
+    """Such rows failed the task, as if no broker were there, whatever onInvalidRecord said."""
     for name in ("there", "dead"):
         strict_broker.create_topic(name, 2)
     topic = "case id % 10 when 3 then concat('gone-', id % 70) when 4 then concat('no/topic-', id) else 'there' end topic"

@@ -373,7 +373,7 @@ def test_each_commit_calls_the_users_function_on_the_driver(
 def test_the_line_of_a_commit_is_among_the_logs_that_spark_captures(
     spark: SparkSession, broker: LocalKafka, topic: Topic, session_settings: SessionSettings
 ) -> None:
-    """It is logged in a process of Spark's, where a user's own logging has no effect: nobody ever saw it."""
+    """The line is logged in a process of Spark's, where a user's own logging has no effect: nobody ever saw it."""
     session_settings({"spark.sql.pyspark.worker.logging.enabled": "true"})
     name = topic()
     save(spark.range(7).selectExpr("cast(id as string) value"), broker, name)

@@ -127,7 +127,7 @@ def coordinator_of(bootstrap_servers: str, transactional_id: str) -> int:
 
 @pytest.mark.parametrize("version", [2, 1])
 def test_a_coordinator_killed_in_the_middle_of_commits_loses_and_doubles_nothing(tmp_path: Path, version: int) -> None:
-    """It leads partitions and coordinates the group now and then, too."""
+    """The killed broker leads partitions and coordinates the group now and then, too."""
     chance = random.Random(version)
     feature = ("--feature", f"transaction.version={version}")
     with LocalKafka(tmp_path, brokers=3, properties=QUICK_SESSIONS, format_options=feature) as cluster:

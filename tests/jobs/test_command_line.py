@@ -50,7 +50,7 @@ def test_an_argument_and_an_option_that_contradict_each_other_are_an_error(argum
 
 
 def test_a_batch_with_exactly_once_needs_a_number_before_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    """It would fail in its tasks: a write without a name is not recognized when it is repeated."""
+    """Without a number the batch would fail in its tasks: a write without a name is not recognized when it is repeated."""
     arguments = ["--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--exactly-once", "p"]
     assert batch_to_kafka.main(arguments) == 2
     stderr = capsys.readouterr().err

@@ -79,7 +79,7 @@ def interrupt(*_arguments: object, **_named: object) -> NoReturn:
 
 
 def test_a_read_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was a traceback of subprocess.TimeoutExpired."""
+    """local_kafka showed a traceback of subprocess.TimeoutExpired."""
     monkeypatch.setattr(LocalKafka, "load", lambda _: Running())
     monkeypatch.setattr(local_kafka, "fetch_kafka", lambda _: Path("/none"))
     monkeypatch.setattr(local_kafka, "console_consumer_command", lambda *_, **__: ["sleep", "60"])
@@ -132,7 +132,7 @@ DAMAGES: dict[str, str | Callable[[Any], None]] = {
 def test_a_damaged_state_is_one_sentence_for_every_command(
     damage: str | Callable[[Any], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was a traceback, also of `stop`."""
+    """Commands showed a traceback, `stop` too."""
     cluster = LocalKafka(tmp_path)
     cluster._assign_ports()
     cluster._save()
@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(taken: str, act: Callable
 
 
 def test_delete_waits_for_a_start_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It deleted the data of brokers that another process was starting, and the lock that this process held."""
+    """LocalKafka.delete deleted the data of brokers that another process was starting, and the lock that the other held."""
     monkeypatch.setattr(local_kafka, "STOP_TIMEOUT_S", 0)
     with file_lock(tmp_path / "lock", 1, "me"), pytest.raises(ToolError, match="a start is under way"):
         LocalKafka(tmp_path).delete()
@@ -194,7 +194,7 @@ def test_delete_waits_for_a_start_that_is_under_way(tmp_path: Path, monkeypatch:
 
 
 def test_delete_holds_its_lock_until_all_else_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It deleted the lock first: another process could start brokers while it deleted their data."""
+    """LocalKafka.delete deleted the lock first: another process could start brokers while it deleted their data."""
     for name in ("data-1", "data-2"):
         (tmp_path / name).mkdir()
     (tmp_path / "lock").touch()
@@ -218,7 +218,7 @@ def test_delete_spares_brokers_that_another_process_has_started(tmp_path: Path, 
 def test_a_port_that_does_not_exist_is_one_sentence(
     arguments: str, port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was a traceback of OverflowError."""
+    """local_kafka showed a traceback of OverflowError."""
     assert main(["--work-dir", str(tmp_path), "start", "--port", *arguments.split()]) == 1
     assert capsys.readouterr().err == f"local_kafka: error: There is no port {port}: pass another --port (0: a free one).\n"
 

@@ -67,7 +67,7 @@ SelectorTest → test_selector.py
     test…Metric(s)…, testMetricsCleanupOnSelectorClose, testIoMetricsHaveCorrectDoc → tests/producer/test_producer_metrics.py
 
 MetadataTest → test_metadata.py
-    testUpdateMetadataAllowedImmediatelyAfterBootstrap → test_it_starts_from_the_bootstrap_servers
+    testUpdateMetadataAllowedImmediatelyAfterBootstrap → test_metadata_starts_from_the_bootstrap_servers
     testTimeToNextUpdate(RetryBackoff), testFailedUpdate, testRequestUpdate → section "when to update"
     testRequestVersion, testPartialMetadataUpdate → test_a_topic_added_while_a_request_is_under_way_is_asked_for_next,
         test_a_new_topic_is_fetched_alone_and_at_once

@@ -142,7 +142,7 @@ def test_a_thread_that_cannot_be_started_is_a_failure_of_the_work(bench: Bench, 
     assert "can't start new thread" in outcome.error.message
 
 
-def test_works_that_no_thread_can_be_started_for_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_fails_if_no_thread_can_be_started_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -160,7 +160,7 @@ def test_waiting_for_an_outcome_has_a_limit() -> None:
 
 
 def test_what_is_no_error_of_ours_is_a_defect_without_its_frames() -> None:
-    """It was called a login that failed, whatever the work was."""
+    """A defect was called a login that failed, whatever the work was."""
 
     def fails() -> None:
         password = "canary-7Qx2"

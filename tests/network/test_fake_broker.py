@@ -285,7 +285,7 @@ def test_a_held_request_waits_for_its_release(broker: FakeBroker) -> None:
     assert broker.values("t") == [b"a", b"b"]
 
 
-def test_throttling_and_replies_of_the_tests_own(broker: FakeBroker) -> None:
+def test_a_test_can_throttle_and_give_a_reply_of_its_own(broker: FakeBroker) -> None:
     broker.inject(Fault(ApiKey.INIT_PRODUCER_ID, throttle_ms=50))
     broker.inject(Fault(ApiKey.INIT_PRODUCER_ID, reply=lambda _: InitProducerIdResponse(producer_id=5)))
     broker.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.CLUSTER_AUTHORIZATION_FAILED)

@@ -396,7 +396,7 @@ def test_every_request_can_fail_and_be_throttled(broker: FakeBroker, request_: o
 # OTHER HOSTS OF THE COORDINATORS
 
 
-def test_they_are_served_over_sockets() -> None:
+def test_transactions_are_served_over_sockets() -> None:
     with FakeBroker(topics={"t": 1}) as broker, RawClient(broker.bootstrap_servers) as client:
         found = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [ID]), 5).of(ID, 5)
         assert found is not None

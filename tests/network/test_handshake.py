@@ -39,7 +39,7 @@ def finish(steps: object, answer: Message) -> NodeApiVersions:
     return finished.value.value.api_versions
 
 
-def test_it_asks_for_versions_and_introduces_itself() -> None:
+def test_the_handshake_asks_for_versions_and_introduces_the_client() -> None:
     steps = handshake()
     message, version = next(steps)
     assert version == 4

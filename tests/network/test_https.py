@@ -42,7 +42,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://me:pw€@p:3128", "http://p:3128", "me:pw€"),
     ],
 )
-def test_forms_of_a_proxy(given: str, address: str, login: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_form_of_a_proxy_gives_its_address_and_login(
+    given: str, address: str, login: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("https_proxy", given)
     found = proxy_for(URL)
     assert found is not None

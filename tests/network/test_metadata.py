@@ -100,7 +100,7 @@ def run_while_waiting(clock: PatientClock, wait: Callable[[], None], act: Callab
 # WHAT IS KNOWN
 
 
-def test_it_starts_from_the_bootstrap_servers(meta: Metadata, clock: ManualClock) -> None:
+def test_metadata_starts_from_the_bootstrap_servers(meta: Metadata, clock: ManualClock) -> None:
     assert meta.cluster().nodes == (Node(-1, "boot1", 9001), Node(-2, "boot2", 9002))
     assert meta.cluster().is_bootstrap
     assert meta.time_to_next_update_ms(clock.now_ms()) == 0

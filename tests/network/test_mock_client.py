@@ -42,7 +42,7 @@ def poll(client: MockClient) -> list[ClientResponse]:
     return client.poll(0, client.clock.now_ms())
 
 
-def test_it_has_every_public_method_of_network_client() -> None:
+def test_mock_client_has_every_public_method_of_network_client() -> None:
     internal = {  # for MetadataUpdater and ConnectionSetup
         "can_send", "can_connect", "find_least_loaded_node", "is_any_node_connecting", "initiate_connect",
         "send_metadata_request", "renew_session", "can_send_handshake_request", "send_handshake_request", "close_connection",

@@ -156,7 +156,7 @@ def test_a_request_larger_than_the_socket_buffers_is_written_in_parts(selector: 
     assert received == [expected]
 
 
-def test_more_buffers_than_the_kernel_takes_at_once(selector: Selector, server: Server) -> None:
+def test_more_buffers_than_the_kernel_takes_at_once_are_all_sent(selector: Selector, server: Server) -> None:
     _, peer = connect(selector, server)
     frame: list[Buffer] = [*(b"%08d" % index for index in range(5000)), b"", memoryview(b"end")]
     expected = b"".join(frame)

@@ -520,7 +520,7 @@ WRONG_DEFAULTS: list[tuple[Any, Any, str]] = [
 def test_a_wrong_default_is_an_error_of_the_schema(
     broker: FakeBroker, registry: FakeRegistry, type: Any, default: Any, why: str
 ) -> None:
-    """It was an AuthenticationError with the name of Python's exception."""
+    """A wrong default was an AuthenticationError with the name of Python's exception."""
     with (
         producer_of(broker, registry, value_schema=one_field(type, default=default)) as producer,
         pytest.raises(SchemaError, match=rf"default of the schema's field value\.f cannot be written: .*{why}"),
@@ -651,7 +651,7 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reasons(broker: Fa
 def test_errors_name_the_producers_options(
     broker: FakeBroker, registry: FakeRegistry, options: dict[str, str], column: list[Any], told: str, part: str
 ) -> None:
-    """They named the sink's: valueSubject, valueSchema, valueFormat."""
+    """Errors named the sink's: valueSubject, valueSchema, valueFormat."""
     registry.register(f"{TOPIC}-{part}", "message A {}", schemaType="PROTOBUF")
     given = {f"{part}.serializer": "avro"} | {f"{part}.{name}": value for name, value in options.items()}
     columns = {"value": pa.array([b"x"]), part: pa.array(column)}

@@ -223,7 +223,7 @@ def test_a_row_that_is_too_large_names_itself_and_the_limit(broker: FakeBroker, 
 def test_a_row_larger_than_the_whole_blocks_of_memory_fails_before_a_row_is_queued(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was within buffer.memory, whose last part of a block is never used: it failed after rows before it were queued."""
+    """The row was within buffer.memory, whose last part of a block is never used: it failed after rows before it were queued."""
     monkeypatch.setattr(topic_rows, "SLICE_ROWS", 1)
     monkeypatch.setattr(topic_rows, "MAX_SLICE_ROWS", 1)
     with producer_of(broker, buffer_memory=20_000, max_block_ms=WAIT_MS) as producer:
@@ -261,7 +261,7 @@ def test_a_broker_that_never_answers_fails_send_within_max_block_ms() -> None:
 @pytest.mark.timeout(30, func_only=True)  # and not request.timeout.ms
 @pytest.mark.parametrize("options", [{}, {"transactional.id": "t"}], ids=["", "transactional"])
 def test_close_waits_for_no_broker_when_no_row_is_queued(options: dict[str, str]) -> None:
-    """It waited request.timeout.ms, 30 s, for the answer to a request for metadata or for a producer id."""
+    """close() waited request.timeout.ms, 30 s, for the answer to a request for metadata or for a producer id."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         times = {"max.block.ms": 300, "request.timeout.ms": 600_000, "delivery.timeout.ms": 900_000}
@@ -411,7 +411,7 @@ def test_closing_ends_a_wait_for_metadata(broker: FakeBroker) -> None:
 def test_whoever_waits_for_metadata_when_the_sender_dies_raises_what_ended_it(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were told that the producer had been closed, which nobody had done."""
+    """Such callers were told that the producer had been closed, which nobody had done."""
 
     def breaks(*_: object) -> None:
         raise SystemExit("a bug")  # an Exception would not end it at once
@@ -627,7 +627,7 @@ def test_a_flush_that_runs_out_of_time_fails_no_record(broker: FakeBroker) -> No
 
 
 def test_a_flush_says_that_records_are_left_that_another_thread_is_queueing(broker: FakeBroker) -> None:
-    """It returned normally, and a record that this thread had sent was still gathered."""
+    """flush() returned normally, and a record that this thread had sent was still gathered."""
     is_held, let_go = threading.Event(), threading.Event()
 
     def encode(hand_over: HandOver) -> None:

@@ -181,7 +181,7 @@ def test_a_batch_that_expires_in_flight_fails_once() -> None:
     assert read(stage, "record-error-total") == [2]
 
 
-def test_what_is_given_up_at_a_forced_close_are_errors() -> None:
+def test_rows_that_a_forced_close_gives_up_count_as_errors() -> None:
     stage = Stage()
     stage.send(b"a", b"b")
     stage.append(b"c")

@@ -67,7 +67,7 @@ def test_the_next_linger_is_that_of_the_oldest_topic() -> None:
 
 
 def test_flush_waits_as_long_as_asked_for_an_encoder_and_says_that_records_are_left() -> None:
-    """It returned normally, with a record of the caller's unsent behind another thread's bundle; and waited so long per topic."""
+    """flush() returned normally, with the caller's record unsent behind another thread's bundle; and waited so long per topic."""
     is_encoding, go_on = threading.Semaphore(0), threading.Event()
 
     def encode(_: HandOver, __: RecordBundle) -> None:
@@ -170,7 +170,7 @@ def test_bundles_of_a_topic_are_encoded_one_at_a_time_and_in_their_order() -> No
 
 
 def test_a_full_bundle_behind_a_slow_encoder_takes_no_more_records() -> None:
-    """It went on growing. Each later send waited for max.block.ms again, without an error, until memory ended."""
+    """The bundle went on growing. Each later send waited for max.block.ms again, without an error, until memory ended."""
     encoded: list[list[bytes | None]] = []
     is_encoding, go_on = threading.Event(), threading.Event()
 

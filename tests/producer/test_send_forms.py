@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_neither_form_says_what_is_wrong(broker: FakeBroker, producer: KafkaProducer, wrong: str) -> None:
+def test_arguments_of_no_form_of_send_raise_with_what_is_wrong(broker: FakeBroker, producer: KafkaProducer, wrong: str) -> None:
     arguments, named, text = WRONG[wrong]
     with pytest.raises(TypeError, match=text):
         producer.send(*arguments, **named)

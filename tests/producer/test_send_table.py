@@ -368,7 +368,7 @@ def test_a_table_of_which_no_row_was_queued_spoils_no_transaction(broker: FakeBr
 
 
 def test_a_commit_of_another_thread_waits_for_the_whole_table(broker: FakeBroker, transactional: KafkaProducer) -> None:
-    """It is one call: batches after the commit would have been in no transaction."""
+    """A table is one call: batches after the commit would have been in no transaction."""
     commit = threading.Thread(target=transactional.commit_transaction)
 
     def batches() -> Iterator[pa.RecordBatch]:

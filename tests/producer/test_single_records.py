@@ -103,7 +103,7 @@ def test_a_bad_timestamp_is_refused_at_send_and_harms_no_other_record(broker: Fa
         assert good.result(0).offset == 0
 
 
-def test_what_speaks_against_a_record_comes_with_its_future_and_callback(broker: FakeBroker) -> None:
+def test_the_error_of_a_record_reaches_its_future_and_its_callback(broker: FakeBroker) -> None:
     heard: list[KafkaError | None] = []
     with producer_of(broker, max_block_ms=500, max_request_size=1000) as producer:
         unknown = producer.send(ProducerRecord("gone", b"a"), lambda _, error: heard.append(error))

@@ -220,7 +220,7 @@ def test_integers_are_milliseconds(kind: pa.DataType) -> None:
 
 
 def test_seconds_that_are_no_milliseconds_are_an_error() -> None:
-    """They went round: a cast without a check made a time before 1970 of them."""
+    """Such seconds went round: a cast without a check made a time before 1970 of them."""
     with pytest.raises(InvalidRecordError, match=r"column timestamp: .*out of bounds"):
         given(timestamp=pa.array([2**62], pa.timestamp("s", "UTC")))
 

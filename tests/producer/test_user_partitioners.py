@@ -127,7 +127,7 @@ def test_a_partitioner_that_takes_records_raises_at_send_and_harms_no_other_reco
 @pytest.mark.parametrize("wanted", [SaidByValue, SaidByRecord])
 @pytest.mark.parametrize("value", [b"x", b"4"])
 def test_the_error_for_a_single_record_names_no_row(broker: FakeBroker, wanted: type, value: bytes) -> None:
-    """It named a row of a chunk, which the caller of send does not have: 0, or the record's number in its bundle."""
+    """The error named a row of a chunk, which the caller of send does not have: 0, or the record's number in its bundle."""
     with producer_of(broker, partitioner_class=wanted) as producer:
         with pytest.raises(KafkaError, match=f"partitioner {__name__}.{wanted.__name__}") as raised:
             producer.send(ProducerRecord("orders", value)).result(WAIT_S)

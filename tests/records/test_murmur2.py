@@ -96,7 +96,7 @@ def test_a_slice_of_keys_of_one_length_hashes_as_each_alone(kind: pa.DataType) -
     assert hashes.tolist() == [scalar_murmur2(key.encode()) for key in keys]
 
 
-def test_mixed_lengths_with_one_very_long_key() -> None:
+def test_keys_of_mixed_lengths_hash_as_each_alone_beside_a_very_long_one() -> None:
     source = np.random.default_rng(5)
     keys = [source.bytes(int(size)) for size in source.integers(0, 300, 1000)] + [source.bytes(100_003)]
     assert hashes_of(list(keys)) == [scalar_murmur2(key) for key in keys]

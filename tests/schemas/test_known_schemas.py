@@ -205,7 +205,7 @@ def test_a_refresh_in_a_full_cache_removes_no_other_answer(
 
 
 def test_a_refreshed_answer_is_the_newest(registry: FakeRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It kept its place, so the answer of a long stream was the next to be removed."""
+    """A refreshed answer kept its place, so the answer of a long stream was the next to be removed."""
     monkeypatch.setattr(known_schemas, "MAX_ANSWERS", 3)
     with known(registry, clock) as each:
         each.latest("s")

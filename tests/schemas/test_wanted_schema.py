@@ -166,7 +166,7 @@ def structs(depth: int) -> pa.DataType:
     ],
 )
 def test_a_derived_schema_that_cannot_be_used_is_a_problem_of_planning(type: pa.DataType, told: str) -> None:
-    """It was registered, and then found to be none that rows can be encoded with."""
+    """Such a schema was registered, and then found to be none that rows can be encoded with."""
     (problem,) = problems_of(type)
     assert told in problem
 

@@ -193,7 +193,7 @@ def test_a_streams_planning_checks_its_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["truststore", "keystore"])
 def test_a_java_store_on_the_drivers_machine_raises_before_a_task_starts(kind: str, tmp_path: Path) -> None:
-    """It failed each attempt of each task."""
+    """Such a store failed each attempt of each task."""
     store = tmp_path / "my.jks"
     store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
     options = {"kafka__security__protocol": "SSL", f"kafka__ssl__{kind}__location": str(store)}

@@ -308,8 +308,8 @@ def test_a_stream_whose_batch_spark_does_not_tell_writes_nothing(broker: FakeBro
 def test_a_write_without_a_name_writes_nothing_unless_it_is_allowed(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any]
 ) -> None:
-    """It took another name each time. In foreachBatch over Spark Connect, or in a thread of the function's, a micro-batch that
-    was repeated was written again, without a word: Spark tells such a task neither query nor batch."""
+    """The write took another name each time. In foreachBatch over Spark Connect, or in a thread of the function's, a micro-batch
+    that was repeated was written again, without a word: Spark tells such a task neither query nor batch."""
     writer = batch_writer(broker, allowUnnamedWrite="false")
     with pytest.raises(
         KafkaError, match=r"KAFKA_UNNAMED_WRITE.*Set txnAppId and txnVersion.*allowUnnamedWrite=true.*partition 0"

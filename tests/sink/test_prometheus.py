@@ -72,7 +72,7 @@ def scrape(port: int) -> str:
 
 
 def test_the_textfile_can_be_read_by_those_only_whom_the_umask_allows(file: Path) -> None:
-    """It became 0644 whatever the umask was."""
+    """The file became 0644 whatever the umask was."""
     before = os.umask(0o027)
     try:
         record(summary(*ORDERS))
@@ -300,7 +300,7 @@ def test_a_directory_that_is_missing_is_an_error(tmp_path: Path) -> None:
         MetricsTarget.of({FILE_KEY: str(tmp_path / "no" / "a.prom")})
 
 
-def test_the_sink_calls_it_and_a_failure_is_only_logged(
+def test_the_sink_writes_the_textfile_and_only_logs_a_failure(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     commit_report.report_commit([message(*ORDERS)], None, NAME)

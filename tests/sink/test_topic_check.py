@@ -50,7 +50,7 @@ def asked(broker: FakeBroker) -> list[ApiKey]:
 
 
 def test_a_missing_topic_fails_the_planning_with_the_remedy(broker: FakeBroker) -> None:
-    """It took 63 s of silence, then 124 warnings, until each attempt of each task had failed."""
+    """A missing topic took 63 s of silence, then 124 warnings, until each attempt of each task had failed."""
     for name in ("writer", "streamWriter"):
         found = source(broker.bootstrap_servers, topic="ordres")
         with pytest.raises(ConfigError) as raised:
@@ -152,7 +152,7 @@ def test_topics_of_a_column_are_not_asked_for(broker: FakeBroker) -> None:
 
 
 def test_a_commit_asks_for_no_topic(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It must not fail for what the planning has checked: the rows are in Kafka by then."""
+    """A commit must not fail for what the planning has checked: the rows are in Kafka by then."""
     monkeypatch.setitem(sys.modules, datasource.COMMITTING_PROCESS, datasource)
     source(broker.bootstrap_servers, topic="ordres").streamWriter(schema(value="binary"), False)
     assert asked(broker) == []

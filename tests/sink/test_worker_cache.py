@@ -177,18 +177,18 @@ def test_wherever_an_interrupt_comes_no_producer_stays_open_and_no_later_task_wa
     assert at > 40  # fewer since Python 3.12, where comprehensions are no calls
 
 
-def test_without_a_timeout_it_is_closed_with_the_task(stage: Stage) -> None:
+def test_without_a_timeout_a_producer_is_closed_with_the_task(stage: Stage) -> None:
     stage.task(timeout_ms=0)
     assert (stage.made[0].closed, stage.cache.idle()) == ([None], 0)
 
 
-def test_one_with_unsettled_rows_is_closed_with_the_task(stage: Stage) -> None:
+def test_a_producer_with_unsettled_rows_is_closed_with_the_task(stage: Stage) -> None:
     with stage.cache.lend({}, KEPT_MS) as producer:
         producer.send_columns("t", value=pa.array([b"v"]))
     assert (stage.made[0].closed, stage.cache.idle()) == ([None], 0)
 
 
-def test_one_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) -> None:
+def test_a_producer_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) -> None:
     stage.task()
     stage.made[0].works = False
     assert stage.task() is stage.made[1]
@@ -196,12 +196,14 @@ def test_one_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("options", [{"interceptor_classes": ("my.Audit",)}, {"transactional_id": "t"}])
-def test_one_with_interceptors_or_a_transactional_id_is_closed_with_the_task(stage: Stage, options: dict[str, object]) -> None:
+def test_a_producer_with_interceptors_or_a_transactional_id_is_closed_with_the_task(
+    stage: Stage, options: dict[str, object]
+) -> None:
     stage.task(**options)
     assert stage.made[0].closed == [None]
 
 
-def test_it_is_closed_when_its_timeout_ends_and_not_before(stage: Stage) -> None:
+def test_an_idle_producer_is_closed_when_its_timeout_ends_and_not_before(stage: Stage) -> None:
     stage.task(acks="all")
     stage.clock.advance(KEPT_MS - 1)
     stage.task(acks="1")
@@ -318,8 +320,8 @@ def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker
     assert len(broker.values("orders")) == 20
 
 
-def test_one_that_finds_another_cluster_while_idle_is_not_lent_again(broker: FakeBroker, cache: WorkerCache) -> None:
-    """It can never write again. If the cache lent it, it would fail a task for which a new producer works."""
+def test_a_producer_that_finds_another_cluster_while_idle_is_not_lent_again(broker: FakeBroker, cache: WorkerCache) -> None:
+    """Such a producer can never write again. If the cache lent it, it would fail a task for which a new producer works."""
     write(cache, broker, 10)
     (idle,) = cache._entries
     idle.kept._metadata.cluster_changed("another")

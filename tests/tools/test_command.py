@@ -183,7 +183,7 @@ def test_an_error_for_the_user_is_one_line(error: Exception, code: int, capsys: 
 
 
 @pytest.mark.parametrize("lines", [1, 100_000], ids=["at-the-end", "while-it-prints"])
-def test_a_closed_pipe_ends_it_quietly(lines: int) -> None:
+def test_a_closed_pipe_ends_a_tool_quietly(lines: int) -> None:
     """Python printed "Exception ignored … BrokenPipeError" when it ended, or a traceback."""
     code = fake_tool(f"print('a line\\n' * {lines}); return 0")
     reading, writing = os.pipe()

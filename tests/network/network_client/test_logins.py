@@ -233,7 +233,7 @@ def test_a_session_is_renewed_on_the_open_connection_before_it_ends() -> None:
 
 
 def test_the_first_step_is_sent_at_once() -> None:
-    """It once waited for a poll to end, which nothing but the next row's linger did."""
+    """The first step once waited for a poll to end, which nothing but the next row's linger did."""
     net = SaslNet()
     net.connect(0)
     due(net)
@@ -299,7 +299,7 @@ def test_a_session_without_an_end_is_not_renewed() -> None:
 
 
 def test_a_session_that_ends_at_once_does_not_keep_anything_from_being_sent() -> None:
-    """It was due for renewal each time that somebody asked, and nothing was ever sent."""
+    """Such a session was due for renewal each time that somebody asked, and nothing was ever sent."""
     net = SaslNet()
     net.lifetime_ms = 1
     net.connect(0)

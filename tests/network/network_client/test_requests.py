@@ -229,7 +229,7 @@ def fail_on_metadata(net: Net, monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 def test_answers_that_were_taken_before_a_poll_failed_are_called_back(net_of_three: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were lost: their rows expired, their memory stayed charged, and their partitions stayed muted."""
+    """Such answers were lost: their rows expired, their memory stayed charged, and their partitions stayed muted."""
     net = net_of_three
     first = net.send(0)
     net.poll()
@@ -350,7 +350,7 @@ def test_an_answer_that_is_lost_in_an_interrupt_is_not_replaced_by_the_next(net:
 
 
 def test_requests_of_a_lost_connection_are_called_back_after_an_error_too(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They had left the requests in flight before their responses were made: no callback ever ran."""
+    """The requests had left the list of those in flight before their responses were made: no callback ever ran."""
     net.connect(0)
     net.send()
     net.send()

@@ -101,7 +101,7 @@ def test_oauthbearer_sends_the_token_and_is_done() -> None:
 
 
 def test_a_principal_that_a_token_names_is_escaped_and_cut_in_errors() -> None:
-    """It is a claim of the token, which its issuer may fill with anything."""
+    """The principal is a claim of the token, which its issuer may fill with anything."""
     name = "al\x1b[2Kice\n" + "x" * 100_000
     login = bearer(OAuthBearerToken(Secret("abc.def"), principal_name=name))
     next(login.start("broker")).work()
@@ -356,7 +356,7 @@ def test_tickets_come_from_the_cache_that_is_named(tmp_path: Path) -> None:
 
 
 def test_tickets_for_a_keytab_are_kept_in_memory_for_each_principal(tmp_path: Path) -> None:
-    """They were written to the user's default ticket cache once, in place of the tickets that were there."""
+    """Tickets were written to the user's default ticket cache once, in place of the tickets that were there."""
     keytab = tmp_path / "k"
     keytab.touch()
     jaas = f'Krb5LoginModule required useKeyTab=true useTicketCache=true keyTab="{keytab}" principal="%s@EXAMPLE.COM";'

@@ -168,7 +168,7 @@ def test_a_last_message_that_is_not_right_ends_the_exchange(final: bytes, condit
 
 
 def test_a_server_that_knows_another_password_is_not_believed() -> None:
-    """It accepts any proof, and signs with a key of its own."""
+    """An impostor accepts any proof, and signs with a key of its own."""
     exchange = scram(password="ours")
     server = SaslServer("SCRAM-SHA-256", {"user": "theirs"})
     first = next(exchange)

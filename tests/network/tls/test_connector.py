@@ -499,7 +499,7 @@ def test_the_error_of_a_broker_that_demands_a_certificate_names_the_option(versi
 
 
 @BOTH_VERSIONS
-def test_a_client_certificate_that_the_broker_does_not_know(version: str) -> None:
+def test_the_error_of_a_client_certificate_of_an_unknown_issuer_says_so(version: str) -> None:
     stranger = STRANGER.issue("me", hosts=())
     keystore = {"ssl_keystore_key": stranger.key_pem(), "ssl_keystore_certificate_chain": stranger.chain_pem}
     message = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), ssl_enabled_protocols=version, **keystore))
@@ -667,7 +667,7 @@ def number_seen_by_a_broker(connector: TlsConnector) -> int:
 def test_certificates_that_are_renewed_in_place_serve_the_next_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They live for months at most, and a producer of a stream lives longer: at first it took a restart to renew one."""
+    """Certificates live for months at most, and a producer of a stream lives longer: at first it took a restart to renew one."""
     file = tmp_path / "me.pem"
     first, second = AUTHORITY.issue("me", hosts=()), AUTHORITY.issue("me", hosts=())
     file.write_text(first.key_pem() + first.chain_pem)

@@ -163,7 +163,7 @@ def test_a_charge_beyond_the_total_is_let_go_when_it_ends() -> None:
 
 
 def test_an_overdraft_takes_free_blocks_first() -> None:
-    """They are memory too."""
+    """Free blocks are memory too."""
     pool = pool_of(4)
     pool.deallocate(pool.allocate(3, 10))
     beyond = PoolMemory()

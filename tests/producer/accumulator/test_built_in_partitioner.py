@@ -133,7 +133,7 @@ def test_a_queue_that_a_caller_adds_while_lengths_are_counted_does_no_harm() -> 
 
 
 def test_the_queue_of_a_topics_only_partition_is_not_weighed() -> None:
-    """There is nothing to choose from, and a column of topics may have thousands: each of them was looked at in each round."""
+    """One partition leaves nothing to choose, and a column may have thousands of such topics: each round looked at them all."""
     stage = Accumulation(batch_size=BATCH)
     one = cluster({TOPIC: (0,)})
     assign(stage, 1, one)

@@ -486,7 +486,7 @@ def test_back_off_doubles_with_each_attempt_up_to_its_maximum() -> None:
 
 
 def test_back_off_is_drawn_for_each_attempt_of_each_batch_of_each_producer() -> None:
-    """It depended on the batch's number: batches of many producers that were rejected together came back together."""
+    """Back-off depended on the batch's number: batches of many producers that were rejected together came back together."""
     delays = []
     for seed in range(3):
         stage = Accumulation(seed=seed, retry_backoff_ms=10_000, retry_backoff_max_ms=100_000)
@@ -497,7 +497,7 @@ def test_back_off_is_drawn_for_each_attempt_of_each_batch_of_each_producer() -> 
 
 
 def test_no_back_off_is_longer_than_retry_backoff_max_ms() -> None:
-    """It was by up to a fifth, and as long as retry.backoff.ms where that is more."""
+    """Back-off was longer by up to a fifth, and as long as retry.backoff.ms where that is more."""
     stage = Accumulation(retry_backoff_ms=100, retry_backoff_max_ms=1_000)
     assert 950 < max(delays_of_retries(stage, 20)) <= 1_000
     assert delays_of_retries(Accumulation(retry_backoff_ms=3_000, retry_backoff_max_ms=1_000), 3) == [1_000] * 3

@@ -92,7 +92,7 @@ def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() ->
     assert not queue.has_batches()
 
 
-def test_of_batches_that_were_never_drained_the_others_are_left_alone() -> None:
+def test_batches_that_were_never_drained_can_be_taken_without_the_others() -> None:
     drained, waiting = batch_of(7), batch_of()
     queue = queue_of(drained, waiting)
     assert queue.take_batches(FAILED, undrained_only=True) == [waiting]

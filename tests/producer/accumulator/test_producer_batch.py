@@ -506,7 +506,7 @@ def test_without_blamed_rows_all_callbacks_hear_the_same_error() -> None:
     assert [callback.error for callback in callbacks] == [whole, whole]
 
 
-def test_its_repr_tells_what_one_looks_for_in_a_log() -> None:
+def test_the_repr_of_a_batch_tells_what_one_looks_for_in_a_log() -> None:
     batch = batch_of()
     fill(batch, b"secret value")
     assert repr(batch).startswith("ProducerBatch(orders-0, records=1, bytes=")

@@ -78,7 +78,7 @@ class Searched(deque[ProducerBatch]):
 
 
 def test_a_batch_that_is_put_back_expires_with_its_own_age() -> None:
-    """It left its queue, younger ones came, and the search for expired ones had forgotten it."""
+    """The batch left its queue, younger ones came, and the search for expired ones had forgotten it."""
     stage = Accumulation(linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=200)
     stage.append(b"1")
     old = stage.drain_one(ONE_NODE)

@@ -346,7 +346,7 @@ def test_interceptors_hear_what_is_known_of_a_failure_and_each_records_own_error
     assert records.heard == [(RecordMetadata("t", -1, -1, -1, -1, -1), error), (RecordMetadata("t", -1, -1, -1, -1, -1), own)]
 
 
-def test_one_that_hears_batches_hears_no_records() -> None:
+def test_an_interceptor_that_hears_batches_hears_no_records() -> None:
     class Both(Appends):
         def on_acknowledgement(self, *_: object) -> None:
             raise AssertionError("told")
@@ -584,7 +584,7 @@ def test_the_chain_hears_of_each_run_of_rows_where_it_is_before_the_caller_does(
     assert len(heard) == 4
 
 
-def test_one_that_hears_records_hears_of_each_row_of_a_column_call(broker: FakeBroker) -> None:
+def test_an_interceptor_of_records_hears_of_each_row_of_a_column_call(broker: FakeBroker) -> None:
     instance = AppendsToRecords("!")
     with producer_of(broker, instance) as producer:
         producer.send_columns(
@@ -713,7 +713,7 @@ def test_an_interceptor_that_fails_for_a_record_is_passed_over(broker: FakeBroke
     assert broker.values("single") == [b"a12"]
 
 
-def test_one_for_columns_sees_records_gathered_and_hears_of_them_by_batch(broker: FakeBroker) -> None:
+def test_an_interceptor_of_columns_sees_gathered_records_and_hears_by_batch(broker: FakeBroker) -> None:
     instance = Appends("!")
     with producer_of(broker, instance, linger_ms=10_000) as producer:
         futures = [
@@ -755,7 +755,7 @@ def test_interceptors_hear_of_no_failure_after_a_success(broker: FakeBroker) -> 
     assert [error for _, error in records.heard] == [None] * 3
 
 
-def test_one_with_methods_for_both_sees_a_record_once(broker: FakeBroker) -> None:
+def test_an_interceptor_with_methods_for_both_sees_a_record_once(broker: FakeBroker) -> None:
     both = type("Both", (Appends,), {"on_send": AppendsToRecords.on_send})("!")
     with producer_of(broker, both) as producer:
         producer.send(ProducerRecord("single", b"a"))
@@ -821,7 +821,7 @@ def fail_for_want_of_memory(broker: FakeBroker, patched: type, name: str, failur
 
 
 def test_a_spoiled_record_is_counted_once_when_memory_ends_after_it(broker: FakeBroker) -> None:
-    """It had failed alone, and then failed, was counted and was reported once more with all others of its bundle."""
+    """The record had failed alone, and then failed, was counted and was reported once more with all others of its bundle."""
     assert fail_for_want_of_memory(broker, TopicRows, "take", Mock(side_effect=MemoryError)) == ["KAFKA_INVALID_RECORD"] * 3
 
 

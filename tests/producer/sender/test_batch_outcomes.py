@@ -60,7 +60,7 @@ def test_a_retriable_error_is_retried_after_back_off_with_the_same_bytes(error: 
 
 @pytest.mark.parametrize("offset", [-(2**63), -2, 2**63 - 1])
 def test_an_offset_that_no_log_can_have_is_unknown(offset: int) -> None:
-    """It was taken, and added to: a row's offset was told as -9223372036854775807."""
+    """Such an offset was taken, and added to: a row's offset was told as -9223372036854775807."""
     stage = Stage()
     delivery = stage.send(b"a", b"b")
     stage.succeed(base_offset=offset)

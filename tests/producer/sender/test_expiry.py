@@ -177,8 +177,8 @@ def test_the_error_of_a_batch_that_expires_has_its_last_error() -> None:
 @pytest.mark.parametrize("max_in_flight", [1, 5])
 @pytest.mark.parametrize("is_idempotent", [False, True])
 def test_a_batch_that_expires_when_its_node_becomes_ready_leaves_nothing_behind(is_idempotent: bool, max_in_flight: int) -> None:
-    """It was drained and expired in one round, never sent, and so never answered: its memory was lost, and with one request
-    in flight its partition was muted for good.
+    """The batch was drained and expired in one round, never sent, and so never answered: its memory was lost, and with one
+    request in flight its partition was muted for good.
     """
     stage = Stage(
         request_timeout_ms=1000,

@@ -47,8 +47,8 @@ def test_rows_for_other_brokers_are_written_while_one_refuses_us() -> None:
 
 @pytest.mark.parametrize("enable_idempotence", [True, False])
 def test_a_refusal_fails_what_waits_for_that_broker_and_nothing_else(enable_idempotence: bool) -> None:
-    """It failed every row of the producer, also those that were in flight to other brokers: they were written nevertheless, and
-    once more by the retried Spark task.
+    """A refusal failed every row of the producer, also those that were in flight to other brokers: they were written
+    nevertheless, and once more by the retried Spark task.
     """
     stage = Stage(leaders={TOPIC: (0, 1, None)}, enable_idempotence=enable_idempotence)
     stage.metadata.add_topic(TOPIC, stage.now_ms)

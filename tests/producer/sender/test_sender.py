@@ -310,7 +310,7 @@ def test_the_sender_sleeps_while_it_has_no_producer_id_whatever_the_back_off_is(
 
 @pytest.mark.parametrize("linger_ms", [0, 1])
 def test_a_batch_that_waits_for_the_answer_to_another_does_not_wake_the_sender(linger_ms: int) -> None:
-    """It counted as ready, and the Sender looked at it every millisecond for as long as a broker took to answer."""
+    """The batch counted as ready, and the Sender looked at it every millisecond for as long as a broker took to answer."""
     stage = idempotent(linger_ms=linger_ms, leaders={TOPIC: (0, 0)})
     stage.append(b"1")
     stage.clock.advance(linger_ms)

@@ -377,7 +377,7 @@ def told_to_a_waiter(stage: Stage) -> list[str]:
 
 
 def test_a_failure_while_connections_are_closed_is_what_waiting_callers_hear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They heard KAFKA_PRODUCER_CLOSED: what to tell them had been decided before the connections were closed."""
+    """Waiting callers heard KAFKA_PRODUCER_CLOSED: what to tell them had been decided before the connections were closed."""
     stage = Stage()
     monkeypatch.setattr(stage.client, "close", leave)
     stage.sender.force_close()
@@ -519,7 +519,7 @@ def test_batches_are_queued_again_when_memory_ends_before_they_count_as_in_fligh
 
 
 def test_a_batch_is_put_back_when_memory_ends_before_it_is_drained() -> None:
-    """It was in no queue and in no request: flush() waited for it until the producer ended."""
+    """The batch was in no queue and in no request: flush() waited for it until the producer ended."""
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)})
     brokers = behaving(stage)
     stage.accumulator.drainer._drained_last = FullOnce()
@@ -532,7 +532,7 @@ def test_a_batch_is_put_back_when_memory_ends_before_it_is_drained() -> None:
 
 @pytest.mark.parametrize(("takes", "each"), [("take_expired", "take_expired"), ("take_undrained", "take_batches")])
 def test_batches_are_put_back_when_memory_ends_at_another_queue(takes: str, each: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were in no queue any more, and their error was lost."""
+    """The batches of the first queue were in no queue any more, and their error was lost."""
     stage = Stage(leaders={TOPIC: (0, 0)})
     deliveries = [stage.append(b"a", partition=partition) for partition in (0, 1)]
     stage.clock.advance(stage.accumulator._config.delivery_timeout_ms)
@@ -625,7 +625,7 @@ def test_a_request_for_the_producer_id_that_fails_is_made_again() -> None:
 
 
 def test_a_producer_id_that_has_come_is_not_asked_for_again_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was asked for without end, and each answer changed the id of batches that were in flight."""
+    """The producer id was asked for without end, and each answer changed the id of batches that were in flight."""
     stage = Stage(enable_idempotence=True, has_producer_id=False)
     received = stage.idempotent_sequencer.identity_received
 
@@ -705,7 +705,7 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
     ],
 )
 def test_batches_that_were_taken_out_of_their_queues_are_sent_whatever_fails_then(part: str, method: str, call: int) -> None:
-    """They were in no queue and in no request: their rows had no outcome before close(), and flush() waited in vain."""
+    """Such batches were in no queue and in no request: their rows had no outcome before close(), and flush() waited in vain."""
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 1, 0)}, max_in_flight_requests_per_connection=1)
     brokers = behaving(stage)
     stage.sender.run_once()

@@ -111,7 +111,7 @@ def test_a_later_batch_may_succeed_while_an_earlier_one_is_retried() -> None:
 
 
 def test_a_batch_behind_the_last_acknowledged_one_still_is_the_first_in_flight() -> None:
-    """It was sorted behind the batches drained after it: each of the two then waited for the other until both expired."""
+    """The batch was sorted behind those drained after it: each of the two then waited for the other until both expired."""
     stage = known()
     stage.send(b"1")
     stage.send(b"2")

@@ -122,7 +122,7 @@ def test_every_state_is_in_the_table() -> None:
     assert set(NEXT_TXN_STATES) == set(SequencerState)
 
 
-def test_it_has_an_id_when_one_was_received() -> None:
+def test_the_sequencer_has_a_producer_id_when_one_was_received() -> None:
     txn = without_id()
     txn.transition_to(SequencerState.INITIALIZING)
     assert not txn.has_producer_id

@@ -113,7 +113,7 @@ def test_a_denial_during_the_abort_does_not_end_the_producer() -> None:
 
 
 def test_a_start_that_is_to_be_aborted_fails_with_what_the_coordinator_has_answered() -> None:
-    """It failed with a traceback: a producer that is initializing has nothing to abort."""
+    """The start failed with a traceback: a producer that is initializing has nothing to abort."""
     application = play(2, Prepare(ApiKey.INIT_PRODUCER_ID, Fate.FATAL_ERROR, which=3))
     assert [(type(error), error.condition) for error in application.fatal] == [
         (FatalProducerError, "KAFKA_TRANSACTION_ABORTABLE")

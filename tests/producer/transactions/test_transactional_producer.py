@@ -477,7 +477,7 @@ def test_rows_of_a_fenced_producer_fail_and_nobody_hangs(broker: FakeBroker, pro
 
 
 def test_a_block_that_learns_from_its_abort_that_it_is_fenced_says_so(broker: FakeBroker, producer: KafkaProducer) -> None:
-    """It raised AbortableTransactionError, "then go on with the next one", and only the next one raised ProducerFencedError."""
+    """The block raised AbortableTransactionError, "then go on with the next one", and only the next ProducerFencedError."""
     with producer_of(broker) as second:
         second.init_transactions()
         with pytest.raises(ProducerFencedError), producer.transaction():

@@ -661,7 +661,7 @@ def _interrupted(*_: object) -> bool:
 
 @pytest.mark.parametrize("call", ALL_CALLS)
 def test_a_callback_that_calls_a_transactional_method_is_refused_at_once(broker: FakeBroker, call: str) -> None:
-    """It waited for its own thread, for max.block.ms."""
+    """The call waited for its own thread, for max.block.ms."""
     raised: list[BaseException] = []
     with producer_of(broker) as producer:
 

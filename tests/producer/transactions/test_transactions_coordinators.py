@@ -134,7 +134,7 @@ def test_a_coordinator_that_is_not_available_yet_is_waited_for(fresh: Transactio
 
 
 def test_a_coordinator_that_becomes_unknown_in_the_middle_is_no_fatal_error(stage: TransactionStage) -> None:
-    """It loses its connection, and nobody knows it for a while."""
+    """The coordinator loses its connection, and nobody knows it for a while."""
     stage.write(b"a")
     stage.client.disconnect(stage.cluster.node_of(KeyType.TRANSACTION, ID), stage.now_ms)
     stage.fail_next(ApiKey.END_TXN, Errors.NOT_COORDINATOR)
@@ -343,7 +343,7 @@ def test_a_denied_init_may_be_repeated(fresh: TransactionStage, error: ErrorCode
 
 @pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR], ids=lambda api: api.name)
 def test_an_init_with_an_abortable_error_ends_the_producer(fresh: TransactionStage, api: ApiKey) -> None:
-    """It was a defect of ours: KAFKA_INTERNAL_ERROR."""
+    """The error was a defect of ours: KAFKA_INTERNAL_ERROR."""
     fresh.fail_next(api, Errors.TRANSACTION_ABORTABLE)
     found = fresh.settle(fresh.post(CalledMethod.INIT))
     assert isinstance(found, FatalProducerError)
@@ -352,7 +352,7 @@ def test_an_init_with_an_abortable_error_ends_the_producer(fresh: TransactionSta
 
 @pytest.mark.parametrize("identity", [(-1, 0), (7, -1)], ids=["no id", "no epoch"])
 def test_an_init_that_is_answered_without_an_identity_fails(fresh: TransactionStage, identity: tuple[int, int]) -> None:
-    """It succeeded, and rows waited for delivery.timeout.ms."""
+    """The init succeeded, and rows waited for delivery.timeout.ms."""
     fresh.holds = {ApiKey.INIT_PRODUCER_ID}
     init = fresh.post(CalledMethod.INIT)
     fresh.run_until(lambda: bool(fresh.requests_of(ApiKey.INIT_PRODUCER_ID)))
@@ -376,7 +376,7 @@ def test_an_epoch_with_an_abortable_error_ends_the_producer_after_its_transactio
     assert isinstance(stage.settle(stage.post(CalledMethod.BEGIN)), FatalProducerError)
 
 
-def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_gets_an_answer(fresh: TransactionStage) -> None:
+def test_what_a_call_waits_for_can_be_told_while_the_sender_takes_the_last_call(fresh: TransactionStage) -> None:
     """The queue was looked at twice: a call that had run out of time raised IndexError."""
 
     class TakenMeanwhile(list[object]):

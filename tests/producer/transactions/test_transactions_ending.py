@@ -313,7 +313,7 @@ def test_a_batch_that_fails_while_its_transaction_is_aborted_changes_nothing(sta
     "error", [Errors.TOPIC_AUTHORIZATION_FAILED, Errors.TRANSACTION_ABORTABLE, Errors.UNKNOWN_PRODUCER_ID], ids=str
 )
 def test_partitions_that_are_refused_during_the_abort_change_nothing(error: ErrorCode) -> None:
-    """It ended the producer: only an error of EndTxn itself may."""
+    """Such a refusal ended the producer: only an error of EndTxn itself may."""
     stage = TransactionStage(1, leaders={TOPIC: (0, 0)})
     stage.begin()
     stage.write(b"a")

@@ -228,7 +228,7 @@ class Waiting:
 
 
 def test_a_record_gathered_after_an_abort_is_not_part_of_the_next_transaction(broker: FakeBroker) -> None:
-    """It was: a bundle that was begun between the abort's last look and the next begin waited there for linger.ms."""
+    """The record was part of it: a bundle begun between the abort's last look and the next begin waited there for linger.ms."""
     partitioner = Waiting()
     producer = open_producer(broker, partitioner_class=partitioner)
     futures: list[RecordFuture] = []

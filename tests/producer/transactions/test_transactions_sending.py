@@ -301,7 +301,7 @@ def test_sequences_go_on_in_version_1_and_begin_at_0_per_transaction_in_version_
 
 
 def test_several_batches_of_a_new_epoch_are_in_flight_where_the_producer_is_known() -> None:
-    """They accept nothing but sequence 0 as the first of a new epoch, so no batch needs to wait for the first one's answer.
+    """Brokers there accept only sequence 0 as the first of a new epoch, so no batch needs to wait for the first one's answer.
 
     A partition that this producer id has not written to is another matter: brokers of Kafka 4.0 accept any first sequence there,
     and the batch before it, if it was rejected, would stay out of order until it expires (KAFKA-18202, mended in 4.1).

@@ -267,7 +267,7 @@ def test_a_row_that_cannot_be_encoded_is_skipped_and_counted(registry: FakeRegis
     assert (sender.rows, sender.acknowledged, dict(sender.skipped_by_reason)) == (3, 2, {"KAFKA_ROW_NOT_ENCODABLE": 1})
 
 
-def test_its_dead_letter_has_the_row_as_json_and_names_the_field(registry: FakeRegistry, known: KnownSchemas) -> None:
+def test_the_dead_letter_of_an_unencodable_row_is_json_and_names_the_field(registry: FakeRegistry, known: KnownSchemas) -> None:
     sender, producer = read(registry, known, {"on_invalid_record": DEAD_LETTER, "dead_letter_topic": "dead"})
     assert dict(sender.dead_lettered_by_reason) == {"KAFKA_ROW_NOT_ENCODABLE": 1}
     (letter,) = [call for call in producer.calls if call["topic"] == "dead"]

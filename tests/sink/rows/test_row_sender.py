@@ -170,7 +170,7 @@ class RefusingHugeValues(FakeProducer):
 
 
 def test_a_value_of_two_gigabytes_is_left_out_without_a_copy() -> None:
-    """It failed the task with "ArrowInvalid: Take operation overflowed binary array capacity" whatever onRecordTooLarge was."""
+    """The value failed the task, for any onRecordTooLarge: "ArrowInvalid: Take operation overflowed binary array capacity"."""
     column = pa.chunked_array([pa.array([b"a", b"b"]), huge_value(), pa.array([b"c", b"bad", b"d"])])
     keys, partitions = pa.array(["k"] * 6), pa.array([None, None, None, None, -1, None], pa.int32())
     producer = RefusingHugeValues()

@@ -92,7 +92,7 @@ def login(password: str) -> list[str]:
 # ALL WELL
 
 
-def test_all_is_well_and_nothing_was_written(broker: FakeBroker, run: Any) -> None:
+def test_a_check_of_a_cluster_in_order_is_green_and_writes_nothing(broker: FakeBroker, run: Any) -> None:
     found = run(broker.bootstrap_servers, "--exactly-once", "P")
     assert (found.code, found.lights(), found.last["result"]) == (0, {"green"}, "green")
     checks = ["name", "broker", "broker", "version", "cluster", "topic", "leaders", "replicas", "size", "compression"]

@@ -70,7 +70,7 @@ def test_a_server_that_fails_is_red_unless_another_bootstrap_server_answers(serv
 
 
 def test_a_bootstrap_server_that_fails_is_red_if_it_is_a_broker_too() -> None:
-    """It leads partitions, and other brokers still tell of it."""
+    """Such a broker leads partitions, and other brokers still tell of it."""
     node = MetadataResponseBroker(node_id=7, host="kafka", port=9092)
     servers = Servers(is_advertised=False, is_bootstrap_server_reached=True, nodes={"kafka:9092": node})
     assert judged(contact(Stage.REACH, NetworkError("refused")), servers)["broker"].light is Light.RED
@@ -124,7 +124,7 @@ def test_the_first_end_in_the_chain_counts_and_few_days_are_yellow() -> None:
     assert "3 days left" in tls.found
 
 
-def test_a_name_that_is_not_checked_is_said_so() -> None:
+def test_the_result_of_tls_says_that_the_name_is_not_checked() -> None:
     options = {"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": ""}
     assert "its name is not checked" in judged(contact(Stage.DONE, peer=peer(82)), **options)["TLS"].found
 

@@ -110,7 +110,7 @@ def listed(task: int, state: str, names: PrefixNames = NAMES) -> ListedTransacti
         (LATE, True, Light.YELLOW, "not known"),
     ],
 )
-def test_what_earlier_writes_have_left(
+def test_what_earlier_writes_have_left_decides_the_light(
     found: list[ListedTransaction] | KafkaError, may_describe: bool, light: Light, says: str
 ) -> None:
     result = judge_leftovers(NAMES, found, 3, may_describe=may_describe)

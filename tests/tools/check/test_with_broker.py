@@ -29,7 +29,7 @@ def run(capfd: pytest.CaptureFixture[str], servers: str, topic: str, *more: str)
     return code, {each["check"]: each for each in results}
 
 
-def test_all_is_well_and_nothing_was_written(
+def test_a_check_of_a_cluster_in_order_is_green_and_writes_nothing(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name, prefix = topic(2), f"well-{uuid.uuid4().hex}"

@@ -25,7 +25,7 @@ def report(tmp_path: Path) -> Path:
     return write(tmp_path / "commits.jsonl", one_commit())
 
 
-def test_it_makes_a_page_and_says_where_it_is(report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_makes_a_page_and_says_where_it_is(report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "report.html"
     assert main([str(report), "-o", str(page)]) == 0
     assert capsys.readouterr().out == f"1 commit: see {page.as_uri()}\n"
@@ -33,7 +33,7 @@ def test_it_makes_a_page_and_says_where_it_is(report: Path, tmp_path: Path, caps
     assert 'http-equiv="refresh"' not in page.read_text(encoding="utf-8")
 
 
-def test_it_prints_a_table(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_prints_a_table(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(report), "--terminal"]) == 0
     assert "batch writes: 1 write, 337k rows" in capsys.readouterr().out
 

@@ -182,7 +182,7 @@ def test_what_to_do_about_falling_behind_depends_on_where_the_time_goes(part: di
     assert advice in finding.advice
 
 
-def test_a_write_without_a_row_is_said_so() -> None:
+def test_the_report_says_that_no_row_was_written() -> None:
     (found, *_) = top(
         statistics_of(iter([line(1, rows=0, query=None, took=0.5, **dict.fromkeys(["byte_total"], 0.0))])).by_rows()
     )

@@ -57,7 +57,7 @@ WRONG_VALUE = "a value is not what it should be"
         ('{"report_version": 4, "committed_at_ms": 1, "rows": 1, "exactly_once": 3}', WRONG_VALUE),
     ],
 )
-def test_what_is_not_a_line_of_a_commit_is_said_so(text: str, why: str) -> None:
+def test_the_error_says_why_a_text_is_no_line_of_a_commit(text: str, why: str) -> None:
     with pytest.raises(NotALine, match=why):
         parse(text.encode())
 

@@ -220,7 +220,7 @@ def test_a_page_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_a_page_can_be_read_by_those_only_whom_the_umask_allows(tmp_path: Path) -> None:
-    """It became 0644 whatever the umask was: topics, queries and volumes were shown to everybody on the machine."""
+    """A page became 0644 whatever the umask was: topics, queries and volumes were shown to everybody on the machine."""
     before = os.umask(0o077)
     try:
         page.replace_file(tmp_path / "report.html", "page")

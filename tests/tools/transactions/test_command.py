@@ -126,7 +126,7 @@ def listed(console: ScriptedConsole) -> list[dict[str, Any]]:
 
 
 def test_json_ends_with_a_line_even_if_there_is_nothing(broker: FakeBroker, console: ScriptedConsole) -> None:
-    """It printed nothing at all."""
+    """`list --json` printed nothing at all."""
     orphan(broker, name(prefix="Q"))
     assert call(console, "list", "--json") == 0
     (line,) = console.said
@@ -153,7 +153,7 @@ def test_without_any_id_of_a_sink_no_prefix_is_known(console: ScriptedConsole) -
 
 
 def test_lines_of_the_table_fit_into_a_shell(broker: FakeBroker, console: ScriptedConsole) -> None:
-    """They had 200 characters: each named the owner twice."""
+    """Lines had 200 characters: each named the owner twice."""
     owner = "8f0d2c1e6f3b4c669d6e0d6ad6a4b1f2"
     for task in (1, 2):
         orphan(broker, name(owner, task, prefix="flights-to-kafka"), rows=6)

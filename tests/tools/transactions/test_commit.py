@@ -75,7 +75,7 @@ def test_commit_reports_a_transaction_that_is_gone_and_the_next_run_writes_its_r
 
 @pytest.mark.parametrize("flags", [[], ["--force"]])
 def test_what_a_live_query_has_decided_is_left_to_it(broker: FakeBroker, console: ScriptedConsole, flags: list[str]) -> None:
-    """It goes on with its next version: the record of that decision would be overwritten."""
+    """A live query goes on with its next version: the record of that decision would be overwritten."""
     promised = decided(broker, ["a"], ["b"])
     loser = orphan(broker, name(attempt=1))
     console.meanwhile = lambda: loser.write(b"next")
