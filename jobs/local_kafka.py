@@ -42,7 +42,7 @@ from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
 from spark_kafka_sink.tools.arguments import pair, positive
 from spark_kafka_sink.tools.errors import ToolError
-from spark_kafka_sink.tools.exit_codes import run_tool
+from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
 from spark_kafka_sink.tools.words import count
 
 DEFAULT_PORT = 9092
@@ -57,6 +57,7 @@ MAX_TIMEOUT_S = 86_400
 LAST_PORT = 65_535
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
 LOG_LINES_QUOTED = 5
+DOWN = 3  # exit code of `status`: a broker is down
 LOCK = "lock"  # the file that a start or a deletion has locked
 OWN_FILES = re.compile(rf"data-\d+|node-\d+\.(log|properties)|cluster\.id|state\.json(\.new)?|{LOCK}")
 BROKER_LOGGING = Path(__file__).resolve().parent.parent / "conf" / "local-kafka-log4j2.properties"
@@ -493,7 +494,7 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
         else:
             print(f"topic {topic.name} existed before, and is left as it is")
     print(f"stop it with: python -m jobs.local_kafka stop --work-dir {work_dir}")
-    return 0
+    return DONE
 
 
 def _differing(running: LocalKafka, arguments: argparse.Namespace) -> Iterator[str]:
@@ -513,11 +514,11 @@ def _differing(running: LocalKafka, arguments: argparse.Namespace) -> Iterator[s
 def _stop(work_dir: Path, arguments: argparse.Namespace) -> int:
     cluster = LocalKafka.load(work_dir)
     stopped = cluster.stop() if cluster is not None else []
-    print(f"stopped {len(stopped)} broker(s)" if stopped else "nothing was running")
+    print(f"stopped {count(len(stopped), 'broker')}" if stopped else "nothing was running")
     if arguments.delete and cluster is not None:
         cluster.delete()
         print(f"deleted its data in {work_dir}")
-    return 0
+    return DONE
 
 
 def _status(work_dir: Path, _arguments: argparse.Namespace) -> int:
@@ -525,11 +526,11 @@ def _status(work_dir: Path, _arguments: argparse.Namespace) -> int:
     up = cluster.running() if cluster is not None else []
     if cluster is None or not up:
         print("not running")
-        return 3
+        return DOWN
     for node in cluster.nodes.values():
         state = f"running, process {node.pid}" if node.node_id in up else "down"
         print(f"broker {node.node_id} at {HOST}:{node.port}: {state}; log {cluster.log_file(node.node_id)}")
-    return 0 if len(up) == len(cluster.nodes) else 3
+    return DONE if len(up) == len(cluster.nodes) else DOWN
 
 
 def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
@@ -548,7 +549,7 @@ def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
         raise ToolError(f"Reading {arguments.topic} took {took}: read fewer records with --max-records.") from None
     if code != 0:
         raise ToolError(f"Kafka's console consumer failed with exit code {code}: see what it says above.")
-    return 0
+    return DONE
 
 
 COMMANDS: dict[str, Callable[[Path, argparse.Namespace], int]] = {
@@ -566,7 +567,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return COMMANDS[options.command]((options.work_dir or cache_dir() / "local-kafka").resolve(), options)
     except ToolError as error:
         print(f"local_kafka: error: {error}", file=sys.stderr)
-        return 1
+        return FAILED
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The clock of all code that waits or measures time. It is passed as an argument, so tests can use one that they move by hand.
+"""The clock of the producer, the network and the clients of brokers. It is passed as an argument, so tests can use one that
+they move by hand. The sink measures its own times, and tools their files and sockets, by `time` itself.
 
 A name that ends in _ms counts milliseconds. NEVER_MS is a time that never comes, LONG_AGO_MS a time that is long past.
 """

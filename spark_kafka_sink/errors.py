@@ -47,7 +47,7 @@ def printable_list(items: Iterable[object], limit: int = 20) -> str:
 
 
 class KafkaError(Exception):
-    """Base class of the errors in this file. `condition` is the stable code; `str()` is "[condition] message"."""
+    """Base class of all errors of this package. `condition` is the stable code; `str()` is "[condition] message"."""
 
     condition = "KAFKA_ERROR"
 

@@ -109,7 +109,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
 
 @dataclass(frozen=True, slots=True)
 class Ask(Generic[ItemT, ResultT]):
-    """One question to the cluster: an operation, the item that it is about, and which broker answers it."""
+    """What one broker is asked about one item: an operation, the item, and which broker. A Question consists of asks."""
 
     target: Target
     operation: Operation[ItemT, ResultT]

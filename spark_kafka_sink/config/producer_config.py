@@ -190,7 +190,7 @@ class ProducerConfig(SecurityConfig):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> ProducerConfig:
-        """Read a configuration by Kafka's keys. OptionValues may be str, int, bool or list; None means not set.
+        """Read a configuration by Kafka's keys. Values may be str, int, bool or list; None means not set.
 
         Strings are read as Java reads them: trimmed, booleans in any case, lists separated by commas. A key without effect is a
         warning in the log, and so is an unknown key that no plug-in gets. Never blocks: host names are not looked up.
@@ -272,7 +272,7 @@ class ProducerConfig(SecurityConfig):
     def for_plugins(self) -> dict[str, object]:
         """The configuration that a plug-in's `configure` gets: the keys of `to_mapping`, the client.id and the keys for plug-ins.
 
-        Kafka's secrets are wrapped (`reveal()`). OptionValues of keys for plug-ins are as the user wrote them.
+        Kafka's secrets are wrapped (`reveal()`). Values of keys for plug-ins are as the user wrote them.
         """
         own = {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.plugin_options.items()}
         return self.to_mapping() | {"client.id": self.client_id} | own

@@ -252,7 +252,9 @@ class VersionCommit:
 
     def _check(self, before: Decision | None, list_is_whole: Question[bool] | None = None) -> AllMarkers:
         """Take steps 6c and 6d, side by side, when all others are fenced.
-        Raises _NotWholeError if the answer to `list_is_whole` is false."""
+
+        Raises _NotWholeError if the answer to `list_is_whole` is false.
+        """
         others = () if list_is_whole is None else (list_is_whole,)
         ids = map(self.names.transactional_id, self._open | self._empty)
         markers_reply, described, *is_whole = self.client.ask_together(

@@ -51,7 +51,7 @@ class RecordColumns:
         return self.row_count
 
     def slice(self, start: int, stop: int) -> RecordColumns:
-        """Rows start … stop-1, over the same memory."""
+        """Rows start:stop, over the same memory."""
         start, stop, _ = slice(start, stop).indices(self.row_count)
         row_count = max(0, stop - start)
         return self._map(

@@ -43,7 +43,7 @@ class InterleavedRows:
     buffers: list[pa.Buffer]  # that views of more than 12 bytes refer to
 
     def write(self, lo: int, hi: int, is_large: bool = False, memory_pool: pa.MemoryPool = _POOL_FOR_OTHER_THREADS) -> pa.Array:
-        """Rows lo … hi-1 as binary: one element per piece, so that a row's bytes are consecutive. Set `is_large` beyond 2 GiB.
+        """Rows lo:hi as binary: one element per piece, so that a row's bytes are consecutive. Set `is_large` beyond 2 GiB.
 
         Arrow's default `memory_pool` is faster for results that the calling thread frees.
         """

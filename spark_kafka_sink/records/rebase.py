@@ -28,7 +28,7 @@ class RebasedRecords:
     tails: pa.Array  # binary
 
     def encode(self, start: int, stop: int) -> EncodedRecords:
-        """Records start … stop-1, as the first records of a batch whose base timestamp is that of record `start`."""
+        """Records start:stop, as the first records of a batch whose base timestamp is that of record `start`."""
         tails = self.tails.slice(start, stop - start)
         offset_deltas = np.arange(stop - start, dtype=np.int64)
         timestamp_deltas = self.timestamp_deltas[start:stop] - self.timestamp_deltas[start]

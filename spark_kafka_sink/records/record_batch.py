@@ -83,7 +83,7 @@ class RecordRows:
         return in_order, Payload.of(payload, self._selected)
 
     def interleave(self, lo: int, hi: int, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> InterleavedRows:
-        """Rows lo … hi-1, with their deltas. Raises RecordTooLargeError for a row above 2 GiB, the format's limit."""
+        """Rows lo:hi, with their deltas. Raises RecordTooLargeError for a row above 2 GiB, the format's limit."""
         bodies = _body_sizes(self._base_sizes[lo:hi], offset_deltas, timestamp_deltas)
         if bodies.max(initial=0) > INT32_MAX:
             largest = int(bodies.argmax())

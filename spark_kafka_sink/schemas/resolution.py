@@ -99,7 +99,7 @@ class _Resolution:
 
     def _record(self, path: str, type: pa.StructType, schema: AvroRecord) -> Encoding:
         names = [field.name for field in type]
-        self._columns_that_do_not_fit(path, names, schema)
+        self._report_misfits(path, names, schema)
         fields: list[tuple[int | None, Encoding]] = []
         for field in schema.fields:
             below = f"{path}.{field.name}" if path else field.name
@@ -110,7 +110,7 @@ class _Resolution:
                 fields.append((None, self._default(below, field, names)))
         return RecordEncoding(path, tuple(fields))
 
-    def _columns_that_do_not_fit(self, path: str, names: list[str], schema: AvroRecord) -> None:
+    def _report_misfits(self, path: str, names: list[str], schema: AvroRecord) -> None:
         known = {field.name: field for field in schema.fields}
         for name in names:
             if name not in known:

@@ -125,7 +125,7 @@ class WorkerCache(Generic[KeepableT]):
             return len(self._idle_locked())
 
     def close_expired(self) -> None:
-        """Close producers that have been idle for their timeout, and those that an interrupted task has left behind."""
+        """Close producers that have been idle for their time-out, and those that an interrupted task has left behind."""
         now_ms = self._clock.now_ms()
         why = "it was idle for producerCacheTimeoutMs"
         self._close_idle(lambda idle: [each for each in idle if each.expires_ms <= now_ms], why)

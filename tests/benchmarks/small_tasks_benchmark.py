@@ -5,7 +5,7 @@
 Once with Spark's default TCP sockets between JVM and Python workers, once with spark.python.unix.domain.socket.enabled. The sink
 runs as it is and without its producer cache; these variants take turns, so that a slow minute of the machine hits all of them.
 The discarding writer has a session, and so Python workers, of its own: in those that the sink has used, Spark's collections of
-garbage are short (writer.spare_collections). Figures are medians. Nothing is asserted: a time is not a test.
+garbage are short (writer.freeze_loaded_modules). Figures are medians. Nothing is asserted: a time is not a test.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ a_row = st.tuples(st.none() | st.binary(max_size=40), st.none() | st.binary(max_
 
 @settings(max_examples=100)
 @given(st.lists(a_row, min_size=1, max_size=200), st.data())
-def test_any_run_of_records_becomes_the_batch_it_would_have_been(drawn: list[Row], data: st.DataObject) -> None:
+def test_consecutive_records_become_the_batch_it_would_have_been(drawn: list[Row], data: st.DataObject) -> None:
     keys, values, stamps = zip(*drawn, strict=True)
     columns = record_columns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()), timestamps=np.array(stamps, np.int64))
     whole = encode(columns, stamps[0])

@@ -1,6 +1,6 @@
-"""The encoded records of one batch: the pieces in which callers write them, and their compression.
+"""The encoded records of one batch: the segments in which callers write them, and their compression.
 
-The functions here keep no state. ProducerBatch holds the pieces and their memory.
+The functions here keep no state. ProducerBatch holds the segments and their memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PackedRecords:
         return total_size(self.blocks)
 
 
-# One piece of a batch: a range of the bytes in its pool blocks, or records with memory of their own. None: not written yet.
+# A segment of a batch: a range of the bytes in its pool blocks, or records with memory of their own. None: not written yet.
 Segment: TypeAlias = range | memoryview | PackedRecords | None
 
 

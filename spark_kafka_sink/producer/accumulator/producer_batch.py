@@ -224,7 +224,7 @@ class ProducerBatch:
         return smaller
 
     def _smaller_batch(self, records: RebasedRecords, start: int, stop: int) -> ProducerBatch:
-        """A batch with the records start..stop."""
+        """A batch with the records start:stop."""
         encoded = records.encode(start, stop)
         timestamps = self.base_timestamp + records.timestamp_deltas[start:stop]
         size = len(encoded.data)

@@ -26,12 +26,12 @@ SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copie
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room in a batch for the rows lo..hi-1 of the sorted slice."""
+    """Room in a batch for the rows lo:hi of the sorted slice."""
 
     queue: PartitionQueue
     batch: ProducerBatch
     rows: BatchRows
-    is_segment: bool  # the rows are a segment of their own; otherwise they lie in the batch's blocks
+    has_own_memory: bool  # the rows are a segment with memory of its own; otherwise they lie in the batch's blocks
     where: int  # the index of the segment, or the first byte in the blocks
     lo: int
     hi: int
@@ -97,7 +97,7 @@ class _Place:
 
     tail: _Tail
     fitting: FittingRows
-    is_segment: bool
+    has_own_memory: bool
     memory: MemoryWanted
 
 
@@ -201,9 +201,9 @@ class SliceLayout:
     def _place(self, tail: _Tail, fitting: FittingRows) -> _Place:
         size = fitting.size_bytes
         if size >= SEGMENT_BYTES:
-            return _Place(tail, fitting, is_segment=True, memory=MemoryWanted(0, self._pool.blocks_for(size)))
+            return _Place(tail, fitting, has_own_memory=True, memory=MemoryWanted(0, self._pool.blocks_for(size)))
         blocks = self._pool.blocks_for(size) if tail.batch is None else tail.batch.missing_blocks(size)
-        return _Place(tail, fitting, is_segment=False, memory=MemoryWanted(blocks, 0))
+        return _Place(tail, fitting, has_own_memory=False, memory=MemoryWanted(blocks, 0))
 
     # MEMORY
 
@@ -233,7 +233,7 @@ class SliceLayout:
         self._stock.charged += from_prepaid
         if charge > from_prepaid:
             self._pool.overdraw(charge - from_prepaid, self._stock)
-        place.is_segment, place.memory = True, MemoryWanted(0, charge)
+        place.has_own_memory, place.memory = True, MemoryWanted(0, charge)
         return True
 
     # RESERVATIONS
@@ -265,7 +265,7 @@ class SliceLayout:
         self, queue: PartitionQueue, batch: ProducerBatch, place: _Place, batch_rows: BatchRows, into: list[Reservation]
     ) -> None:
         fitting = place.fitting
-        reserve = batch.reserve_segment if place.is_segment else batch.reserve
+        reserve = batch.reserve_segment if place.has_own_memory else batch.reserve
         memory = self._stock.take(place.memory.blocks, place.memory.charge)
         # The batch counts the reservation before `into` has it. If an error or an interrupt comes between, nobody ends the
         # reservation: the batch is not sent, and the producer ends.
@@ -275,7 +275,7 @@ class SliceLayout:
                 queue=queue,
                 batch=batch,
                 rows=batch_rows,
-                is_segment=place.is_segment,
+                has_own_memory=place.has_own_memory,
                 where=where,
                 lo=self._row,
                 hi=fitting.end,

@@ -39,7 +39,7 @@ class SliceWriter:
         try:
             interleaved = sorted_slice.interleave(first, reservations[-1].hi)
             for group in _encoded_together(reservations):
-                if group[0].is_segment:
+                if group[0].has_own_memory:
                     self._write_segment(interleaved, first, group[0])
                 else:
                     _write_to_blocks(interleaved, first, group)
@@ -129,7 +129,9 @@ def _encoded_together(reservations: list[Reservation]) -> Iterator[list[Reservat
     group: list[Reservation] = []
     size = 0
     for reservation in reservations:
-        if group and (reservation.is_segment or group[-1].is_segment or size + reservation.size_bytes > ENCODED_TOGETHER_BYTES):
+        if group and (
+            reservation.has_own_memory or group[-1].has_own_memory or size + reservation.size_bytes > ENCODED_TOGETHER_BYTES
+        ):
             yield group
             group, size = [], 0
         group.append(reservation)

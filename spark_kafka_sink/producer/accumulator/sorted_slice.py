@@ -34,7 +34,7 @@ class FittingRows(NamedTuple):
 class SortedSlice:
     """A slice of one topic's rows in partition order. A stretch is the rows of one partition.
 
-    Arrays of rows are int64[row_count] in sorted order unless said otherwise. Rows are numbered in that order. A range lo..hi
+    Arrays of rows are int64[row_count] in sorted order unless said otherwise. Rows are numbered in that order. A range lo:hi
     does not include row hi.
     """
 
@@ -63,7 +63,7 @@ class SortedSlice:
         return int(self.timestamps[row])
 
     def measure(self, lo: int, hi: int) -> None:
-        """Write the exact sizes of rows lo..hi, whose deltas have been written."""
+        """Write the exact sizes of rows lo:hi, whose deltas have been written."""
         self.sizes[lo:hi] = record_sizes(self._base_sizes[lo:hi], self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi])
 
     # WHAT FITS
@@ -98,7 +98,7 @@ class SortedSlice:
         return np.cumsum(self._base_sizes + MIN_OVERHEAD)
 
     def fit(self, lo: int, end: int, first_delta: int, base_timestamp: int, room: int) -> FittingRows | None:
-        """The first of the rows lo..end, as many as fit into a batch that has `first_delta` rows already; None if none fits."""
+        """The first of the rows lo:end, as many as fit into a batch that has `first_delta` rows already; None if none fits."""
         before = int(self._least_ends[lo - 1]) if lo else 0
         window = min(end, max(lo + 1, int(np.searchsorted(self._least_ends, before + room, side="right"))))
         self.offset_deltas[lo:window] = np.arange(first_delta, first_delta + window - lo)
@@ -110,7 +110,7 @@ class SortedSlice:
         return fitting._replace(batch_is_full=fitting.end < end or fitting.size_bytes >= room)
 
     def fit_new_batch(self, lo: int, end: int, room: int) -> FittingRows:
-        """The first of the rows lo..end, as many as fit into a new batch. A new batch takes at least one row, of any size."""
+        """The first of the rows lo:end, as many as fit into a new batch. A new batch takes at least one row, of any size."""
         if self._has_one_timestamp:
             fitting = self._fit_new_batch_of_one_timestamp(lo, end, room)
         else:
@@ -122,7 +122,7 @@ class SortedSlice:
         return FittingRows(lo + 1, int(self.sizes[lo]), self.timestamp_at(lo), True)
 
     def _cut(self, lo: int, end: int, room: int) -> FittingRows | None:
-        """The first of the measured rows lo..end, as many as have room; None if none has."""
+        """The first of the measured rows lo:end, as many as have room; None if none has."""
         ends = np.cumsum(self.sizes[lo:end], dtype=np.int64)
         count = int(np.searchsorted(ends, room, side="right"))
         if count == 0:
@@ -168,7 +168,7 @@ class SortedSlice:
         return RecordRows(self._columns, self._order, self._base_sizes)
 
     def interleave(self, lo: int, hi: int) -> InterleavedRows:
-        """Rows lo..hi, whose deltas have been written, ready to be encoded."""
+        """Rows lo:hi, whose deltas have been written, ready to be encoded."""
         return self._record_rows.interleave(lo, hi, self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi])
 
 

@@ -32,9 +32,10 @@ class Expiry:
         in_flight = self._expired_in_flight(now_ms)
         expired = self._accumulator.take_expired(now_ms)
         for batch in chain(expired, in_flight):
-            logger.debug("- %s: delivery.timeout.ms has run out", batch)
             with self._failures.contained(batch):
-                self._outcomes.fail(batch, batch.poison or self._error(batch, now_ms), final_state=FinalState.ABORTED)
+                error = batch.poison or self._error(batch, now_ms)
+                logger.debug("- %s: %s", batch, error)
+                self._outcomes.fail(batch, error, final_state=FinalState.ABORTED)
         return bool(expired or in_flight)
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:

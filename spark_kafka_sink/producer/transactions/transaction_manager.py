@@ -98,8 +98,8 @@ NEXT_TXN_STATES = {  # as NEXT_STATES of an idempotent producer
     SequencerState.ABORTING: {SequencerState.READY, SequencerState.BUMPING_EPOCH},
     SequencerState.BUMPING_EPOCH: {
         SequencerState.READY,
-        SequencerState.UNINITIALIZED,
-    },  # may be denied
+        SequencerState.UNINITIALIZED,  # it was denied
+    },
     SequencerState.ABORTABLE_ERROR: {SequencerState.ABORTING},
     SequencerState.FATAL_ERROR: set(),
 }

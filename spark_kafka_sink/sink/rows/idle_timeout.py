@@ -4,7 +4,7 @@ Spark counts a worker as idle while it neither reads rows nor writes to Spark. A
 and sockets hold some MB of rows that Spark has delivered and the task has not read. So a worker looks idle while its task sends
 one Arrow batch, and from the moment when Spark has delivered the last row until the task ends. A writer cannot prevent that:
 its result is its only way to write to Spark.
-Law: a task whose rates need longer than the timeout allows fails, before its first row if the rows that sockets may hold show it.
+Law: a task whose rates need longer than the time-out fails, before its first row if the rows that sockets may hold show it.
 Otherwise Spark would kill it after it had written its first rows, and each retry would write them again.
 """
 
@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink.rows.chunk import Chunk
 
 DELIVERED_AHEAD = 16 * 1024 * 1024  # bytes that sockets may hold; 7 MB were measured, over TCP
-SHARE = 0.8  # of the timeout for the rates; the rest is for metadata, the last responses and everything else
+SHARE = 0.8  # of the time-out for the rates; the rest is for metadata, the last responses and everything else
 
 
 def check_rates(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], timeout_s: float) -> Iterator[Chunk]:
@@ -49,5 +49,5 @@ def _too_slow(rows: int, seconds: float, timeout_s: float) -> ConfigError:
         f"maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out: the task needs {seconds:.0f} s for"
         f" {rows} rows that Spark may deliver at once. After {timeout_s:g} s Spark would kill the task's Python worker as idle"
         " (spark.python.worker.idleTimeoutSeconds, with killOnIdleTimeout=true), and each retry would write the first rows"
-        " again. Raise the timeout or the rate, set spark.python.worker.killOnIdleTimeout=false, or give each task fewer rows"
+        " again. Raise the time-out or the rate, set spark.python.worker.killOnIdleTimeout=false, or give each task fewer rows"
     )

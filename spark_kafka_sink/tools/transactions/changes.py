@@ -34,7 +34,7 @@ class _Change(ABC):
     """One run of `abort` or `commit`."""
 
     VERB: ClassVar[str]
-    DONE: ClassVar[str]
+    PARTICIPLE: ClassVar[str]
     OF_WHAT: ClassVar[str] = ""  # after "open transaction"
 
     def __init__(self, client: TransactionClient, names: PrefixNames, arguments: argparse.Namespace, console: Console) -> None:
@@ -55,7 +55,7 @@ class _Change(ABC):
         self._console.say(*output.shown(concerned), "")
         after = self._look_again(before) if self._arguments.watch_seconds else before
         verdicts = self._judge(before, after)
-        self._console.say(*output.verdict_lines(verdicts, self.DONE))
+        self._console.say(*output.verdict_lines(verdicts, self.PARTICIPLE))
         if not verdicts:
             self._console.say(f"Nothing to {self.VERB} any more: all of them have ended by themselves.")
         if _chosen(verdicts):
@@ -83,7 +83,7 @@ class _Change(ABC):
     def _ask_and_end(self, verdicts: Sequence[Verdict], seen: Look) -> int:
         if not self._arguments.yes:
             if not self._console.confirms(f"{self.VERB.capitalize()} {output.plan(_chosen(verdicts))}?"):
-                self._console.say(f"Nothing was {self.DONE}.")
+                self._console.say(f"Nothing was {self.PARTICIPLE}.")
                 return exit_codes.FAILED
             verdicts = self._judge_again(verdicts, seen)
         chosen = _chosen(verdicts)
@@ -95,7 +95,7 @@ class _Change(ABC):
         """Look and judge again after the question, which may have waited for hours."""
         asked = {each.transaction.task for each in _chosen(verdicts)}
         again = [each for each in self._judge(seen, self._look(seen)) if each.transaction.task in asked]
-        self._console.say(*output.verdict_lines(again, self.DONE))
+        self._console.say(*output.verdict_lines(again, self.PARTICIPLE))
         return [each for each in verdicts if each.is_left_alone] + again
 
     @abstractmethod
@@ -116,7 +116,7 @@ def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
 class AbortOpen(_Change):
     """Aborts open transactions."""
 
-    VERB, DONE = "abort", "aborted"
+    VERB, PARTICIPLE = "abort", "aborted"
 
     def _concerned(self, found: Survey) -> list[SurveyedTransaction]:
         return found.unfinished
@@ -160,7 +160,7 @@ def _is_left(now: SurveyedTransaction, before: SurveyedTransaction) -> bool:
 class CommitDecided(_Change):
     """Commits decided versions, with all of their transactions: some may have been committed before."""
 
-    VERB, DONE = "commit", "committed"
+    VERB, PARTICIPLE = "commit", "committed"
     OF_WHAT = " of a version that is decided"
 
     def _concerned(self, found: Survey) -> list[SurveyedTransaction]:

@@ -109,7 +109,7 @@ def test_reservations_may_be_written_in_any_order() -> None:
     assert values_of(batch) == [b"a" * 300, b"b" * 300]
 
 
-def test_parts_with_memory_of_their_own_stand_between_those_in_blocks() -> None:
+def test_segments_with_memory_of_their_own_stand_between_those_in_blocks() -> None:
     batch = batch_of()
     values = [b"1" * 300, b"2" * 100, b"3" * 700, b"4" * 10, b"5" * 400]
     fill(batch, values[0])
@@ -139,7 +139,7 @@ def test_parts_compressed_while_they_were_written_make_one_batch_with_the_others
     assert len(surplus) + len(batch.memory) == held
 
 
-def test_a_batch_with_packed_parts_can_be_split() -> None:
+def test_a_batch_with_packed_segments_can_be_split() -> None:
     batch = batch_of()
     fill_segment(batch, *[b"%d" % row * 900 for row in range(4)], codec="snappy")
     fill_segment(batch, *[b"%d" % row * 900 for row in range(4, 8)], codec="snappy")

@@ -246,7 +246,7 @@ def test_memory_that_compression_saves_comes_back_at_once() -> None:
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("shrinks", [True, False])
-def test_large_parts_are_sent_as_they_were_encoded_and_their_charge_ends(codec: str, shrinks: bool) -> None:
+def test_large_segments_are_sent_as_they_were_encoded_and_their_charge_ends(codec: str, shrinks: bool) -> None:
     stage = Accumulation(batch_size=2**20, compression_type=codec, linger_ms=0)
     random = Random(1)
     values = [b"%06d" % row + (bytes(1200) if shrinks else random.randbytes(1200)) for row in range(1500)]

@@ -55,7 +55,7 @@ def shape(reservations: Sequence[Reservation]) -> list[tuple[int, int, int]]:
 # CUTS
 
 
-def test_a_run_is_cut_where_a_batch_is_full() -> None:
+def test_a_stretch_is_cut_where_a_batch_is_full() -> None:
     stage = Accumulation(batch_size=BATCH)
     reservations = lay_out(stage, [ROW] * 25, [0] * 25)
     assert shape(reservations) == [(0, 0, 9), (0, 9, 18), (0, 18, 25)]
@@ -92,7 +92,7 @@ def test_an_open_batch_without_room_for_the_next_row_is_closed() -> None:
     assert reservation.batch is second
 
 
-def test_parts_remember_which_rows_of_the_caller_they_hold() -> None:
+def test_reservations_remember_which_rows_of_the_caller_they_hold() -> None:
     stage = Accumulation(batch_size=BATCH)
     reservations = lay_out(stage, [ROW] * 4, [1, 0, 1, 0])
     all_rows = [each.batch.rows_by_call[-1] for each in reservations]
@@ -100,7 +100,7 @@ def test_parts_remember_which_rows_of_the_caller_they_hold() -> None:
     assert [batch_rows.size_bytes for batch_rows in all_rows] == [200, 200]
 
 
-def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
+def test_batch_rows_keep_what_they_know_of_its_own_rows_only() -> None:
     """A partition whose leader is down got twenty rows of each slice, and kept eight bytes for each of the slice's other rows."""
     stage = Accumulation()
     lay_out(stage, [ROW] * 1000, sorted(row % 50 for row in range(1000)))
@@ -121,7 +121,7 @@ def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> Non
     stage = Accumulation(batch_size=1024 * 1024)
     block = stage.pool.block_size
     small, large = lay_out(stage, [ROW] + [bytes(1000)] * 40, [0] + [1] * 40)
-    assert (small.is_segment, large.is_segment) == (False, True)
+    assert (small.has_own_memory, large.has_own_memory) == (False, True)
     assert large.size_bytes == 40 * 1009
     charge = -(-large.size_bytes // block)
     assert memory_in_use(stage) == block + charge * block
@@ -153,7 +153,7 @@ def prepaid_layout(
 def test_rows_that_are_paid_for_use_the_pool_while_it_has_memory() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=8 * BATCH)
     layout, prepaid = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
-    assert [(each.is_segment, each.charge) for each in reserve(layout)] == [(False, 0)] * 3
+    assert [(each.has_own_memory, each.charge) for each in reserve(layout)] == [(False, 0)] * 3
     assert prepaid == PoolMemory([], 1)
     assert memory_in_use(stage) == 4 * BATCH
 
@@ -164,7 +164,7 @@ def test_rows_that_are_paid_for_find_room_when_the_pool_is_empty() -> None:
     layout, prepaid = prepaid_layout(stage, [ROW] * 18, [0] * 18, charge=2)
     held = stage.pool.allocate(2, 0)
     first, second = reserve(layout)
-    assert [(each.is_segment, each.charge) for each in (first, second)] == [(True, 1), (True, 1)]
+    assert [(each.has_own_memory, each.charge) for each in (first, second)] == [(True, 1), (True, 1)]
     assert prepaid == PoolMemory()
     assert stage.pool.available_memory == 0
     for memory in (held, first.batch.memory, second.batch.memory):

@@ -62,7 +62,7 @@ def test_no_row_fits_into_a_batch_without_room_for_the_next() -> None:
     assert sorted_slice.fit(0, 3, 5, 0, 100) == FittingRows(1, 100, 0, True)
 
 
-def test_all_runs_are_measured_against_their_own_batches() -> None:
+def test_all_stretches_are_measured_against_their_own_batches() -> None:
     sorted_slice = slice_of([ROW] * 6, [0, 0, 1, 1, 2, 2], [5, 4, 3, 2, 9, 8])
     fitting = sorted_slice.fit_all_stretches([0, 64, 3], [None, 2, 9], [1000, 150, 99])
     assert fitting == [FittingRows(2, 200, 5, False), FittingRows(3, 101, 3, True), None]

@@ -568,7 +568,7 @@ def test_columns_may_be_sent_to_another_topic(broker: FakeBroker) -> None:
     assert (broker.values("single"), broker.values("other", 0)) == ([b"a"], [b"b"])
 
 
-def test_the_chain_hears_of_each_run_of_rows_where_it_is_before_the_caller_does(broker: FakeBroker) -> None:
+def test_the_chain_hears_where_rows_are_before_the_caller_does(broker: FakeBroker) -> None:
     instance = Appends()
     with producer_of(broker, instance, linger_ms=0) as producer:
         for _ in range(2):

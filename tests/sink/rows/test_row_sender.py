@@ -41,7 +41,7 @@ def batch(values: list[str], partitions: list[int | None] | None = None) -> pa.T
     )
 
 
-class Choosy(FakeProducer):
+class ChoosyProducer(FakeProducer):
     """Raises the given errors for chunks with certain values. Its topics have three partitions."""
 
     def __init__(self, refusals: dict[str, KafkaError], **how: Any) -> None:
@@ -61,7 +61,7 @@ class Choosy(FakeProducer):
         return range(self.partitions)
 
 
-class Sending(RowSender):
+class SenderToChoosyProducer(RowSender):
     """Sends tables, and numbers their rows as SparkRows does."""
 
     def __init__(self, producer: FakeProducer, rules: dict[str, Any], mapping: RowMapping, **options: object) -> None:
@@ -83,8 +83,8 @@ class Sending(RowSender):
         return self.commit_message(Task(), 0.0).written
 
 
-def sender(producer: FakeProducer, rules: dict[str, Any], **options: object) -> Sending:
-    return Sending(producer, rules, MAPPING, **options)
+def sender(producer: FakeProducer, rules: dict[str, Any], **options: object) -> SenderToChoosyProducer:
+    return SenderToChoosyProducer(producer, rules, MAPPING, **options)
 
 
 def values(producer: FakeProducer) -> list[list[str]]:
@@ -103,7 +103,7 @@ def rejecting(call: int, *, blamed: dict[int, KafkaError], others: list[int]) ->
 
 
 def test_a_row_that_the_producer_refuses_fails_the_task_with_its_number() -> None:
-    producer = Choosy({"x" * 200: RecordTooLargeError("row 1 of this chunk: …")})
+    producer = ChoosyProducer({"x" * 200: RecordTooLargeError("row 1 of this chunk: …")})
     sending = sender(producer, FAILING, **{"max.request.size": 200})
     sending.send_table(batch(["a", "b", "c"]))
     with pytest.raises(RecordTooLargeError) as raised:
@@ -119,7 +119,7 @@ def test_a_row_that_the_producer_refuses_fails_the_task_with_its_number() -> Non
 def test_keys_do_not_show_in_errors_and_warnings_if_the_user_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """A key may be a name or a number of a customer: errors reach Spark's event log, and warnings the executors' logs."""
     for rules in (FAILING, SKIPPING):
-        producer = Choosy({"bad": InvalidRecordError("…")})
+        producer = ChoosyProducer({"bad": InvalidRecordError("…")})
         sending = sender(producer, rules | {"show_keys": False})
         if rules is SKIPPING:
             sending.send_table(batch(["bad"], [-1]))
@@ -133,7 +133,7 @@ def test_keys_do_not_show_in_errors_and_warnings_if_the_user_says_so(caplog: pyt
 def test_a_null_topic_has_sparks_error_text_followed_by_its_row() -> None:
     mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
     topics = pa.Table.from_arrays([pa.array(["a", "b"]), pa.array(["t", None])], names=["value", "topic"])
-    sending = Sending(FakeProducer(), FAILING, mapping)
+    sending = SenderToChoosyProducer(FakeProducer(), FAILING, mapping)
     with pytest.raises(InvalidRecordError) as raised:
         sending.send_table(topics)
     assert str(raised.value) == (
@@ -143,7 +143,7 @@ def test_a_null_topic_has_sparks_error_text_followed_by_its_row() -> None:
 
 
 def test_refused_rows_are_skipped_and_the_others_sent_in_order(caplog: pytest.LogCaptureFixture) -> None:
-    producer = Choosy({"bad": InvalidRecordError("…")})
+    producer = ChoosyProducer({"bad": InvalidRecordError("…")})
     sending = sender(producer, SKIPPING)
     sending.send_table(batch(["a", "bad", "b", "bad", "c"], [None, -1, 0, -1, 1]))
     sending.finish()
@@ -182,7 +182,7 @@ def test_a_value_of_two_gigabytes_is_left_out_without_a_copy() -> None:
 
 
 def test_a_chunk_of_refused_rows_alone_sends_nothing() -> None:
-    producer = Choosy({"bad": InvalidRecordError("…")})
+    producer = ChoosyProducer({"bad": InvalidRecordError("…")})
     sending = sender(producer, SKIPPING)
     sending.send_table(batch(["bad"], [-1]))
     sending.finish()
@@ -190,7 +190,7 @@ def test_a_chunk_of_refused_rows_alone_sends_nothing() -> None:
 
 
 def test_each_kind_of_row_has_its_own_outcome() -> None:
-    producer = Choosy({"bad": InvalidRecordError("…", condition="KAFKA_INVALID_PARTITION")})
+    producer = ChoosyProducer({"bad": InvalidRecordError("…", condition="KAFKA_INVALID_PARTITION")})
     with pytest.raises(InvalidRecordError, match="KAFKA_INVALID_PARTITION"):
         sender(producer, {"on_record_too_large": SKIP}).send_table(batch(["a", "bad"], [0, -1]))
     assert values(producer) == []
@@ -199,12 +199,12 @@ def test_each_kind_of_row_has_its_own_outcome() -> None:
 def test_an_error_that_no_row_causes_is_raised_unchanged() -> None:
     for error in (InvalidRecordError("a plug-in found something"), KafkaTimeoutError("no metadata")):
         with pytest.raises(type(error), match=error.message):
-            sender(Choosy({"a": error}), SKIPPING).send_table(batch(["a"]))
+            sender(ChoosyProducer({"a": error}), SKIPPING).send_table(batch(["a"]))
 
 
 def test_a_partition_that_a_topic_lacks_is_awaited_once_and_refused_until_it_exists() -> None:
     absent = InvalidRecordError("after 60000 ms", condition="KAFKA_UNKNOWN_PARTITION")
-    producer = Choosy({"x": absent})
+    producer = ChoosyProducer({"x": absent})
     sending = sender(producer, SKIPPING)
     sending.send_table(batch(["a", "x"], [2, 3]))
     sending.send_table(batch(["b", "x"], [0, 9]))
@@ -216,7 +216,7 @@ def test_a_partition_that_a_topic_lacks_is_awaited_once_and_refused_until_it_exi
     assert sending.skipped == 2
 
 
-class Lacking(FakeProducer):
+class ProducerWithoutTopics(FakeProducer):
     """Has no topic but t and the dead letter topic. Calls others unknown only while its brokers answer."""
 
     def __init__(self) -> None:
@@ -248,14 +248,14 @@ def to_topics(*topics: str) -> pa.Table:
     return pa.Table.from_arrays([pa.array([f"v-{each}" for each in topics]), pa.array(topics)], names=["value", "topic"])
 
 
-def sender_by_column(producer: FakeProducer, rules: dict[str, Any]) -> Sending:
+def sender_by_column(producer: FakeProducer, rules: dict[str, Any]) -> SenderToChoosyProducer:
     mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
-    return Sending(producer, rules, mapping)
+    return SenderToChoosyProducer(producer, rules, mapping)
 
 
 def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_refused() -> None:
     """Such rows failed their task after max.block.ms, for every value of onInvalidRecord."""
-    producer = Lacking()
+    producer = ProducerWithoutTopics()
     sending = sender_by_column(producer, DEAD_LETTERING)
     sending.send_table(to_topics("t", "gone", "lost", "t"))
     sending.send_table(to_topics("lost", "t", "gone"))
@@ -270,7 +270,7 @@ def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_refused()
 
 
 def test_topics_that_were_found_to_be_missing_are_not_waited_for_again() -> None:
-    producer = Lacking()
+    producer = ProducerWithoutTopics()
     sending = sender_by_column(producer, DEAD_LETTERING)
     for _ in range(2):
         assert sending.missing_topics(["t", "gone", "lost"]) == {"gone", "lost"}
@@ -282,7 +282,7 @@ def test_topics_that_were_found_to_be_missing_are_not_waited_for_again() -> None
 
 
 def test_a_topic_that_was_found_to_be_missing_fails_the_task_by_its_first_row() -> None:
-    sending = sender_by_column(Lacking(), FAILING)
+    sending = sender_by_column(ProducerWithoutTopics(), FAILING)
     assert sending.missing_topics(["gone"]) == {"gone"}
     with pytest.raises(KafkaTimeoutError) as raised:
         sending.send_table(to_topics("t", "gone"))
@@ -292,7 +292,7 @@ def test_a_topic_that_was_found_to_be_missing_fails_the_task_by_its_first_row() 
 
 
 def test_a_topic_is_missing_only_if_brokers_say_so() -> None:
-    away = Lacking()
+    away = ProducerWithoutTopics()
     away.answers = False
     with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
         sender_by_column(away, SKIPPING).missing_topics(["t", "gone"])
@@ -316,9 +316,9 @@ def test_text_that_is_not_utf8_has_its_outcome_and_keeps_its_bytes() -> None:
     table = pa.Table.from_arrays(cells, names=["value", "topic", "key", "headers"])
     given = {"max.request.size": 200}
     with pytest.raises(InvalidRecordError, match=r"row 1 of this task: topic \\xff, key b'k'"):
-        Sending(Limited(), {"on_record_too_large": SKIP}, mapping, **given).send_table(table)
+        SenderToChoosyProducer(Limited(), {"on_record_too_large": SKIP}, mapping, **given).send_table(table)
     producer = Limited()
-    sending = Sending(producer, DEAD_LETTERING, mapping, **given)
+    sending = SenderToChoosyProducer(producer, DEAD_LETTERING, mapping, **given)
     sending.send_table(table)
     sending.finish()
     assert (sending.acknowledged, sending.dead_lettered) == (1, 2)
@@ -332,7 +332,7 @@ def test_text_that_is_not_utf8_has_its_outcome_and_keeps_its_bytes() -> None:
 
 def test_a_topic_that_brokers_do_not_have_fails_the_task_by_its_first_row() -> None:
     with pytest.raises(KafkaTimeoutError) as raised:
-        sender_by_column(Lacking(), FAILING).send_table(to_topics("t", "t", "gone"))
+        sender_by_column(ProducerWithoutTopics(), FAILING).send_table(to_topics("t", "t", "gone"))
     assert str(raised.value) == (
         "[KAFKA_UNKNOWN_TOPIC] row 2 of this task: topic gone, no key, value of 6 bytes: Topic gone not present"
     )
@@ -340,18 +340,18 @@ def test_a_topic_that_brokers_do_not_have_fails_the_task_by_its_first_row() -> N
 
 def test_no_row_is_skipped_for_a_topic_that_brokers_have_not_called_unknown() -> None:
     """Either the brokers do not answer, or the option `topic` names the topic, so that all rows would be skipped."""
-    away = Lacking()
+    away = ProducerWithoutTopics()
     away.answers = False
     with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
         sender_by_column(away, SKIPPING).send_table(to_topics("t", "gone"))
     mapping = RowMapping(topic="gone", value=0, key=None, partition=None, headers=None, timestamp=None)
-    sending = Sending(Lacking(), SKIPPING, mapping)
+    sending = SenderToChoosyProducer(ProducerWithoutTopics(), SKIPPING, mapping)
     with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
         sending.send_table(to_topics("t"))
 
 
 def test_refused_rows_go_to_the_dead_letter_topic() -> None:
-    producer = Choosy({"bad": InvalidRecordError("…")})
+    producer = ChoosyProducer({"bad": InvalidRecordError("…")})
     sending = sender(producer, DEAD_LETTERING)
     sending.send_table(batch(["a", "bad", "bad"], [0, -1, -2]))
     sending.finish()
@@ -387,7 +387,7 @@ def test_rows_that_shared_a_batch_with_a_rejected_one_are_sent_again() -> None:
 
 
 def test_rows_are_sent_again_while_those_behind_them_are_settled() -> None:
-    """Sending again settles deliveries that are done by then. finish() relied on all of them being pending."""
+    """SenderToChoosyProducer again settles deliveries that are done by then. finish() relied on all of them being pending."""
 
     class RejectingTheFirst(FakeProducer):
         def flush(self, *, until: FakeDelivery | None = None) -> None:
@@ -528,7 +528,7 @@ def test_ranges_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sending.written() == (WrittenRange("t", 0, 0, 11, 12, 120),)
 
 
-def test_rows_are_sent_in_runs_when_rates_are_given() -> None:
+def test_rows_are_sent_in_portions_when_rates_are_given() -> None:
     rules = {"max_records_per_second": 400_000}
     producer = FakeProducer()
     sending = sender(producer, rules)
