@@ -71,7 +71,7 @@ class Producer:
         try:
             self.client_id = self._producer.client_id
             self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
-            self._mode = self._start(on_error, clock)
+            self._sending = self._start(on_error, clock)
         except BaseException:  # an interrupt too
             self._producer.close(0)
             raise
@@ -102,7 +102,7 @@ class Producer:
             ProducerClosedError: the producer is closed, or was closed while this call waited.
         """
         forks.check_not_forked(self._generation, f"the producer {self.client_id}")
-        self._mode.send(self._handler.serialize(messages))
+        self._sending.send(self._handler.serialize(messages))
 
     def close(self, timeout_ms: int | None = None) -> None:
         """Reject further messages, send those in the queue, end the thread and close all connections.
@@ -114,12 +114,12 @@ class Producer:
         if forks.is_forked(self._generation):
             return  # the thread and the connections belong to the parent process
         limit_ms = MAX_DISPATCH_MS if timeout_ms is None else timeout_ms
-        if self._mode.close(limit_ms):
+        if self._sending.close(limit_ms):
             return
         logger.warning("! closing %s forcefully: messages were left after %d ms", self.client_id, limit_ms)
         self._handler.stop_retrying()
         self._producer.close(0)
-        self._mode.close(CLOSE_MARGIN_MS)
+        self._sending.close(CLOSE_MARGIN_MS)
 
     def __enter__(self) -> Producer:
         return self

@@ -2,9 +2,9 @@
 
 BackgroundWorker does this for NetworkClient, which must not wait. `outcome_within` and `outcomes_within` are for callers that
 wait, but only for a limited time: the clients of registries and token servers, Avro serializers, DNS and `pykafka-sink check`.
-A handshake yields BackgroundWork(work), or a host name has to be looked up. ConnectionSetup starts the work here, and the client
-serves its other connections until the outcome arrives. Each work runs on its own daemon thread: work that hangs in foreign code
-blocks nothing else. The connection that waits for the work is closed when its time-out has passed.
+ConnectionSetup starts work here when a handshake yields BackgroundWork, and when a host name has to be looked up. The client
+serves its other connections until the outcome arrives. Each piece of work runs on its own daemon thread: work that hangs in
+foreign code blocks nothing else. The connection that waits for the work is closed when its time-out has passed.
 Law: what `work` raises, SystemExit too, leaves this file as a KafkaError. Neither the error nor its cause keeps the thread's
 frames, whose locals may be secrets.
 """
@@ -29,7 +29,7 @@ class BackgroundWork(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a work has returned, or the error that it has raised."""
+    """What the work has returned, or the error that it has raised."""
 
     result: Any
     error: KafkaError | None
@@ -40,7 +40,7 @@ HANGS_AFTER_MS = 300_000
 
 
 class BackgroundWorker:
-    """Starts work for nodes and returns its outcomes. NetworkClient's thread only; the thread of a work ends with `wakeup`."""
+    """Starts work for nodes and returns its outcomes. NetworkClient's thread only. Work that is done calls `wakeup`."""
 
     def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup
@@ -51,7 +51,7 @@ class BackgroundWorker:
         self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:
-        """Start `work` for a node. The node waits for one work only: a new start replaces the one before it.
+        """Start `work` for a node. The node waits for one outcome only: a new start replaces the one before it.
 
         If work with the same key is running, the node waits for that outcome, and no thread is started. So work that hangs and
         is requested repeatedly takes one more thread only every HANGS_AFTER_MS. `overdue` returns the node after `deadline_ms`.
@@ -120,19 +120,19 @@ def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
     return outcomes_within([work], timeout_ms)[0]
 
 
-def outcomes_within(works: Sequence[Callable[[], Any]], timeout_ms: int, clock: Clock | None = None) -> list[Outcome | None]:
-    """Run all works at the same time, each on a thread; wait at most `timeout_ms`. None for each that has not finished then."""
+def outcomes_within(functions: Sequence[Callable[[], Any]], timeout_ms: int, clock: Clock | None = None) -> list[Outcome | None]:
+    """Run all functions at the same time, each on a thread; wait at most `timeout_ms`. None: it has not finished by then."""
     clock = clock or Clock()
     done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-    for number, work in enumerate(works):
+    for number, work in enumerate(functions):
         try:
             _in_a_thread(partial(_put_outcome, done, number, work))
         except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
             done.put((number, _not_started(error)))
-    outcomes: list[Outcome | None] = [None] * len(works)
+    outcomes: list[Outcome | None] = [None] * len(functions)
     deadline_ms = clock.now_ms() + timeout_ms
     with contextlib.suppress(queue.Empty):
-        for _ in works:
+        for _ in functions:
             number, outcome = done.get(timeout=wait_seconds(deadline_ms - clock.now_ms()))
             outcomes[number] = outcome
     return outcomes

@@ -516,7 +516,7 @@ class KafkaProducer(TransactionalMethods):
         """Not public: for the sink's cache. Whether another task could use this producer: it is open and has not failed for good,
         its thread runs in this process, every row is settled, and it has no transaction to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
-        works = lives and self._sender.failures.fatal is None and not self._accumulator.closed
+        works = lives and self._sender.failures.fatal is None and not self._accumulator.is_closed
         works = works and self._sequencer.is_at_rest and self._metadata.permanent_error() is None
         return works and not self._accumulator.incomplete and not self._gatherer.bundles
 

@@ -2,7 +2,7 @@
 
 `send` only appends a record to the lists of its topic's bundle (record_bundle.py). A bundle is encoded when it holds
 `bundle_bytes`, on the thread of the caller who filled it; when linger.ms is over, on the Sender's; or on the thread of a caller
-who calls flush, close or send_columns. ColumnSender encodes it.
+whose call needs it queued: flush, close, send_columns, send_table, the begin and end of a transaction. ColumnSender encodes it.
 Laws: the bundles of a topic are encoded one at a time, in the order in which they were begun, so records keep their order.
 A record is gathered only after buffer memory has been charged for its size bound. Its caller waits for that memory; encoding the
 bundle later waits for nothing, because the charge covers it.
@@ -175,7 +175,10 @@ class RecordGatherer:
             self._refuse_records(topic)
 
     def encode_all(self, deadline_ms: int) -> bool:
-        """Queue all bundles, for flush and close. False if another thread still encodes at `deadline_ms` (Clock.now_ms)."""
+        """Queue all bundles, for flush, close, and the begin and end of a transaction.
+
+        False if another thread still encodes at `deadline_ms` (Clock.now_ms).
+        """
         done = True
         for topic in list(self._topics):
             done &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))

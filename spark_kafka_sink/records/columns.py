@@ -1,4 +1,4 @@
-"""The columns of one slice, checked once and prepared for encoding.
+"""The columns of a call or a bundle, checked once and prepared for encoding.
 
 `record_columns` takes columns as Arrow has them: slices, chunks, strings, nulls whose slots contain any bytes. It returns one
 binary column per payload, over the same buffers, and the length of each row. The value column may consist of chunks, as Spark's
@@ -35,8 +35,8 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
-    """Rows of one topic as columns, one for each part of a record, with `row_count` rows. A column that is None is null in every
-    row, or was left out by `without_payloads`."""
+    """The rows of a call or a bundle, or some of them, as columns: one for each part of a record, with `row_count` rows. A column
+    that is None is null in every row, or was left out by `without_payloads`."""
 
     row_count: int
     key: pa.Array | None  # binary or large_binary, may be a slice

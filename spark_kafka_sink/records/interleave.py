@@ -30,7 +30,7 @@ _VIEW = np.dtype([("size", "<i4"), ("data", "<u8"), ("rest", "<u4")])
 _OPAQUE_VIEW = np.dtype("V16")  # the same, copied as a whole: ten times as fast as field by field
 _BUFFER_INDEX = 2  # of a view seen as four int32
 _INLINE_BYTES = 12
-_WORD_BYTES = 8  # of numbers in one view, in its `data`; `rest` stays empty
+WORD_BYTES = 8  # of numbers in one view, in its `data`; `rest` stays empty
 _INT32_PER_VIEW = 4
 _NO_VIEWS = np.zeros(0, _OPAQUE_VIEW)
 
@@ -218,7 +218,7 @@ def _numbers(short_pieces: Sequence[_ShortPiece], row_count: int) -> list[NDArra
     packed: list[Word] = []
     for piece in short_pieces:
         for word in _words(piece):
-            if packed and packed[-1].longest + word.longest <= _WORD_BYTES:
+            if packed and packed[-1].longest + word.longest <= WORD_BYTES:
                 packed[-1] = _joined(packed[-1], word)
             else:
                 packed.append(word)
@@ -256,7 +256,7 @@ def _words(piece: _ShortPiece) -> list[Word]:
     if isinstance(piece, np.ndarray):
         return varint_words(piece)
     octets = encode_varint(piece) if isinstance(piece, int) else piece
-    chunks = [octets[start : start + _WORD_BYTES] for start in range(0, len(octets), _WORD_BYTES)]
+    chunks = [octets[start : start + WORD_BYTES] for start in range(0, len(octets), WORD_BYTES)]
     return [Word(int.from_bytes(chunk, "little"), len(chunk), len(chunk)) for chunk in chunks]
 
 
@@ -274,14 +274,14 @@ def _varint_words(encoded: NDArray[np.uint64], highest: int) -> list[Word]:
     """Seven bits per byte; the top bit tells whether another byte follows. At most ten bytes: eight, and two more."""
     width = max(1, -(-highest.bit_length() // 7))
     octets, size = encoded & np.uint64(0x7F), np.ones(len(encoded), np.int64)
-    for byte in range(1, min(width, _WORD_BYTES)):
+    for byte in range(1, min(width, WORD_BYTES)):
         continues = encoded >= np.uint64(1 << 7 * byte)
         size += continues
         octets |= continues.astype(np.uint64) << np.uint64(8 * byte - 1)
         octets |= (encoded << np.uint64(byte)) & np.uint64(0x7F << 8 * byte)
-    if width <= _WORD_BYTES:
+    if width <= WORD_BYTES:
         return [Word(octets, size, width)]
-    continues = encoded >= np.uint64(1 << 7 * _WORD_BYTES)
-    octets |= continues.astype(np.uint64) << np.uint64(8 * _WORD_BYTES - 1)
-    [rest] = _varint_words(encoded >> np.uint64(7 * _WORD_BYTES), highest >> 7 * _WORD_BYTES)
-    return [Word(octets, size, _WORD_BYTES), Word(rest.octets, np.where(continues, rest.size, 0), rest.longest)]
+    continues = encoded >= np.uint64(1 << 7 * WORD_BYTES)
+    octets |= continues.astype(np.uint64) << np.uint64(8 * WORD_BYTES - 1)
+    [rest] = _varint_words(encoded >> np.uint64(7 * WORD_BYTES), highest >> 7 * WORD_BYTES)
+    return [Word(octets, size, WORD_BYTES), Word(rest.octets, np.where(continues, rest.size, 0), rest.longest)]

@@ -40,7 +40,8 @@ _lock = threading.Lock()  # guards changes of _answers; reading one answer needs
 
 @dataclass(eq=False, repr=False)
 class KnownSchemas:
-    """A SchemaRegistry that keeps answers for all threads of this process. For one thread. Use it in `with`, or close it."""
+    """A SchemaRegistry that keeps its answers. All threads of this process share the answers; each has its own object. Use it
+    in `with`, or close it."""
 
     config: RegistryConfig
     connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry  # makes the registry, when it has to be asked

@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transaction_operations import ProducerIdentity, TransactionEnd
+from spark_kafka_sink.admin.transaction_operations import TransactionEnd
 from spark_kafka_sink.errors import KafkaTimeoutError
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -19,6 +19,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsR
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.producer_identity import ProducerIdentity
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.admin.scripted_network import Script, ScriptedNetwork

@@ -322,7 +322,7 @@ def test_a_missing_permission_on_a_transactional_id_is_a_fatal_error_of_its_own(
         " permission on the transactional id."
     )
     assert not refused.retriable
-    assert next_step(refused, BatchFacts(1, may_retry=True, sequence=SequenceFacts(idempotent=True))) is NextStep.FATAL
+    assert next_step(refused, BatchFacts(1, may_retry=True, sequence=SequenceFacts(is_idempotent=True))) is NextStep.FATAL
 
 
 # FROM SPARK

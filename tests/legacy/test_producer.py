@@ -1,4 +1,4 @@
-"""The old producer's modes over sockets against FakeBroker, its waits on a ManualClock, and once against a real fake.
+"""The old producer's modes over sockets against FakeBroker, its waits on a ManualClock, and once against a real broker.
 
 Where Kafka's AsyncProducerTest and ProducerTest made these claims is told in tests/producer/__init__.py.
 """

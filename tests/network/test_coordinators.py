@@ -1,4 +1,4 @@
-"""network/coordinators.py."""
+"""coordinators.py: the coordinator that was found last is kept, until it is lost."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_time_outs_are_marked(caplog: pytest.LogCaptureFixture) -> None:
         stage.clock.advance(1500)
         stage.run()
     assert isinstance(delivery.error, KafkaTimeoutError)
-    in_order([record.message for record in caplog.records], r"^- ProducerBatch\(orders-0.*delivery.timeout.ms has run out")
+    in_order([record.message for record in caplog.records], r"^- ProducerBatch\(orders-0.*Expiring 1 record")
 
 
 class Unprintable:

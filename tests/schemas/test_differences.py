@@ -1,3 +1,5 @@
+"""differences.py: how two schemas differ, in words for an error."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""frame.py: the bytes before each payload, compared with Confluent's own."""
+
 from __future__ import annotations
 
 import io

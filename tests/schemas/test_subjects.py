@@ -1,3 +1,5 @@
+"""subjects.py: which subject the rows of a topic have, by each strategy."""
+
 from __future__ import annotations
 
 import pytest

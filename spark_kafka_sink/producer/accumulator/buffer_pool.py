@@ -71,7 +71,7 @@ class _Turn:
     block_count: int
     charge: int
     memory: PoolMemory  # gets what the caller asked for
-    taking: Callable[[], None]
+    on_take: Callable[[], None]
     worth_waking: int  # wake the caller when this many blocks are free
     waiter: Waiter = field(default_factory=Waiter)
     presence: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
@@ -95,7 +95,7 @@ class BufferPool:
         # subtracted here. An overdraft makes the number negative, until as much has been given back.
         self._unmade = self.total_blocks
         self._turns: deque[_Turn] = deque()  # oldest first; only the first whose caller still waits may take memory
-        self._closed = False
+        self._is_closed = False
         self._is_over = False
         self._ended_by: KafkaError | None = None
         self.waits = Stat()  # ns that callers have waited, for metrics
@@ -125,12 +125,12 @@ class BufferPool:
         *,
         charge: int = 0,
         into: PoolMemory | None = None,
-        taking: Callable[[], None] = lambda: None,
+        on_take: Callable[[], None] = lambda: None,
     ) -> PoolMemory:
         """Hand out blocks, and charge for memory of the caller's own as large as `charge` blocks.
 
         Blocks at most `max_block_ms` until memory is given back. With `into`, the memory is added to what the caller has there.
-        `taking` is called with the lock held, before memory is taken; an interrupt before that changes nothing.
+        `on_take` is called with the lock held, before memory is taken; an interrupt before that changes nothing.
 
         Raises:
             RecordTooLargeError: the request is larger than the whole pool.
@@ -144,7 +144,7 @@ class BufferPool:
                 f"{wanted * self.block_size} bytes are needed at once, but buffer.memory allows"
                 f" {self.total_blocks * self.block_size}; raise buffer.memory"
             )
-        turn = _Turn(block_count, charge, memory, taking, max(wanted, self.total_blocks // WORTH_WAKING_SHARE))
+        turn = _Turn(block_count, charge, memory, on_take, max(wanted, self.total_blocks // WORTH_WAKING_SHARE))
         with self._lock:
             if self._are_free_locked(wanted):
                 self._take_turn_locked(turn)
@@ -181,7 +181,7 @@ class BufferPool:
             self._clock.wait(turn.waiter, min(left_ms, LOOK_AGAIN_MS))
 
     def _take_turn_locked(self, turn: _Turn) -> None:
-        turn.taking()
+        turn.on_take()
         self._take_locked(turn.block_count, turn.charge, turn.memory)
 
     def _are_free_locked(self, block_count: int, ahead: bool = False) -> bool:
@@ -238,7 +238,7 @@ class BufferPool:
         with self._lock:
             for turn in self._turns:
                 turn.waiter.wake()
-            self._closed = True
+            self._is_closed = True
             if ended_by is not None:
                 self._ended_by = ended_by
 
@@ -282,7 +282,7 @@ class BufferPool:
             turn.waiter.wake()
 
     def _check_open_locked(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise closed_error(self._ended_by, "The producer was closed while this write waited for buffer memory")
 
     def _exhausted_locked(self, block_count: int, max_block_ms: int) -> KafkaError:

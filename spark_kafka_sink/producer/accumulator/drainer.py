@@ -81,11 +81,11 @@ class Drainer:
                 result.unknown_leader_topics |= {queue.topic_partition.topic for queue in occupied}
             elif occupied:
                 result.occupied[leader] = [queue.index for queue in occupied]
-                left_ms = self._least_left_ms(occupied, cluster, now_ms, all_at_once)
-                if left_ms <= 0:
+                ready_in_ms = self._least_ready_in_ms(occupied, cluster, now_ms, all_at_once)
+                if ready_in_ms <= 0:
                     result.ready_nodes.add(leader)
                 else:
-                    result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, left_ms)
+                    result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, ready_in_ms)
         return result
 
     def _queues_by_leader(self, cluster: Cluster) -> dict[int | None, list[PartitionQueue]]:
@@ -101,21 +101,21 @@ class Drainer:
             filled.popleft()
         return self._by_leader
 
-    def _least_left_ms(self, queues: Sequence[PartitionQueue], cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
+    def _least_ready_in_ms(self, queues: Sequence[PartitionQueue], cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
         """How long until the first of these queues has a batch to send. 0 or less: one of them has a batch now."""
         least_ms = NEVER_MS
         for queue in queues:
-            left_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
-            if left_ms <= 0 or all_at_once:
-                left_ms = self._left_ms(queue, cluster, now_ms, all_at_once)
-            if left_ms <= 0:
+            ready_in_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
+            if ready_in_ms <= 0 or all_at_once:
+                ready_in_ms = self._ready_in_ms(queue, cluster, now_ms, all_at_once)
+            if ready_in_ms <= 0:
                 return 0
-            least_ms = min(least_ms, left_ms)
+            least_ms = min(least_ms, ready_in_ms)
         return least_ms
 
-    def _left_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
+    def _ready_in_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
         """How long until the queue's first batch is to be sent; NEVER_MS: some event will wake the Sender."""
-        if queue.muted:
+        if queue.is_muted:
             return NEVER_MS
         with queue.lock:
             if not queue.batches:
@@ -169,7 +169,7 @@ class Drainer:
         size = 0
         for index in self._in_turn(node, occupied):
             queue = self.queues[index]
-            if not queue.batches or queue.muted:
+            if not queue.batches or queue.is_muted:
                 continue
             with queue.lock:
                 batch = self._head_to_drain_locked(queue, cluster, now_ms)

@@ -26,13 +26,13 @@ MANY_TOPICS = 1_000  # of one producer: more are probably not meant
 class PartitionQueue:
     """The batches of one topic-partition, oldest first."""
 
-    __slots__ = ("_filled", "_is_watched", "batches", "index", "lingers_until_ms", "lock", "muted", "topic_partition")
+    __slots__ = ("_filled", "_is_watched", "batches", "index", "is_muted", "lingers_until_ms", "lock", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition, index: int, filled: deque[PartitionQueue]) -> None:
         self.topic_partition = topic_partition
         self.index = index  # in PartitionQueues
         self._filled = filled  # tells the Sender that the queue has batches
-        self.muted = False  # Sender only: while a batch is in flight, if max.in.flight.requests.per.connection is 1
+        self.is_muted = False  # Sender only: while a batch is in flight, if max.in.flight.requests.per.connection is 1
         # Guards _is_watched, batches and lingers_until_ms, and the fields of its batches that ProducerBatch lists.
         self.lock = threading.Lock()
         self._is_watched = False  # the Sender looks for batches here, or will: see PartitionQueues.filled
@@ -51,7 +51,7 @@ class PartitionQueue:
             tail = self.batches[-1]
         except IndexError:  # the Sender drained it just now
             return None
-        return None if tail.closed or tail.has_sequence else tail
+        return None if tail.is_closed or tail.has_sequence else tail
 
     def append_locked(self, batch: ProducerBatch) -> None:
         """Add a new batch at the tail. A second call with the same batch does nothing."""
@@ -68,7 +68,7 @@ class PartitionQueue:
 
     def close_locked(self, batch: ProducerBatch) -> None:
         """Make a batch take no more rows."""
-        batch.closed = True
+        batch.is_closed = True
         self.lingers_until_ms = LONG_AGO_MS
 
     # SENDER

@@ -76,7 +76,7 @@ class ProducerBatch:
     max_timestamp: int = field(init=False)
     # Whose rows callers still write: while there are any, the batch is not drained, does not expire and keeps its memory.
     reservations: int = field(default=0, init=False)
-    closed: bool = field(default=False, init=False)  # takes no more rows
+    is_closed: bool = field(default=False, init=False)  # takes no more rows
     # The end of the last reservation must wake the Sender: it skipped the batch, or the batch is full or new.
     sender_waits: bool = field(default=False, init=False)
     # Why the batch must not be sent, for instance because a caller could not encode.
@@ -126,7 +126,7 @@ class ProducerBatch:
     # FILLING: callers
 
     def is_full(self) -> bool:
-        return self.closed or self.record_bytes >= self.raw_limit
+        return self.is_closed or self.record_bytes >= self.raw_limit
 
     def missing_blocks(self, more_bytes: int) -> int:
         """How many more blocks are needed for `more_bytes` in addition to the bytes that are reserved in blocks."""
@@ -237,7 +237,7 @@ class ProducerBatch:
             block_size=size,
             is_transactional=self.is_transactional,
         )
-        smaller.closed = True
+        smaller.is_closed = True
         smaller.max_timestamp = int(timestamps.max())
         smaller.segments = [encoded.data]
         smaller.record_count, smaller.record_bytes = stop - start, size

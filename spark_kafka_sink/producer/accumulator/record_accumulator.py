@@ -76,7 +76,7 @@ class RecordAccumulator:
         self._refusal: KafkaError | None = None  # what appends raise while a transaction is being aborted
         # Callers who close the producer write the other two, and so does the Sender when it ends, perhaps at the same time. That
         # does no harm: `closed` never becomes false again, no error is replaced by None, and any error says what happened.
-        self.closed = False
+        self.is_closed = False
         self._ended_by: KafkaError | None = None
         self._starving = Inside()  # callers that wait for memory
 
@@ -116,7 +116,7 @@ class RecordAccumulator:
         try:
             sorted_slice = SortedSlice(rows.columns, self.built_in_partitioner.choose(rows, cluster), rows.positions)
             layout = SliceLayout(self, rows.topic, sorted_slice, callback, created_ms, prepaid)
-            while not layout.done:
+            while not layout.is_done:
                 reservations = []
                 self._append_what_has_room(layout, reservations, hand_over)
                 if not reservations:
@@ -154,20 +154,20 @@ class RecordAccumulator:
         self._on_unbatched(topic, len(positions), reason)
         callback.fail_unbatched(positions, reason)
 
-    def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, taking: Callable[[], None]) -> None:
+    def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, on_take: Callable[[], None]) -> None:
         """Have all queued batches sent, and wait at most max.block.ms for the memory that comes back. As BufferPool.allocate."""
         presence = threading.Lock()
         with presence:
             self._starving.add(presence)  # before the Sender wakes, so that it sees the change
             self.wake_sender()
-            self.pool.allocate(block_count, self._config.max_block_ms, charge=charge, into=into, taking=taking)
+            self.pool.allocate(block_count, self._config.max_block_ms, charge=charge, into=into, on_take=on_take)
 
     def flush(self, timeout_ms: int, is_enough: Callable[[], bool] = lambda: False) -> bool:
         """Like IncompleteBatches.flush, which this calls. Nothing lingers meanwhile."""
         return self.incomplete.flush(timeout_ms, self.wake_sender, is_enough)
 
     def check_not_closed(self) -> None:
-        if self.closed:
+        if self.is_closed:
             raise closed_error(self._ended_by, "Cannot write: the producer is closed or being closed")
 
     def check_open(self) -> None:
@@ -205,7 +205,7 @@ class RecordAccumulator:
 
     def wants_all_at_once(self) -> bool:
         """Whether nothing lingers: a caller waits for memory or flushes, a transaction for rows, or the producer is closed."""
-        return len(self._starving) > 0 or self.closed or self.incomplete.is_flushing or self.transaction_waits_for_rows
+        return len(self._starving) > 0 or self.is_closed or self.incomplete.is_flushing or self.transaction_waits_for_rows
 
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send, when to ask again at the latest, and where `drainer.drain` will find batches."""
@@ -309,7 +309,7 @@ class RecordAccumulator:
         """
         if ended_by is not None:
             self._ended_by = ended_by
-        self.closed = True
+        self.is_closed = True
         self.pool.close(ended_by)
 
     def end(self) -> None:

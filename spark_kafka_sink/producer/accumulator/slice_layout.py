@@ -128,7 +128,7 @@ class SliceLayout:
         self._guesses: dict[int, _Place] | None = None  # by stretch; each is used at most once, and only if its tail is unchanged
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self._row >= self.sorted_slice.row_count
 
     def positions_without_place(self) -> npt.NDArray[np.int32]:
@@ -157,7 +157,7 @@ class SliceLayout:
         wanted = [place.memory for place in guesses.values()]
         # For all stretches at once, if the pool has enough.
         self._fill_stock(MemoryWanted(sum(each.blocks for each in wanted), sum(each.charge for each in wanted)))
-        while not self.done:
+        while not self.is_done:
             if self._row == self._ends[self._stretch]:
                 self._stretch += 1
             queue, end = self._queues[self._stretch], self._ends[self._stretch]

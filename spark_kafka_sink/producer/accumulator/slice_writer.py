@@ -98,7 +98,7 @@ class SliceWriter:
         """Compress a closed batch that nobody else writes into. It is still reserved, so the Sender does not drain it."""
         batch = reservation.batch
         with reservation.queue.lock:
-            is_last_writer = batch.closed and batch.reservations == 1 and batch.poison is None
+            is_last_writer = batch.is_closed and batch.reservations == 1 and batch.poison is None
         if is_last_writer:
             self.compressor.finish(batch)
 

@@ -104,7 +104,7 @@ class BatchOutcomes:
 
     def _mute(self, batch: ProducerBatch, muted: bool) -> None:
         if self._guarantee_message_order:
-            self._accumulator.queues.of_partition(batch.topic_partition).muted = muted
+            self._accumulator.queues.of_partition(batch.topic_partition).is_muted = muted
 
     # ANSWERS
 

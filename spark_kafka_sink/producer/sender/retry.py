@@ -36,12 +36,13 @@ class BatchFacts(NamedTuple):
 
 
 def next_step(error: ErrorCode, facts: BatchFacts) -> NextStep:
+    """What to do with a batch that was answered with `error`."""
     by_flag = NextStep.RETRY if error.retriable else NextStep.FAIL
     rule = _RULES.get(error)
     step = _STEPS.get(error, by_flag) if rule is None else rule(facts)
     if step in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not facts.may_retry:
         return NextStep.FAIL
-    if step is NextStep.RETRY_IN_NEW_EPOCH and facts.sequence.transactional:
+    if step is NextStep.RETRY_IN_NEW_EPOCH and facts.sequence.is_transactional:
         return NextStep.FAIL
     return step
 
@@ -52,7 +53,7 @@ def _too_large(facts: BatchFacts) -> NextStep:
 
 def _unknown_producer(facts: BatchFacts) -> NextStep:
     """The broker has no state of this producer, because its records were deleted. It accepts sequence 0 of a new epoch."""
-    if not facts.sequence.idempotent:
+    if not facts.sequence.is_idempotent:
         return NextStep.FAIL
     if facts.log_start_offset == -1 or facts.sequence.was_reset or not facts.sequence.is_first:
         return NextStep.RETRY  # the broker does not say why; or this batch was renumbered already; or it must follow another
@@ -65,11 +66,11 @@ def _out_of_order(facts: BatchFacts) -> NextStep:
     The gap is real before the first batch in flight, if a failed batch may be missing, or if this one follows the last
     acknowledged one and was not renumbered. Then the broker has no batch from this one on: all can be sent in a new epoch.
     """
-    if not facts.sequence.idempotent:
+    if not facts.sequence.is_idempotent:
         return NextStep.FAIL
     if not facts.sequence.is_first:
         return NextStep.RETRY
-    if facts.sequence.unresolved or (facts.sequence.is_next and not facts.sequence.was_reset):
+    if facts.sequence.is_unresolved or (facts.sequence.is_next and not facts.sequence.was_reset):
         return NextStep.RETRY_IN_NEW_EPOCH
     return NextStep.RETRY
 

@@ -68,12 +68,12 @@ NEXT_STATES = {  # of an idempotent producer. An absent entry is the error; FATA
 class SequenceFacts(NamedTuple):
     """The sequence of one batch among the others, and what that means for a retry. The defaults: without idempotence."""
 
-    idempotent: bool = False
-    transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
+    is_idempotent: bool = False
+    is_transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
     was_reset: bool = False
     is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
     is_next: bool = True  # its sequence directly follows the last acknowledged one
-    unresolved: bool = False  # a batch of the partition has failed: its sequences may be missing in the log
+    is_unresolved: bool = False  # a batch of the partition has failed: its sequences may be missing in the log
 
 
 class PartitionSequences:
@@ -393,11 +393,11 @@ class IdempotentSequencer(Sequencer):
     def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:
         entry = self.sequences[batch.topic_partition]
         return SequenceFacts(
-            idempotent=True,
+            is_idempotent=True,
             was_reset=batch.sequence_has_been_reset,
             is_first=entry.in_flight[:1] == [batch],
             is_next=entry.is_next(batch.base_sequence),
-            unresolved=batch.topic_partition in self.unresolved,
+            is_unresolved=batch.topic_partition in self.unresolved,
         )
 
     # UNRESOLVED SEQUENCES

@@ -527,7 +527,7 @@ class TransactionManager(IdempotentSequencer):
         return super().must_stop_draining(first)
 
     def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:
-        return super().sequence_facts(batch)._replace(transactional=True)
+        return super().sequence_facts(batch)._replace(is_transactional=True)
 
     def _is_known(self, topic_partition: TopicPartition) -> bool:
         """Whether a batch of this producer id was acknowledged there: then an epoch may begin with several batches in flight.

@@ -14,7 +14,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.interleave import INT32_MAX, Payload, Piece, Word, interleave, row_offsets_and_data, varint_words
+from spark_kafka_sink.records.interleave import (
+    INT32_MAX,
+    WORD_BYTES,
+    Payload,
+    Piece,
+    Word,
+    interleave,
+    row_offsets_and_data,
+    varint_words,
+)
 from spark_kafka_sink.records.varint import Int64Column
 
 # Rows in a block: larger blocks are not faster, smaller blocks are slower. Long arrays need memory for each item, so a block of
@@ -23,7 +32,6 @@ BLOCK_ROWS = 16_384
 BLOCK_BYTES = 8 << 20
 MIN_BLOCK_ROWS = 256
 
-_WORD_BYTES = 8
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -130,7 +138,7 @@ def varints(numbers: Int64Column, valid: Mask | None) -> list[Piece]:
 
 def constant(octets: bytes, present: Mask | None) -> list[Piece]:
     """The same bytes in each row that is present."""
-    if len(octets) > _WORD_BYTES:
+    if len(octets) > WORD_BYTES:
         both = Payload.of(pa.array([b"", octets], pa.large_binary()))
         return [both.at(np.ones(1, np.int64) if present is None else present.astype(np.int64))]  # one view serves all rows
     if present is None:
@@ -172,7 +180,7 @@ def join_encoded(blocks: list[RowBytes]) -> RowBytes:
         return blocks[0]
     sizes = [np.diff(block.offsets) for block in blocks]
     data = pa.py_buffer(b"".join(block.data for block in blocks))
-    return RowBytes(ends_of(np.concatenate([np.zeros(0, np.int64), *sizes])), data)
+    return RowBytes(offsets_of(np.concatenate([np.zeros(0, np.int64), *sizes])), data)
 
 
 def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start: int) -> RowBytes:
@@ -186,8 +194,8 @@ def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start
     return RowBytes(*row_offsets_and_data(written, len(block)))
 
 
-def ends_of(sizes: Int64Column) -> Int64Column:
-    """Where each run begins, for runs of these sizes one after the other, and where the last run ends."""
-    ends = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=ends[1:])
-    return ends
+def offsets_of(sizes: Int64Column) -> Int64Column:
+    """Where each of these begins if they follow one another, and where the last one ends."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets

@@ -18,7 +18,7 @@ from spark_kafka_sink.schemas.avro.encoding import (
     RowBytes,
     constant,
     encode_rows,
-    ends_of,
+    offsets_of,
     plain,
     validity,
     varints,
@@ -91,14 +91,14 @@ class ArrayEncoding(Encoding):
         counts, items = entries_of(column)  # the items follow one another; null rows have none
         if not len(items):
             return varints(counts, valid)
-        ends = ends_of(counts)
+        offsets = offsets_of(counts)
         refused = Refusals()
         encoded = encode_rows(self.items, items, refused)
-        refusals.add_items(refused, ends[1:])
-        return [*varints(counts, valid), _runs(encoded, ends), Word(0, (counts > 0).astype(np.int64), 1)]
+        refusals.add_items(refused, offsets[1:])
+        return [*varints(counts, valid), _joined_items(encoded, offsets), Word(0, (counts > 0).astype(np.int64), 1)]
 
 
-def _runs(encoded: RowBytes, ends: Int64Column) -> Payload:
+def _joined_items(encoded: RowBytes, offsets: Int64Column) -> Payload:
     """Return for each row the bytes of its items, which follow one another."""
-    offsets = pa.py_buffer(encoded.offsets[ends])
-    return Payload.of(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, offsets, encoded.data]))
+    buffer = pa.py_buffer(encoded.offsets[offsets])
+    return Payload.of(pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, buffer, encoded.data]))

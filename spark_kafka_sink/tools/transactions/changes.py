@@ -69,7 +69,7 @@ class _Change(ABC):
         return f": prefix {printable(self._names.prefix)} has no open transaction{self.OF_WHAT}."
 
     def _look(self, before: Look | None = None) -> Look:
-        with self._console.waiting_for("for transactions"):
+        with self._console.note_if_slow("for transactions"):
             return look(self._client, self._names, self._console.wall_ms, before)
 
     def _look_again(self, before: Look) -> Look:
@@ -87,7 +87,7 @@ class _Change(ABC):
                 return exit_codes.FAILED
             verdicts = self._judge_again(verdicts, seen)
         chosen = _chosen(verdicts)
-        with self._console.waiting_for(f"to {self.VERB} transactions"):
+        with self._console.note_if_slow(f"to {self.VERB} transactions"):
             has_ended_all = self._end(chosen)
         return exit_codes.DONE if has_ended_all and len(chosen) == len(verdicts) else exit_codes.FAILED
 

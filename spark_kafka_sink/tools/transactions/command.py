@@ -137,7 +137,7 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 def list_transactions(client: TransactionClient, names: PrefixNames, arguments: argparse.Namespace, console: Console) -> int:
     """Print the open transactions, and recent ones. Returns the exit code."""
-    with console.waiting_for("for transactions"):
+    with console.note_if_slow("for transactions"):
         surveyed = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
         prefixes = None if surveyed.transactions else other_prefixes(client, names)
     for warning in output.warnings(surveyed):

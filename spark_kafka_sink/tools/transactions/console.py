@@ -30,7 +30,7 @@ class Console:
         print(f"{self._prog}: {line}", file=sys.stderr, flush=True)
 
     @contextmanager
-    def waiting_for(self, what: str) -> Iterator[None]:
+    def note_if_slow(self, what: str) -> Iterator[None]:
         """Print a note if the block, which asks brokers, takes long."""
         with word_after(lambda: self.note(f"brokers have been asked {what} for {AFTER_S} s; --timeout-ms limits each step")):
             yield

@@ -423,10 +423,10 @@ def test_a_node_that_leads_nothing_is_drained_of_nothing() -> None:
 def test_a_muted_partition_is_neither_ready_nor_drained() -> None:
     stage = Accumulation()
     stage.append(VALUE)
-    stage.accumulator.queues.of_partition(tp(0)).muted = True
+    stage.accumulator.queues.of_partition(tp(0)).is_muted = True
     assert stage.ready(ONE_NODE) == set()
     assert stage.drain(ONE_NODE, 0) == {0: []}
-    stage.accumulator.queues.of_partition(tp(0)).muted = False
+    stage.accumulator.queues.of_partition(tp(0)).is_muted = False
     assert stage.ready(ONE_NODE) == {0}
     assert stage.drain_one(ONE_NODE).record_count == 1
 
@@ -435,7 +435,7 @@ def test_a_muted_partition_does_not_hold_up_another() -> None:
     stage = Accumulation()
     stage.append(VALUE, partition=0)
     stage.append(VALUE, partition=1)
-    stage.accumulator.queues.of_partition(tp(0)).muted = True
+    stage.accumulator.queues.of_partition(tp(0)).is_muted = True
     assert stage.ready(ONE_NODE) == {0}
     assert stage.drain_one(ONE_NODE).topic_partition == tp(1)
 

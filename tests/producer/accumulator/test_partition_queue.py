@@ -22,7 +22,7 @@ def batch_of(sequence: int | None = None, *, created_ms: int = 0, written_by: in
     """A batch that was drained before, if it has a sequence; callers may still write into it."""
     batch = ProducerBatch(tp(), created_ms, 10_000, base_timestamp=0, flush_id=1, block_size=256)
     if sequence is not None:
-        batch.closed = True
+        batch.is_closed = True
         batch.set_producer_state(ProducerIdentity(1, 0), sequence)
     batch.reservations = written_by
     return batch
@@ -64,7 +64,7 @@ def test_what_is_too_old_leaves_from_between_what_stays() -> None:
     queue, oldest = queue_of(young, old, also_young), OldestBatch()
     assert queue.take_expired(TIMEOUT_MS, 150, oldest) == [old]
     assert list(queue.batches) == [young, also_young]
-    assert old.closed
+    assert old.is_closed
     assert (oldest.created_ms, oldest.some_are_poisoned) == (51, False)
 
 
@@ -84,7 +84,7 @@ def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() ->
     assert queue.take_batches(FAILED) == [drained, waiting]
     assert queue.take_batches(KafkaError("a later error")) == []
     assert list(queue.batches) == [written]
-    assert (written.poison, written.sender_waits, written.closed) == (FAILED, True, True)
+    assert (written.poison, written.sender_waits, written.is_closed) == (FAILED, True, True)
     assert queue.take_expired(TIMEOUT_MS, 0, oldest) == []
     assert oldest.some_are_poisoned
     written.reservations = 0

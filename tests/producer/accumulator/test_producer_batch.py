@@ -165,7 +165,7 @@ def test_a_batch_is_full_at_its_limit_or_when_it_is_closed() -> None:
     fill(batch, bytes(50))
     assert batch.is_full()
     other = batch_of()
-    other.closed = True
+    other.is_closed = True
     assert other.is_full()
 
 
@@ -384,7 +384,7 @@ def test_smaller_batches_are_as_old_as_the_split_one_and_not_tried_yet() -> None
     batch.finish(NO_COMPRESSION)
     batch.reenqueued(2000)
     for each in batch.split(1):
-        assert (each.created_ms, each.flush_id, each.attempts, each.closed) == (1234, 1, 0, True)
+        assert (each.created_ms, each.flush_id, each.attempts, each.is_closed) == (1234, 1, 0, True)
 
 
 def test_callbacks_hear_of_the_smaller_batches() -> None:

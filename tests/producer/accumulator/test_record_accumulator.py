@@ -270,7 +270,7 @@ def test_what_shrinks_while_it_is_written_is_charged_for_as_it_is(codec: str) ->
     stage = Accumulation(batch_size=2**20, compression_type=codec, linger_ms=10_000)
     stage.append(*[bytes(1000)] * 500)
     batch = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches[0]
-    assert not batch.closed
+    assert not batch.is_closed
     held = stage.pool.total_memory - stage.pool.available_memory
     assert held == batch.memory.charged * stage.pool.block_size
     assert held < 100_000
@@ -501,13 +501,13 @@ def test_a_batch_expires_after_delivery_timeout_ms_even_if_muted(linger_ms: int,
     stage = Accumulation(linger_ms=linger_ms, request_timeout_ms=700, delivery_timeout_ms=1000)
     stage.append(b"1")
     if muted:
-        stage.accumulator.queues.of_partition(tp()).muted = True
+        stage.accumulator.queues.of_partition(tp()).is_muted = True
     stage.clock.advance(999)
     assert stage.accumulator.take_expired(stage.now_ms) == []
     assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 1
     stage.clock.advance(1)
     (batch,) = stage.accumulator.take_expired(stage.now_ms)
-    assert batch.closed
+    assert batch.is_closed
     assert not stage.accumulator.has_queued_batches()
 
 
@@ -654,7 +654,7 @@ def test_a_closed_accumulator_refuses_rows_and_has_everything_sent() -> None:
 def test_rows_refused_by_a_closed_accumulator_take_no_memory() -> None:
     stage = Accumulation()
     stage.pool.try_allocate(0)
-    stage.accumulator.closed = True  # between the caller's memory and its reservation
+    stage.accumulator.is_closed = True  # between the caller's memory and its reservation
     with pytest.raises(ProducerClosedError):
         stage.append(b"1")
     assert stage.is_whole
@@ -751,7 +751,7 @@ def test_aborting_removes_what_was_never_drained_oldest_first() -> None:
     for partition in (1, 0, 1):
         stage.append(bytes(900), partition=partition)
     aborted = stage.accumulator.take_undrained(ABORT)
-    assert [(batch.topic_partition.partition, batch.closed) for batch in aborted] == [(1, True), (0, True), (1, True)]
+    assert [(batch.topic_partition.partition, batch.is_closed) for batch in aborted] == [(1, True), (0, True), (1, True)]
     assert not stage.accumulator.has_queued_batches()
     assert stage.accumulator.incomplete  # until the Sender has failed them
     for batch in aborted:

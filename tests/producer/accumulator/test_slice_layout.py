@@ -34,7 +34,7 @@ def reserve(layout: SliceLayout) -> list[Reservation]:
 def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int]) -> list[Reservation]:
     layout = layout_of(stage, slice_of(values, partitions))
     reservations = reserve(layout)
-    assert layout.done
+    assert layout.is_done
     return reservations
 
 
@@ -59,7 +59,7 @@ def test_a_stretch_is_cut_where_a_batch_is_full() -> None:
     stage = Accumulation(batch_size=BATCH)
     reservations = lay_out(stage, [ROW] * 25, [0] * 25)
     assert shape(reservations) == [(0, 0, 9), (0, 9, 18), (0, 18, 25)]
-    assert [each.batch.closed for each in reservations] == [True, True, False]
+    assert [each.batch.is_closed for each in reservations] == [True, True, False]
     assert all(each.begins_batch for each in reservations)
     assert [each.where for each in reservations] == [0, 0, 0]
 
@@ -80,7 +80,7 @@ def test_the_open_batch_is_filled_before_a_new_one_is_begun() -> None:
     assert reservations[0].where == 500
     assert not reservations[0].begins_batch
     assert reservations[0].batch.record_count == 9
-    assert reservations[0].batch.closed
+    assert reservations[0].batch.is_closed
 
 
 def test_an_open_batch_without_room_for_the_next_row_is_closed() -> None:
@@ -88,7 +88,7 @@ def test_an_open_batch_without_room_for_the_next_row_is_closed() -> None:
     stage.append(b"small")
     (reservation,) = lay_out(stage, [bytes(950)], [0])
     first, second = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches
-    assert first.closed
+    assert first.is_closed
     assert reservation.batch is second
 
 
@@ -218,7 +218,7 @@ def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(pa
     assert [each.hi for each in reservations][-1] == 300
     for each in reservations:
         assert each.batch.record_bytes <= each.batch.raw_limit
-        assert each.batch.closed == (each.hi not in sorted_slice.stretch_ends)
+        assert each.batch.is_closed == (each.hi not in sorted_slice.stretch_ends)
 
 
 def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
@@ -259,7 +259,7 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     stage.append(ROW)
     layout = layout_of(stage, slice_of([ROW], [0]))
     guess = layout._guess_all_stretches()[0]
-    stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.popleft().closed = True
+    stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.popleft().is_closed = True
     taken: list[Reservation] = []
     layout._take_place(layout._queues[0], guess, taken)
     assert taken == []
@@ -290,7 +290,7 @@ def test_what_found_memory_is_reserved_and_the_rest_waits() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
     layout = layout_of(stage, slice_of([ROW] * 40, [0] * 40))
     assert shape(reserve(layout)) == [(0, 0, 9), (0, 9, 18)]
-    assert not layout.done
+    assert not layout.is_done
     assert reserve(layout) == []
     assert stage.is_whole is False
 
@@ -304,7 +304,7 @@ def test_memory_that_was_waited_for_is_used_for_the_row_that_waited() -> None:
     wait_for_memory(stage, layout)
     assert stage.pool.available_memory == 0
     assert len(reserve(layout)) == 1
-    assert layout.done
+    assert layout.is_done
 
 
 def test_memory_that_was_waited_for_and_is_no_longer_needed_is_given_back() -> None:
@@ -352,7 +352,7 @@ def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatc
 def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
     stage = Accumulation(batch_size=BATCH)
     layout = layout_of(stage, slice_of([ROW], [0]))
-    stage.accumulator.closed = True
+    stage.accumulator.is_closed = True
     with pytest.raises(ProducerClosedError):
         reserve(layout)
     layout.give_back_stock()

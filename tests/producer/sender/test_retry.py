@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 
 COMPLETE, RETRY, NEW_EPOCH, SPLIT, FAIL, FATAL = NextStep
 PLAIN = BatchFacts(record_count=10, may_retry=True)
-IDEMPOTENT = PLAIN._replace(sequence=SequenceFacts(idempotent=True))
+IDEMPOTENT = PLAIN._replace(sequence=SequenceFacts(is_idempotent=True))
 
 # (error, facts that differ from PLAIN, step)
 TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
@@ -21,11 +21,11 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.NONE, {"may_retry": False}, COMPLETE),
     (Errors.NONE, {"has_failed": True, "may_retry": False}, COMPLETE),
     # written by an attempt before
-    (Errors.DUPLICATE_SEQUENCE_NUMBER, {"idempotent": True}, COMPLETE),
-    (Errors.DUPLICATE_SEQUENCE_NUMBER, {"idempotent": True, "may_retry": False}, COMPLETE),
+    (Errors.DUPLICATE_SEQUENCE_NUMBER, {"is_idempotent": True}, COMPLETE),
+    (Errors.DUPLICATE_SEQUENCE_NUMBER, {"is_idempotent": True, "may_retry": False}, COMPLETE),
     # retriable
     (Errors.NOT_LEADER_OR_FOLLOWER, {}, RETRY),
-    (Errors.NOT_LEADER_OR_FOLLOWER, {"idempotent": True}, RETRY),
+    (Errors.NOT_LEADER_OR_FOLLOWER, {"is_idempotent": True}, RETRY),
     (Errors.NOT_LEADER_OR_FOLLOWER, {"may_retry": False}, FAIL),
     (Errors.NETWORK_EXCEPTION, {}, RETRY),
     (Errors.REQUEST_TIMED_OUT, {}, RETRY),
@@ -37,10 +37,10 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.THROTTLING_QUOTA_EXCEEDED, {}, RETRY),
     # not retriable: this batch only
     (Errors.INVALID_RECORD, {}, FAIL),
-    (Errors.TOPIC_AUTHORIZATION_FAILED, {"idempotent": True}, FAIL),
+    (Errors.TOPIC_AUTHORIZATION_FAILED, {"is_idempotent": True}, FAIL),
     (Errors.RECORD_LIST_TOO_LARGE, {}, FAIL),
-    (Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT, {"idempotent": True}, FAIL),
-    (Errors.INVALID_PRODUCER_EPOCH, {"idempotent": True}, FAIL),
+    (Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT, {"is_idempotent": True}, FAIL),
+    (Errors.INVALID_PRODUCER_EPOCH, {"is_idempotent": True}, FAIL),
     (Errors.UNKNOWN_SERVER_ERROR, {}, FAIL),
     # too large: split, unless there is nothing to split or nobody waits for it
     (Errors.MESSAGE_TOO_LARGE, {}, SPLIT),
@@ -49,28 +49,28 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.MESSAGE_TOO_LARGE, {"record_count": 1}, FAIL),
     (Errors.MESSAGE_TOO_LARGE, {"has_failed": True}, FAIL),
     # fatal: no batch of this producer will fare better
-    (Errors.CLUSTER_AUTHORIZATION_FAILED, {"idempotent": True}, FATAL),
-    (Errors.PRODUCER_FENCED, {"idempotent": True}, FATAL),
+    (Errors.CLUSTER_AUTHORIZATION_FAILED, {"is_idempotent": True}, FATAL),
+    (Errors.PRODUCER_FENCED, {"is_idempotent": True}, FATAL),
     (Errors.UNSUPPORTED_VERSION, {}, FATAL),
-    (Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {"idempotent": True}, FATAL),
+    (Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {"is_idempotent": True}, FATAL),
     # out of order: a gap before this batch
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {}, FAIL),  # nothing to be done without sequences
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_first": False, "is_next": False}, RETRY),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_first": False, "unresolved": True}, RETRY),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True}, NEW_EPOCH),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False}, RETRY),  # overtaken: a new epoch is no help
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "was_reset": True}, RETRY),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "is_next": False}, NEW_EPOCH),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "was_reset": True}, NEW_EPOCH),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "may_retry": False}, FAIL),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False, "may_retry": False}, FAIL),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_first": False, "is_next": False}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_first": False, "is_unresolved": True}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": True}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": False}, RETRY),  # overtaken: a new epoch is no help
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": True, "was_reset": True}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_unresolved": True, "is_next": False}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_unresolved": True, "was_reset": True}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": True, "may_retry": False}, FAIL),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"is_idempotent": True, "is_next": False, "may_retry": False}, FAIL),
     # the broker forgot this producer
     (Errors.UNKNOWN_PRODUCER_ID, {"log_start_offset": 5}, FAIL),
-    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": -1}, RETRY),
-    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5}, NEW_EPOCH),
-    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "is_first": False}, RETRY),
-    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "was_reset": True}, RETRY),
-    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "may_retry": False}, FAIL),
+    (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": -1}, RETRY),
+    (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5}, NEW_EPOCH),
+    (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5, "is_first": False}, RETRY),
+    (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5, "was_reset": True}, RETRY),
+    (Errors.UNKNOWN_PRODUCER_ID, {"is_idempotent": True, "log_start_offset": 5, "may_retry": False}, FAIL),
 ]
 
 
@@ -110,5 +110,5 @@ def test_nothing_is_retried_that_may_not_be() -> None:
             step = next_step(error, facts)
             assert may_retry or step not in (RETRY, NEW_EPOCH)
             assert not has_failed or step is not SPLIT
-            assert sequence.idempotent or step is not NEW_EPOCH
+            assert sequence.is_idempotent or step is not NEW_EPOCH
             assert (step is COMPLETE) == (error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER))
