@@ -26,7 +26,7 @@ Which thread uses which class
 
 Locks. A thread that holds one of these takes only locks further down (tests/producer/lock_order.py watches it).
     CallerSide._lock              whether a transaction is open, its writers, the last call
-    _TopicTurn.bundle_lock            which bundle of a topic takes records (record_gatherer.py)
+    _TopicTurn.bundle_lock        which bundle of a topic takes records (record_gatherer.py)
     PartitionQueue.lock           one per topic-partition: its deque, and the counters of the batch at its tail
     IncompleteBatches._lock       the batches whose rows have no outcome yet, flushes in progress
     BufferPool._lock              free blocks, charges, waiters
