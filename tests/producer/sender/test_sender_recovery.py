@@ -565,7 +565,7 @@ def test_batches_expire_after_a_look_that_failed_at_the_first_queue(poisoned: bo
     if poisoned:
         for queue in stage.accumulator.queues:
             queue.batches[0].poison = KafkaError("no longer wanted")
-        stage.accumulator.queues.oldest.note_poisoned()
+        stage.accumulator.queues.oldest.poisoned()
     else:
         stage.clock.advance(stage.accumulator._config.delivery_timeout_ms)
     with monkeypatch.context() as patched:
