@@ -68,18 +68,20 @@ def new_cluster_id() -> str:
 
 def write_properties(file: Path, properties: Mapping[str, str]) -> None:
     file.touch(mode=0o600)  # listener properties may contain passwords
-    lines = [f"{_key(key)}={_as_java_reads(value)}\n" for key, value in properties.items()]
+    lines = [f"{_key(key)}={_value(value)}\n" for key, value in properties.items()]
     file.write_text("".join(lines), encoding="ascii")
 
 
-def _as_java_reads(text: object) -> str:
-    """Escape for .properties files, which Java reads as Latin-1. It knows all of JSON's escapes but the one for a backspace.
-
-    Java skips blanks before a value.
-    """
-    return re.sub("^ ", r"\\ ", json.dumps(str(text))[1:-1])
+def _value(value: object) -> str:
+    """A value for .properties files. Java skips blanks before it."""
+    return re.sub("^ ", r"\\ ", _escaped(value))
 
 
 def _key(text: object) -> str:
     """A key ends at the first blank or separator, and `#` or `!` at its beginning makes the line a comment."""
-    return re.sub("[ =:#!]", r"\\\g<0>", json.dumps(str(text))[1:-1])
+    return re.sub("[ =:#!]", r"\\\g<0>", _escaped(text))
+
+
+def _escaped(text: object) -> str:
+    """Java reads .properties files as Latin-1, and knows all of JSON's escapes but the one for a backspace."""
+    return json.dumps(str(text))[1:-1]

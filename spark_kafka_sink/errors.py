@@ -38,6 +38,11 @@ def printable(text: object, limit: int = 300) -> str:
     return shown if len(text) <= limit else f"{shown}… ({len(text) - limit:,} more characters)"
 
 
+def described(error: object) -> str:
+    """What has been raised, by its type and its text."""
+    return f"{type(error).__name__}: {printable(error)}"
+
+
 def printable_list(items: Iterable[object], limit: int = 20) -> str:
     """Several texts, each as `printable` returns it: the first `limit` and the number of the others, "a, b and 3 more"."""
     items = iter(items)

@@ -224,9 +224,14 @@ class SchemaUse(NamedTuple):
     version: int | None
 
     def __str__(self) -> str:
-        if not self.subject:
-            return f"schema {self.id}"
-        return f"{self.subject} id {self.id}" if self.version is None else f"{self.subject} version {self.version} (id {self.id})"
+        return schema_label(self.subject, self.id, self.version)
+
+
+def schema_label(subject: str | None, schema_id: int, version: int | None) -> str:
+    """What errors, logs and reports call a registered schema."""
+    if not subject:
+        return f"schema {schema_id}"
+    return f"{subject} id {schema_id}" if version is None else f"{subject} version {version} (id {schema_id})"
 
 
 def all_uses(uses: Iterable[SchemaUse]) -> tuple[SchemaUse, ...]:

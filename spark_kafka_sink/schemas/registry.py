@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID
+from spark_kafka_sink.config.format_options import MAX_SCHEMA_ID, schema_label
 from spark_kafka_sink.config.registry_config import RegistryConfig
 from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.schemas.differences import differences
@@ -55,9 +55,7 @@ class RegisteredSchema(NamedTuple):
     @property
     def label(self) -> str:
         """What errors and logs call the schema."""
-        if self.subject is None:
-            return f"schema {self.id}"
-        return f"{self.subject} id {self.id}" if self.version is None else f"{self.subject} version {self.version} (id {self.id})"
+        return schema_label(self.subject, self.id, self.version)
 
     def require_writable(self) -> None:
         """Raises RegistryError if a rule applies to writing: encryption, conditions and transforms are not carried out here."""
