@@ -179,11 +179,11 @@ def _segment_sums(data: InterleavedRows, words: Int64Column, of_segments: Int64C
     factors = interleave([_constants().factors.at(of_segments)], len(of_segments))
     row_ends, ends = np.cumsum(words), np.cumsum(of_segments)
     sums = np.empty(len(of_segments), np.uint64)
-    for low, high in _blocks(row_ends):
-        first, end = int(bounds[low]), int(bounds[high])
+    for start, stop in _blocks(row_ends):
+        first, end = int(bounds[start]), int(bounds[stop])
         starts = ends[first:end] - of_segments[first:end]
-        count = int(row_ends[high - 1] - starts[0])
-        products = _words(data, low, high, count)
+        count = int(row_ends[stop - 1] - starts[0])
+        products = _words(data, start, stop, count)
         products *= np.uint64(_STEP)
         products.byteswap(inplace=True)
         products *= _words(factors, first, end, count)
@@ -193,20 +193,22 @@ def _segment_sums(data: InterleavedRows, words: Int64Column, of_segments: Int64C
 
 def _blocks(row_ends: Int64Column) -> Iterator[tuple[int, int]]:
     """Consecutive rows of up to _BLOCK_WORDS, or one larger row. `row_ends`: the words of all rows up to the end of each."""
-    low = before = 0
-    while low < len(row_ends):
-        high = max(low + 1, int(np.searchsorted(row_ends, before + _BLOCK_WORDS, side="right")))
-        yield low, high
-        low, before = high, int(row_ends[high - 1])
+    start = before = 0
+    while start < len(row_ends):
+        stop = max(start + 1, int(np.searchsorted(row_ends, before + _BLOCK_WORDS, side="right")))
+        yield start, stop
+        start, before = stop, int(row_ends[stop - 1])
 
 
-def _words(rows: InterleavedRows, low: int, high: int, count: int) -> Hashes64:
-    """Rows low … high-1 as words, in memory that the caller may change."""
-    written = rows.write(low, high, count * _WORD_BYTES > INT32_MAX, pa.default_memory_pool())
+def _words(rows: InterleavedRows, start: int, stop: int, count: int) -> Hashes64:
+    """Rows start:stop as words, in memory that the caller may change."""
+    written = rows.write(start, stop, count * _WORD_BYTES > INT32_MAX, pa.default_memory_pool())
     return np.frombuffer(data_buffer(written), "<u8", count)
 
 
 # CONSTANTS
+
+
 @dataclass(frozen=True, slots=True)
 class _Constants:
     """The fixed numbers that words and fields are multiplied with."""

@@ -111,6 +111,7 @@ class MetadataUpdater:
         self._in_progress = None
 
     def handle_response(self, request: Request[Any], response: MetadataResponse, version: int, now_ms: int) -> None:
+        """Pass the answer on to Metadata, with a warning for each topic that has an error. Ends the request in progress."""
         in_progress = self._in_progress
         if in_progress is None or in_progress.request is not request:
             return  # after an interrupt of a send, an answer comes that nothing waits for

@@ -76,7 +76,7 @@ class RecordGatherer:
         self.bundles: dict[str, RecordBundle] = {}  # the bundles that take records, by topic
         self._topics: dict[str, _TopicTurn] = {}  # grows only
         self._not_queued: set[RecordBundle] = set()  # bundles with records that may be in no batch
-        self._closed = False
+        self._is_closed = False
         self._ended_by: KafkaError | None = None
 
     def add(self, topic: str, cluster: Cluster, record: GatheredRecord) -> RecordFuture:
@@ -107,7 +107,7 @@ class RecordGatherer:
         try:
             while added is None:
                 with turn.bundle_lock:
-                    if self._closed:
+                    if self._is_closed:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     bundle = self.bundles.get(topic)
                     takes_no_more = bundle is not None and bundle.takes_no_more  # full, or an interrupt cut off a record
@@ -191,11 +191,11 @@ class RecordGatherer:
                 f"another thread is still encoding earlier records for {topic} after max.block.ms={self.config.max_block_ms}"
             )
 
-    def encode_lingered(self, now_ms: int, at_once: bool) -> int:
+    def encode_lingered(self, now_ms: int, all_at_once: bool) -> int:
         """Queue what has waited for linger.ms; returns in how many ms the next bundle is due. Sender thread; never waits."""
         delay_ms = NEVER_MS
         for topic, bundle in list(self.bundles.items()):
-            left_ms = 0 if at_once else bundle.created_ms + self.config.linger_ms - now_ms
+            left_ms = 0 if all_at_once else bundle.created_ms + self.config.linger_ms - now_ms
             if left_ms > 0:
                 delay_ms = min(delay_ms, left_ms)
             elif not self._encode_within(topic, 0):
@@ -210,7 +210,7 @@ class RecordGatherer:
         """Take no more records. `ended_by`: why the producer ended, if not by close(); a later call without it keeps it."""
         if ended_by is not None:
             self._ended_by = ended_by
-        self._closed = True
+        self._is_closed = True
         for topic in list(self._topics):
             self._refuse_records(topic)
 

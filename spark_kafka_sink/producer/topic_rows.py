@@ -72,6 +72,7 @@ def count_rows(given: ProducerColumns) -> int:
 
 
 def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArray[np.int32]:
+    """The partition that each row names, or NO_PARTITION. Raises SchemaError and InvalidRecordError for a wrong column."""
     if partition is None:
         return np.full(row_count, NO_PARTITION, np.int32)
     if len(partition) != row_count:

@@ -4,7 +4,7 @@
     columns.py         the columns of one slice, checked and prepared
     record_batch.py    the size of each row in bytes; the bytes of all rows; the 61 bytes of the batch header
     interleave.py      columns joined row by row, without a loop over rows
-    rebase.py          encoded records divided into new batches, for batches that have to be split
+    split_records.py    encoded records divided into new batches, for batches that have to be split
     varint.py          the numbers inside a record
     compression.py     the codecs
     crc32c.py          the checksum of a batch

@@ -90,6 +90,7 @@ class CommitSummary:
     def of(
         cls, messages: Sequence[KafkaCommitMessage], version: VersionSummary | None = None, commit_seconds: float = 0.0
     ) -> CommitSummary:
+        """Add up the messages of all tasks. `version`: with exactly-once. `commit_seconds`: the time of the commit itself."""
         query_id, batch_id = next(((each.query_id, each.batch_id) for each in messages), (None, None))
         columns = zip(*(message.counters for message in messages), strict=True)
         seconds = [message.seconds for message in messages]

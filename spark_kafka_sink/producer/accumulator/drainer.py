@@ -113,7 +113,7 @@ class Drainer:
             least_ms = min(least_ms, ready_in_ms)
         return least_ms
 
-    def _ready_in_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
+    def _ready_in_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
         """How long until the queue's first batch is to be sent; NEVER_MS: some event will wake the Sender."""
         if queue.is_muted:
             return NEVER_MS
@@ -124,14 +124,14 @@ class Drainer:
             if batch.reservations:
                 batch.sender_waits = True
                 return NEVER_MS
-            full = len(queue.batches) > 1 or batch.is_full()
-            if not full and not batch.in_retry:
+            is_full = len(queue.batches) > 1 or batch.is_full()
+            if not is_full and not batch.in_retry:
                 queue.lingers_until_ms = now_ms + self.linger_ms - batch.waited_ms(now_ms)
         if self._waits_for_a_response(batch):
             return NEVER_MS  # a response wakes the Sender
         batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         backoff_ms = batch.remaining_backoff_ms(now_ms)
-        if backoff_ms > 0 or full or at_once:
+        if backoff_ms > 0 or is_full or all_at_once:
             return backoff_ms
         return self.linger_ms - batch.waited_ms(now_ms)
 
@@ -184,7 +184,7 @@ class Drainer:
             if not self._can_finish(batch):
                 self.queues.put_back(batch)
                 drained.pop()
-                self.queues.oldest.poisoned()
+                self.queues.oldest.note_poisoned()
                 continue
             self.sequencer.assign_sequence(batch)
             size += batch.size_in_bytes

@@ -124,9 +124,9 @@ class PartitionQueue:
                     continue
                 batch.sender_waits |= is_over
                 left.append(batch)
-                oldest.queued(batch.created_ms)
+                oldest.note_queued(batch.created_ms)
                 if batch.poison is not None:
-                    oldest.poisoned()
+                    oldest.note_poisoned()
             if expired:
                 self.batches = left
         return expired
@@ -168,13 +168,13 @@ class OldestBatch:
         self.created_ms = NEVER_MS  # the oldest queued batch was created then, or later
         self.some_are_poisoned = False  # perhaps
 
-    def queued(self, created_ms: int) -> None:
+    def note_queued(self, created_ms: int) -> None:
         """Note that a batch is in a queue. Any thread."""
         if created_ms < self.created_ms:
             with self._lock:
                 self.created_ms = min(self.created_ms, created_ms)
 
-    def poisoned(self) -> None:
+    def note_poisoned(self) -> None:
         """Note that a batch in a queue is poisoned. Any thread."""
         with self._lock:
             self.some_are_poisoned = True
@@ -239,7 +239,7 @@ class PartitionQueues:
         taken = self.take_from_each(
             lambda queue: queue.take_batches(error, undrained_only=undrained_only) if concerns(queue) else []
         )
-        self.oldest.poisoned()
+        self.oldest.note_poisoned()
         return taken
 
     def take_from_each(self, take: Callable[[PartitionQueue], list[ProducerBatch]]) -> list[ProducerBatch]:
@@ -252,8 +252,8 @@ class PartitionQueues:
         except BaseException:
             for batch in reversed(taken):
                 self.put_back(batch)
-            self.oldest.queued(LONG_AGO_MS)  # what the queues hold is not known: the Sender looks through them again
-            self.oldest.poisoned()
+            self.oldest.note_queued(LONG_AGO_MS)  # what the queues hold is not known: the Sender looks through them again
+            self.oldest.note_poisoned()
             raise
         self.moves += len(taken)
         return taken
@@ -262,7 +262,7 @@ class PartitionQueues:
         """Put a batch at the head of its queue, but behind batches with lower sequences. Sender only."""
         self.of_partition(batch.topic_partition).put_back(batch)
         self.moves += 1
-        self.oldest.queued(batch.created_ms)
+        self.oldest.note_queued(batch.created_ms)
 
     def _make(self, by_partition: dict[int, PartitionQueue], topic: str, partition: int) -> PartitionQueue:
         with self._lock:

@@ -31,12 +31,12 @@ from spark_kafka_sink.producer.accumulator.delivery import BatchRows
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.compression import CODECS, decompress
-from spark_kafka_sink.records.rebase import RebasedRecords, read_records
 from spark_kafka_sink.records.record_batch import (
     BATCH_HEADER_SIZE,
     NO_SEQUENCE,
     encode_batch_header,
 )
+from spark_kafka_sink.records.split_records import SplittableRecords, read_records
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class ProducerBatch:
         self.final_state = FinalState.SPLIT
         return smaller
 
-    def _smaller_batch(self, records: RebasedRecords, start: int, stop: int) -> ProducerBatch:
+    def _smaller_batch(self, records: SplittableRecords, start: int, stop: int) -> ProducerBatch:
         """A batch with the records start:stop."""
         encoded = records.encode(start, stop)
         timestamps = self.base_timestamp + records.timestamp_deltas[start:stop]

@@ -68,7 +68,7 @@ class RecordAccumulator:
         self.queues = PartitionQueues()
         self.incomplete = IncompleteBatches(clock)
         self._compressor = BatchCompressor(config, self.pool)
-        self._writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.poisoned, wake_sender)
+        self._writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.note_poisoned, wake_sender)
         self.drainer = Drainer(config.linger_ms, self.queues, sequencer, self._compressor)
         self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, random)
         # All threads read the next four fields without a lock. The Sender writes the first two.
@@ -199,7 +199,7 @@ class RecordAccumulator:
         """Put a new batch at the tail of a queue, whose lock the caller holds. A second call for it does nothing."""
         self.incomplete.add([batch])
         queue.append_locked(batch)
-        self.queues.oldest.queued(batch.created_ms)
+        self.queues.oldest.note_queued(batch.created_ms)
 
     # SENDER: what to send
 

@@ -102,9 +102,9 @@ class BatchOutcomes:
             self._accumulator.reenqueue(batch, now_ms)
             self._mute(batch, False)
 
-    def _mute(self, batch: ProducerBatch, muted: bool) -> None:
+    def _mute(self, batch: ProducerBatch, is_muted: bool) -> None:
         if self._guarantee_message_order:
-            self._accumulator.queues.of_partition(batch.topic_partition).is_muted = muted
+            self._accumulator.queues.of_partition(batch.topic_partition).is_muted = is_muted
 
     # ANSWERS
 

@@ -48,7 +48,7 @@ class Sender:
         self._outcomes = BatchOutcomes(parts)
         self._expiry = Expiry(parts, self._outcomes)
         self._produce = ProduceRequests(parts, self._outcomes)
-        self._running = True  # written by initiate_close, read by run
+        self._is_running = True  # written by initiate_close, read by run
         self._must_end = Signal()  # given by force_close
         self.ended = Signal()  # given by KafkaProducer when `run` has returned and plugins are closed
 
@@ -64,7 +64,7 @@ class Sender:
         """
         logger.debug("= sender started")
         try:
-            while self._running and self.failures.fatal is None:
+            while self._is_running and self.failures.fatal is None:
                 self._run_round()
             self._settle_rows()
             self._abort_open_transaction()
@@ -134,7 +134,7 @@ class Sender:
     def initiate_close(self) -> None:
         """Make the Sender refuse new rows, settle the queued ones, then end. Does not wait for that."""
         self._accumulator.close(self.failures.error())  # rows that are refused from here on say why, if the producer has failed
-        self._running = False
+        self._is_running = False
         self._client.wakeup()
 
     def force_close(self) -> None:
@@ -145,6 +145,7 @@ class Sender:
     # ONE ROUND: Sender thread
 
     def run_once(self) -> None:
+        """One round: send what is ready, expire what is late, take answers, and sleep until something is to be done."""
         now_ms = self._clock.now_ms()
         self._metrics.samples.roll(now_ms)
         self._sequencer.begin_round()

@@ -154,13 +154,13 @@ class Sequencer(DrainSequencer):
     def prepare_drain(self) -> None:
         """Resolve sequences and bump the epoch, where that is due."""
 
-    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:  # noqa: ARG002
+    def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:  # noqa: ARG002
         """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
 
         Called in every round while there is no fatal error. Never waits; the answer to a request ends the poll that follows.
 
         Args:
-            all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
+            is_all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
             is_all_sent: tells whether every batch that is not settled is in flight.
         """
         return NEVER_MS
@@ -268,11 +268,11 @@ class IdempotentSequencer(Sequencer):
     def has_producer_id(self) -> bool:
         return self.identity.is_valid
 
-    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        if self.state is SequencerState.UNINITIALIZED and not (self._was_denied and all_settled):
+    def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+        if self.state is SequencerState.UNINITIALIZED and not (self._was_denied and is_all_settled):
             self.transition_to(SequencerState.INITIALIZING)
             self.requests.enqueue(InitProducerIdHandler(received=self.identity_received))
-        return self.requests.step(now_ms, all_settled, is_all_sent)
+        return self.requests.step(now_ms, is_all_settled, is_all_sent)
 
     def identity_received(self, identity: ProducerIdentity) -> None:
         self._was_denied = False

@@ -325,10 +325,10 @@ class TransactionManager(IdempotentSequencer):
             return False
         return self.state in (SequencerState.IN_TRANSACTION, SequencerState.ABORTABLE_ERROR)
 
-    def _prepare_if_settled(self, all_settled: bool) -> None:
+    def _prepare_if_settled(self, is_all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
         call = self.calls.preparing
-        if call is None or not all_settled or self.requests.has_work or self._open.wanted:
+        if call is None or not is_all_settled or self.requests.has_work or self._open.wanted:
             return
         self.calls.preparing = None
         self.transition_to(SequencerState.PREPARED)
@@ -387,6 +387,7 @@ class TransactionManager(IdempotentSequencer):
         request.settle(self.call_error() or error)
 
     def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
+        """Act on an error of an answer that is final: the transaction, the producer or the call alone has failed."""
         if isinstance(request, EndTxnHandler) and self._had_nothing_to_end(request, problem):
             self._end_what_may_begin(request)
             return
@@ -568,13 +569,13 @@ class TransactionManager(IdempotentSequencer):
 
     # EACH ROUND
 
-    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+    def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         self.calls.settle_begun()
         if self._open.wanted:
             wanted, begins = self._open.take_wanted()
             self.requests.enqueue(AddPartitionsToTxnHandler(transaction=self._open, partitions=wanted, begins_transaction=begins))
-        self._prepare_if_settled(all_settled)
-        return self.requests.step(now_ms, all_settled, is_all_sent)
+        self._prepare_if_settled(is_all_settled)
+        return self.requests.step(now_ms, is_all_settled, is_all_sent)
 
     def fail_all_calls(self, error: KafkaError) -> None:
         super().fail_all_calls(error)

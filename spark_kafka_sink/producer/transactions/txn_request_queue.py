@@ -97,20 +97,20 @@ class TxnRequestQueue:
         for request in requests:
             request.settle(error)
 
-    def step(self, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+    def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         """Send the next request, if it can be sent; returns in how many ms to ask again. Arguments as Sequencer.step."""
         wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
             request = self._queue[0][2]
-            if self._settle_unsent(request, all_settled):
+            if self._settle_unsent(request, is_all_settled):
                 wait_ms = 0  # there is no answer that would wake the Sender, and close() may wait for this end
                 continue
-            if isinstance(request, EndTxnHandler) and not all_settled:
+            if isinstance(request, EndTxnHandler) and not is_all_settled:
                 return NEVER_MS  # the answer that settles the last batch wakes the Sender
             if request.not_before_ms > now_ms:
                 return request.not_before_ms - now_ms
             node = self._node_for(request, now_ms)
-            if node is not None and request.is_behind_rows and not (all_settled or self._goes_behind(node, is_all_sent)):
+            if node is not None and request.is_behind_rows and not (is_all_settled or self._goes_behind(node, is_all_sent)):
                 return NEVER_MS  # an answer that settles batches wakes the Sender
             if node is not None and self._client.ready(node, now_ms):
                 heapq.heappop(self._queue)
@@ -130,11 +130,11 @@ class TxnRequestQueue:
         in_flight = self._client.in_flight_request_count
         return in_flight() == in_flight(node) and is_all_sent()
 
-    def _settle_unsent(self, request: TxnRequestHandler, all_settled: bool) -> bool:
+    def _settle_unsent(self, request: TxnRequestHandler, is_all_settled: bool) -> bool:
         """Settle the first request unsent, if it is of no use any more, or ends a transaction that brokers do not know."""
         reason = self._sequencer.why_not_sent(request)
         if reason is None:
-            if not isinstance(request, EndTxnHandler) or not all_settled or request.transaction.must_be_ended:
+            if not isinstance(request, EndTxnHandler) or not is_all_settled or request.transaction.must_be_ended:
                 return False
             logger.debug("= %r is not sent: nothing was written", request)
         heapq.heappop(self._queue)

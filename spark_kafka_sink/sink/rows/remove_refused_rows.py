@@ -31,7 +31,7 @@ WAITED_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer 
 
 
 @dataclass(eq=False, repr=False)
-class RefusedBeforeSending:
+class RefusedRowRemover:
     """Removes refused rows from one task's chunks, and remembers its unknown topics and partitions."""
 
     producer: KafkaProducer  # the task's

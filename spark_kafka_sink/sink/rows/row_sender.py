@@ -30,7 +30,7 @@ from spark_kafka_sink.sink.rows.chunk import Chunk, UnencodedRows
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
 from spark_kafka_sink.sink.rows.rate_limit import RateLimit
 from spark_kafka_sink.sink.rows.rejected_by_brokers import error_of_delivery, handle_failure
-from spark_kafka_sink.sink.rows.remove_refused_rows import RefusedBeforeSending
+from spark_kafka_sink.sink.rows.remove_refused_rows import RefusedRowRemover
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes, UnwritableRows
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RowSender:
         self.skipped_by_reason = self._outcomes.skipped_by_reason
         self.dead_lettered_by_reason = Counter[str]() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
         takes_larger_rows = is_transactional and options.on_record_too_large == DEAD_LETTER
-        self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_larger_rows)
+        self._refused = RefusedRowRemover(producer, options.producer, self._outcomes, takes_larger_rows)
         self.missing_topics = self._refused.missing_topics
         self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL_TASK
         self._pending: deque[_SentChunk] = deque()

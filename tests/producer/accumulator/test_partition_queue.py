@@ -101,9 +101,9 @@ def test_batches_that_were_never_drained_can_be_taken_without_the_others() -> No
 
 def test_a_look_at_all_queues_forgets_what_was_heard_before() -> None:
     oldest = OldestBatch()
-    oldest.queued(20)
-    oldest.queued(30)
-    oldest.poisoned()
+    oldest.note_queued(20)
+    oldest.note_queued(30)
+    oldest.note_poisoned()
     assert (oldest.created_ms, oldest.some_are_poisoned) == (20, True)
     oldest.reset_bounds()
     assert (oldest.created_ms, oldest.some_are_poisoned) == (NEVER_MS, False)

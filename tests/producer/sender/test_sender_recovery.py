@@ -565,7 +565,7 @@ def test_batches_expire_after_a_look_that_failed_at_the_first_queue(poisoned: bo
     if poisoned:
         for queue in stage.accumulator.queues:
             queue.batches[0].poison = KafkaError("no longer wanted")
-        stage.accumulator.queues.oldest.poisoned()
+        stage.accumulator.queues.oldest.note_poisoned()
     else:
         stage.clock.advance(stage.accumulator._config.delivery_timeout_ms)
     with monkeypatch.context() as patched:
@@ -660,7 +660,7 @@ def test_an_answer_that_cannot_be_handled_fails_its_batch_alone(part: str, metho
     behaving(stage)
     deliveries = [stage.append(b"a", partition=0), stage.append(b"b", partition=1)]
     let_fail(attrgetter(part)(stage), method, BUG)
-    stage.sender._running = False  # as initiate_close, but rows may be appended
+    stage.sender._is_running = False  # as initiate_close, but rows may be appended
     stage.sender.run()
     assert sorted(delivery.failed for delivery in deliveries) == [0, 1]
     assert sorted(delivery.acknowledged for delivery in deliveries) == [0, 1]
@@ -762,7 +762,7 @@ def test_while_rounds_fail_the_sender_backs_off_and_rows_expire() -> None:
     trouble = let_fail(stage.client, "poll", BUG, times=6)
     began_ms = stage.now_ms
     stage.client.set_unreachable(0, 60_000)
-    stage.sender._running = False
+    stage.sender._is_running = False
     stage.sender.run()
     assert trouble.left == 0
     assert 0.8 <= (stage.now_ms - began_ms) / (100 + 200 + 400 + 800 + 1000 + 1000) <= 1.2

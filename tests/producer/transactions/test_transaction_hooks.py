@@ -16,14 +16,14 @@ from tests.producer.harness import Stage, tp
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What each round says of `all_settled`."""
+    """What each round says of `is_all_settled`."""
     made: list[bool] = []
 
     own = IdempotentSequencer.step
 
-    def step(sequencer: IdempotentSequencer, now_ms: int, all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        made.append(all_settled)
-        return own(sequencer, now_ms, all_settled, is_all_sent)
+    def step(sequencer: IdempotentSequencer, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
+        made.append(is_all_settled)
+        return own(sequencer, now_ms, is_all_settled, is_all_sent)
 
     monkeypatch.setattr(IdempotentSequencer, "step", step)
     return made

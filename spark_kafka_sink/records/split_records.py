@@ -1,7 +1,7 @@
 """Splits encoded records into new batches, without the columns that they were encoded from.
 
 A record begins with its length, attributes, timestamp delta and offset delta, most of which depend on its batch. `read_records`
-removes these fields, for all rows at once; `RebasedRecords.encode` writes new ones. Keys, values and headers are not read.
+removes these fields, for all rows at once; `SplittableRecords.encode` writes new ones. Keys, values and headers are not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ATTRIBUTES = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
-class RebasedRecords:
+class SplittableRecords:
     """Records without their first fields. `tails` begin at the key length; timestamp deltas count from the old batch's base."""
 
     timestamp_deltas: Int64Column
@@ -38,7 +38,7 @@ class RebasedRecords:
         return EncodedRecords(offsets, octets(data))
 
 
-def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> RebasedRecords:
+def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> SplittableRecords:
     """Read the uncompressed records of one batch, below 2 GiB. Raises ProtocolError if `sizes` do not add up to `raw`."""
     data = np.frombuffer(raw, np.uint8)
     ends = np.cumsum(sizes, dtype=np.int64)
@@ -54,7 +54,7 @@ def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> RebasedRe
     kept = data[np.cumsum(in_tail[:-1], dtype=np.int8).view(np.bool_)]
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(ends - at, out=offsets[1:])
-    return RebasedRecords(
+    return SplittableRecords(
         timestamp_deltas, pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
     )
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
-from spark_kafka_sink.records.rebase import read_records
 from spark_kafka_sink.records.record_batch import EncodedRecords
+from spark_kafka_sink.records.split_records import read_records
 from tests.records.batches import encode_records
 
 
