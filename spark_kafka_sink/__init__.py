@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer_record import ProducerColumns as ProducerColumns
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
-    from spark_kafka_sink.producer.record_bundle import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
-    from spark_kafka_sink.producer.table_batches import ArrowTable as ArrowTable
+    from spark_kafka_sink.producer.single_records.record_bundle import RecordFuture as RecordFuture
+    from spark_kafka_sink.producer.tables.table_batches import ArrowTable as ArrowTable
     from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
     from spark_kafka_sink.producer.transactions.group_offsets import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.protocol.producer_identity import PreparedTransaction as PreparedTransaction
@@ -144,7 +144,7 @@ __all__ = [
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "ActiveProducer": "spark_kafka_sink.admin.producers",
-    "ArrowTable": "spark_kafka_sink.producer.table_batches",
+    "ArrowTable": "spark_kafka_sink.producer.tables.table_batches",
     "BatchMetadata": "spark_kafka_sink.producer.producer_record",
     "Cluster": "spark_kafka_sink.network.cluster",
     "CommitSummary": "spark_kafka_sink.sink.commit_summary",
@@ -167,7 +167,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "ProducerInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
     "QueueFullError": "spark_kafka_sink.legacy.errors",
-    "RecordFuture": "spark_kafka_sink.producer.record_bundle",
+    "RecordFuture": "spark_kafka_sink.producer.single_records.record_bundle",
     "RecordInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
     "RecordPartitioner": "spark_kafka_sink.producer.plugins.partitioner",

@@ -79,7 +79,7 @@ def filled_in(text: str) -> str:
 
 # Beginning of a block -> the test that runs it.
 SHOWN_ELSEWHERE = {
-    "import pandas as pd": "tests/producer/test_tables_of_pandas.py",
+    "import pandas as pd": "tests/producer/tables/test_tables_of_pandas.py",
     "jobs/quickstart": "tests/jobs/test_quickstart.py",
     "# environment.tar.gz": "tests/integration/test_clusters.py",
     "# SASL over TLS": "tests/integration/test_sasl.py",

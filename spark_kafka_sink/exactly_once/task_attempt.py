@@ -47,7 +47,7 @@ from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMe
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.producer.task_producer import TaskProducer
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class TaskAttempt:
     """One attempt of a Spark task: finds out whether its rows are to be written, and keeps them in one open transaction."""
 
     client: TransactionClient  # for all requests that the producer does not send
-    producer: KafkaProducer  # takes the transactional id of this attempt; the caller keeps it open until finish() returns
+    producer: TaskProducer  # takes the transactional id of this attempt; the caller keeps it open until finish() returns
     names: PrefixNames
     write: WriteId
     planned: DriverTime

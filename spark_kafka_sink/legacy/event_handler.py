@@ -113,7 +113,7 @@ class EventHandler:
     def _has_ended(self) -> bool:
         """Whether KafkaProducer can no longer send: it is closed or being closed, was interrupted, or has failed for good."""
         try:
-            self.producer.ask_for_topics(())  # no topic: only the check that each public method makes, which does not block
+            self.producer.check_usable()
         except KafkaError:
             return True
         return self._must_not_retry.is_given

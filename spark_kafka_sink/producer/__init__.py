@@ -4,7 +4,8 @@ docs/design.md follows a row and the end of a transaction by file and function. 
 waiting thread.
 
 Which thread uses which class
-    KafkaProducer       callers, with MetadataWait and ColumnSender, which also queues gathered records
+    KafkaProducer       callers, with MetadataWait and ColumnSender, which also queues gathered records; TaskProducer is its form
+                        for tasks of the sink
     TableSender         callers: reads a table batch by batch, and has ColumnSender queue each
     RecordGatherer      callers add records; a bundle is encoded (ColumnSender) by the caller who fills it, or by the Sender after
                         linger.ms

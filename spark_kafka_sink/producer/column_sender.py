@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerColumns, SizeLimits, rows_by_topic
-from spark_kafka_sink.producer.record_bundle import RecordBundle
+from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle
 from spark_kafka_sink.producer.topic_rows import (
     TopicRows,
     by_topic,
@@ -39,7 +39,7 @@ from spark_kafka_sink.producer.topic_rows import (
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+    from spark_kafka_sink.producer.avro.avro_serializers import AvroSerializers
 
 logger = logging.getLogger(__name__)
 

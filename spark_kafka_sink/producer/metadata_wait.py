@@ -1,7 +1,7 @@
 """Callers wait here for metadata: when they name a topic or partition that the producer does not know yet.
 
 Requests an update from Metadata and wakes the Sender, whose network client fetches it. When the update does not come in time,
-the error says what is missing and why. Used by KafkaProducer and ColumnSender.
+the error says what is missing and why. Used by KafkaProducer, TaskProducer and ColumnSender.
 Law: no wait is longer than the caller allows.
 """
 
@@ -69,7 +69,7 @@ class MetadataWait:
                 self.metrics.waited_for_metadata(asked_ns)
 
     def await_brokers(self, timeout_ms: int) -> None:
-        """As KafkaProducer.await_brokers."""
+        """As TaskProducer.await_brokers."""
         deadline_ms = self.clock.now_ms() + timeout_ms
         while self.metadata.cluster().is_bootstrap:
             version = self.metadata.request_update("a caller waits for the first broker")
@@ -82,13 +82,13 @@ class MetadataWait:
                 ) from error
 
     def ask_for(self, topics: Iterable[str]) -> None:
-        """As KafkaProducer.ask_for_topics."""
+        """As TaskProducer.ask_for_topics."""
         now_ms = self.clock.now_ms()
         for topic in filter(is_topic_name, topics):
             self.metadata.add_topic(topic, now_ms)
 
     def unknown_topics(self, topics: Iterable[str], max_age_ms: int) -> dict[str, str]:
-        """As KafkaProducer.unknown_topics; empty when the answer is older than `max_age_ms`, as the topics may exist by now.
+        """As TaskProducer.unknown_topics; empty when the answer is older than `max_age_ms`, as the topics may exist by now.
 
         Metadata of the topics that are returned is not requested again until a caller names them.
         """

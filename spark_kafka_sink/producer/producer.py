@@ -7,7 +7,7 @@
         producer.flush()
         print(delivery.result().offsets)
 
-A caller blocks in flush, close, result (of a Delivery or a future), partitions_for, await_brokers and the transactional methods.
+A caller blocks in flush, close, result (of a Delivery or a future), partitions_for and the transactional methods.
 Where it sends rows, it blocks for the first metadata of a topic, for buffer memory, while another thread encodes single records
 of the topic, and with Avro for the schema registry, each time at most max.block.ms. producer_parts.py makes the parts.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -40,15 +40,15 @@ from spark_kafka_sink.producer.producer_record import (
     headers_bound,
     record_of_arguments,
 )
-from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordFuture, failed_record
 from spark_kafka_sink.producer.serializers import Serializer, as_bytes, find_serializer, is_avro, serialize
-from spark_kafka_sink.producer.table_batches import ArrowTable
+from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordFuture, failed_record
+from spark_kafka_sink.producer.tables.table_batches import ArrowTable
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionalMethods
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import Column
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+    from spark_kafka_sink.producer.avro.avro_serializers import AvroSerializers
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class KafkaProducer(TransactionalMethods):
 
     def _avro_serializers(self, parts: Sequence[str], options: Mapping[str, object]) -> AvroSerializers:
         from spark_kafka_sink.config.serializer_config import read_serializer_options
-        from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+        from spark_kafka_sink.producer.avro.avro_serializers import AvroSerializers
 
         checked = read_serializer_options(options, parts)
         return AvroSerializers(*checked, self._config.max_block_ms, self._may_wait, self.partitions_for)
@@ -200,7 +200,7 @@ class KafkaProducer(TransactionalMethods):
             IllegalStateError, AbortableTransactionError: no transaction is open, or it has failed; only with a transactional.id.
             AuthenticationError, BrokerError, FatalProducerError: brokers rejected a metadata request or the producer for good.
         """
-        self._check_usable()
+        self.check_usable()
         given = ProducerColumns(topic, value, key, partition, headers, timestamp)
         given.check_types()
         given.require_topics()
@@ -239,8 +239,8 @@ class KafkaProducer(TransactionalMethods):
             Other errors: as send_columns, for the rows of one batch; row numbers are the table's. If earlier batches are queued,
             each error says so, also a MemoryError. They are still sent, but their transaction cannot be committed.
         """
-        self._check_usable()
-        return self._write(self._parts.tables.send, topic, table, self._check_usable)
+        self.check_usable()
+        return self._write(self._parts.tables.send, topic, table, self.check_usable)
 
     @overload
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture: ...
@@ -325,12 +325,12 @@ class KafkaProducer(TransactionalMethods):
                         self._gatherer.encode_full(topic)
                     return future
             details = None
-        self._check_usable()
+        self.check_usable()
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
     def _intercept_or_encode(self, record: ProducerRecord, callback: Callback | None) -> RecordFuture | None:
         """Hand the record to interceptors, or send it as Avro. None: `send` goes on, with a record that needs neither."""
-        self._check_usable()
+        self.check_usable()
         if self._interceptors is not None and not isinstance(record, InterceptedRecord):
             return self._interceptors.send(record, callback, self.send)
         return None if self._avro is None else self._send_as_avro(self._avro, record, callback)
@@ -392,7 +392,9 @@ class KafkaProducer(TransactionalMethods):
         self._check_sender()
         self._accumulator.check_not_closed()
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise what `send_columns` would raise at once: the producer is closed, was interrupted, or has failed for good. In a
+        transactional producer also, that the transaction has failed. Never blocks."""
         self._check_process()
         self._check_alive()
         error = self._sequencer.call_error() or self._metadata.permanent_error()
@@ -409,29 +411,8 @@ class KafkaProducer(TransactionalMethods):
 
     def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
         """The topic's partitions, leaderless ones too. Blocks at most max.block.ms for metadata; raises as send_columns does."""
-        self._check_usable()
+        self.check_usable()
         return self._parts.metadata_wait.await_partition(topic, 0).partitions_for(topic)
-
-    def ask_for_topics(self, topics: Iterable[str]) -> None:
-        """Not public: for the sink, and legacy's check whether the producer is usable. Has the metadata of several topics fetched
-        together, before partitions_for is called for each. Never blocks. Without topics, only checks and raises."""
-        self._check_usable()
-        self._parts.metadata_wait.ask_for(topics)
-
-    def await_brokers(self, timeout_ms: int) -> None:
-        """Not public: for the sink. Wait at most `timeout_ms` until a broker has described the cluster to this producer.
-
-        Raises KafkaTimeoutError (KAFKA_BROKER_UNREACHABLE) when none has by then, and fatal errors such as a rejected login.
-        """
-        self._check_usable()
-        self._parts.metadata_wait.await_brokers(timeout_ms)
-
-    def unknown_topics(self, topics: Iterable[str]) -> dict[str, str]:
-        """Not public: for the sink, after KAFKA_UNKNOWN_TOPIC. Which of these topics do not exist by the brokers' latest answer,
-        with an error text each. Empty when that answer is older than about half of max.block.ms. Never blocks."""
-        self._check_process()
-        lately_ms = max(self._config.max_block_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
-        return self._parts.metadata_wait.unknown_topics(topics, lately_ms)
 
     # ENDING
 
@@ -498,27 +479,6 @@ class KafkaProducer(TransactionalMethods):
                 logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
             self._sender.force_close()
             self._sender.ended.wait(self._clock, CLOSE_MARGIN_MS)
-
-    # RESTING: when the sink keeps a producer for the next task
-
-    def rest(self, keep_bytes: int = 0) -> None:
-        """Not public: for the sink's cache. Give buffer memory beyond `keep_bytes` back to Python. Connections and producer id
-        stay. Never blocks."""
-        self._check_process()
-        self._pool.release_free(keep_bytes)
-
-    def resume(self) -> None:
-        """Not public: for the sink's cache. The next task begins: `since_start=True` in metrics calls means since now.
-        Never blocks."""
-        self._metrics.restart()
-
-    def is_at_rest(self) -> bool:
-        """Not public: for the sink's cache. Whether another task could use this producer: it is open and has not failed for good,
-        its thread runs in this process, every row is settled, and it has no transaction to end."""
-        lives = not forks.is_forked(self._generation) and self._thread.is_alive()
-        works = lives and self._sender.failures.fatal is None and not self._accumulator.is_closed
-        works = works and self._sequencer.is_at_rest and self._metadata.permanent_error() is None
-        return works and not self._accumulator.incomplete and not self._gatherer.bundles
 
     # METRICS: at any time, from any thread, without blocking; also after close()
 

@@ -22,16 +22,16 @@ from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import SizeLimits
-from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
-from spark_kafka_sink.producer.table_sender import TableSender
+from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.tables.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.caller_side import CallerSide
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager, sequencer_of
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+    from spark_kafka_sink.producer.avro.avro_serializers import AvroSerializers
 
 
 class ProducerParts:

@@ -20,7 +20,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.producer.task_producer import TaskProducer
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ NOBODY_ANSWERED = "KAFKA_BROKER_UNREACHABLE"
 SHORT_WAIT_MS = 1_000  # plus a twentieth of max.block.ms: enough for TLS, a login and metadata
 
 
-def await_brokers(producer: KafkaProducer, config: ProducerConfig) -> None:
+def await_brokers(producer: TaskProducer, config: ProducerConfig) -> None:
     """If an earlier task found no broker, wait for one, at most SHORT_WAIT_MS + max.block.ms / 20. Raises KafkaTimeoutError."""
     file = _no_broker_file(config)
     if file is None or not file.exists():

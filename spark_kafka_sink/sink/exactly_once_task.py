@@ -22,7 +22,7 @@ from spark_kafka_sink.exactly_once.fingerprint import content_of
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.writes import Content, SchemaIds, WriteId, total
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink.broker_contact import await_brokers
@@ -77,7 +77,7 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
                 raise
 
 
-def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClient, producer: KafkaProducer) -> TaskAttempt:
+def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClient, producer: TaskProducer) -> TaskAttempt:
     await_brokers(producer, plan.options.producer)
     attempt = TaskAttempt(
         client,

@@ -24,7 +24,7 @@ from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer import forks
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.sink.rows.dead_letters import MAX_ROW_BYTES, options_for_large_rows
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ MAX_IDLE = 8  # each has a thread and a few connections; more than one or two on
 
 
 class Keepable(Protocol):
-    """What the cache needs of KafkaProducer and WorkerClient."""
+    """What the cache needs of TaskProducer and WorkerClient."""
 
     @property
     def client_id(self) -> str: ...
@@ -253,7 +253,7 @@ class WorkerClient(TransactionClient):
     def resume(self) -> None:
         """Nothing to begin anew."""
 
-    def close(self, timeout_ms: int | None = None) -> None:  # noqa: ARG002 - as KafkaProducer.close
+    def close(self, timeout_ms: int | None = None) -> None:  # noqa: ARG002 - as TaskProducer.close
         """Close every connection. Never blocks."""
         super().close()
 
@@ -262,16 +262,16 @@ class WorkerClient(TransactionClient):
 _NAMED_BY_TASK = {"transactional.id": "none"}
 
 
-def _transactional(options: Mapping[str, object]) -> KafkaProducer:
-    return KafkaProducer({**options, **_NAMED_BY_TASK})
+def _transactional(options: Mapping[str, object]) -> TaskProducer:
+    return TaskProducer({**options, **_NAMED_BY_TASK})
 
 
-def _transactional_for_large_rows(options: Mapping[str, object]) -> KafkaProducer:
-    return KafkaProducer({**options_for_large_rows(options), **_NAMED_BY_TASK}, largest_record=MAX_ROW_BYTES)
+def _transactional_for_large_rows(options: Mapping[str, object]) -> TaskProducer:
+    return TaskProducer({**options_for_large_rows(options), **_NAMED_BY_TASK}, largest_record=MAX_ROW_BYTES)
 
 
 # The caches of this Python worker, one for each kind of producer.
-PRODUCERS = WorkerCache(KafkaProducer)
+PRODUCERS = WorkerCache(TaskProducer)
 TRANSACTIONAL = WorkerCache(_transactional)  # `lend` takes options without transactional.id
 TRANSACTIONAL_FOR_LARGE_ROWS = WorkerCache(_transactional_for_large_rows)  # the same
 CLIENTS = WorkerCache(WorkerClient)

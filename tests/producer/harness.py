@@ -29,11 +29,11 @@ from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails
-from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
-from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
+from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordBundle, RecordFuture
+from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, record_rows
 from spark_kafka_sink.producer.transactions.sequencer import IdempotentSequencer, Sequencer
 from spark_kafka_sink.producer.transactions.transaction_manager import sequencer_of

@@ -30,7 +30,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
-from spark_kafka_sink.producer.record_bundle import RecordFuture, failed_record
+from spark_kafka_sink.producer.single_records.record_bundle import RecordFuture, failed_record
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.clock import ManualClock

@@ -20,8 +20,8 @@ import pytest
 from spark_kafka_sink.errors import IllegalStateError, KafkaError
 from spark_kafka_sink.legacy.messages import KeyedMessage
 from spark_kafka_sink.legacy.producer import Producer
-from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
 
@@ -54,13 +54,13 @@ def in_a_fork(function: Callable[[], object]) -> Any:
 
 
 @pytest.fixture
-def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
-    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 60_000}) as made:
+def producer(broker: FakeBroker) -> Iterator[TaskProducer]:
+    with TaskProducer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 60_000}) as made:
         made.partitions_for("orders")
         yield made
 
 
-CALLS: dict[str, Callable[[KafkaProducer], object]] = {
+CALLS: dict[str, Callable[[TaskProducer], object]] = {
     "send": lambda producer: producer.send(ProducerRecord("orders", b"v")),
     "send with details": lambda producer: producer.send(ProducerRecord("orders", b"v", partition=1)),
     "send_columns": lambda producer: producer.send_columns("orders", value=pa.array([b"v"])),
@@ -73,14 +73,14 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_error_in_a_child_says_to_make_its_own_producer(producer: KafkaProducer, call: str) -> None:
+def test_the_error_in_a_child_says_to_make_its_own_producer(producer: TaskProducer, call: str) -> None:
     producer.send(ProducerRecord("orders", b"gathered"))  # the child finds a bundle that takes records without any check
     answer = in_a_fork(lambda: CALLS[call](producer))
     assert answer.startswith("[KAFKA_ILLEGAL_STATE]")
     assert "make a KafkaProducer in the child process" in answer
 
 
-def test_a_child_closes_its_parents_producer_at_once_and_the_parent_goes_on(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_child_closes_its_parents_producer_at_once_and_the_parent_goes_on(broker: FakeBroker, producer: TaskProducer) -> None:
     producer.send(ProducerRecord("orders", b"first", partition=0))
     producer.flush(WAIT_MS)  # all connections are made now
     connections = len(broker.requests_of(ApiKey.API_VERSIONS))
@@ -95,7 +95,7 @@ def test_a_child_closes_its_parents_producer_at_once_and_the_parent_goes_on(brok
 
 
 @pytest.mark.parametrize("wait", ["result", "exception"])
-def test_a_child_does_not_wait_for_what_its_parent_sent(producer: KafkaProducer, wait: str) -> None:
+def test_a_child_does_not_wait_for_what_its_parent_sent(producer: TaskProducer, wait: str) -> None:
     future = producer.send(ProducerRecord("orders", b"v"))
     delivery = producer.send_columns("orders", value=pa.array([b"w"]), partition=pa.array([0], pa.int32()))
     for waiting in (getattr(future, wait), delivery.result):
@@ -105,7 +105,7 @@ def test_a_child_does_not_wait_for_what_its_parent_sent(producer: KafkaProducer,
     assert in_a_fork(future.done) is False
 
 
-def test_a_child_can_read_what_was_settled_before_the_fork(producer: KafkaProducer) -> None:
+def test_a_child_can_read_what_was_settled_before_the_fork(producer: TaskProducer) -> None:
     future = producer.send(ProducerRecord("orders", b"v", partition=1))
     delivery = producer.send_columns("orders", value=pa.array([b"w"]), partition=pa.array([0], pa.int32()))
     producer.flush(WAIT_MS)
@@ -113,7 +113,7 @@ def test_a_child_can_read_what_was_settled_before_the_fork(producer: KafkaProduc
     assert in_a_fork(lambda: delivery.result().acknowledged) == 1
 
 
-def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer: KafkaProducer) -> None:
+def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer: TaskProducer) -> None:
     """A lock that was held stays locked in the child for ever. The Sender holds each of these for moments all the time."""
     future = producer.send(ProducerRecord("orders", b"v"))
     delivery = producer.send_columns("orders", value=pa.array([b"w"]), partition=pa.array([0], pa.int32()))
@@ -158,9 +158,9 @@ def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer
     assert answers == ["KAFKA_ILLEGAL_STATE"] * (len(CALLS) + 2) + ["False", "False"]
 
 
-def test_a_child_may_make_a_producer_of_its_own(broker: FakeBroker, producer: KafkaProducer) -> None:
+def test_a_child_may_make_a_producer_of_its_own(broker: FakeBroker, producer: TaskProducer) -> None:
     def write() -> int:
-        with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as own:
+        with TaskProducer({"bootstrap.servers": broker.bootstrap_servers}) as own:
             delivery = own.send_columns("orders", value=pa.array([b"of the child"]))
             return delivery.result(WAIT_MS).acknowledged
 
@@ -184,7 +184,7 @@ def test_a_child_refuses_its_parents_old_producer(broker: FakeBroker, kind: str)
 def test_a_transaction_whose_block_ends_in_a_fork_is_left_to_the_parent(broker: FakeBroker, raises: bool) -> None:
     """The child waited for max.block.ms for a Sender that it does not have."""
     options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "copies-1"}
-    with KafkaProducer(options) as producer:
+    with TaskProducer(options) as producer:
         producer.init_transactions()
         block = producer.transaction()
         block.__enter__()

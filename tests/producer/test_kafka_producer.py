@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import (
     AuthenticationError,
     BrokerError,
@@ -29,24 +28,19 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
     SchemaError,
 )
-from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import topic_rows
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.hand_overs import HandOver
-from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import HEADERS_MAP, ProducerRecord
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.records.murmur2 import partition_for_keys
-from tests.fakes import network_config as answers
-from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.calling import WAIT_MS, WAIT_S, binary, fill_memory
 from tests.producer.harness import tp
-from tests.producer.producers import producer_of
+from tests.producer.producers import producer_of, task_producer_of
 
 # COLUMNS
 
@@ -296,44 +290,6 @@ def test_the_topics_of_a_chunk_are_asked_for_together(broker: FakeBroker, produc
     assert all(len(names) in (0, 3) for names in named)
 
 
-def test_topics_that_were_asked_for_together_are_known_after_one_wait(broker: FakeBroker) -> None:
-    with producer_of(broker, max_block_ms=500) as producer:
-        producer.ask_for_topics(["gone", "single", "lost", "no/topic"])
-        with pytest.raises(KafkaTimeoutError, match="Topic gone not present in metadata"):
-            producer.partitions_for("gone")
-        assert producer.unknown_topics(["gone", "single", "lost"]).keys() == {"gone", "lost"}
-
-
-def test_all_topics_of_a_chunk_that_brokers_do_not_have_are_known_after_one_wait(broker: FakeBroker) -> None:
-    topics = ["gone", "single", "lost"]
-    with producer_of(broker, max_block_ms=500) as producer:
-        with pytest.raises(KafkaTimeoutError, match="Topic gone not present in metadata"):
-            producer.send_columns(pa.array(topics), value=binary(b"a", b"b", b"c"))
-        unknown = producer.unknown_topics(topics)
-        assert unknown.keys() == {"gone", "lost"}
-        assert unknown["lost"].startswith("Topic lost not present in metadata after 500 ms.")
-        producer.send_columns("other", value=binary(b"a")).result(WAIT_MS)  # with metadata that names no lost topic any more
-    last = broker.requests_of(ApiKey.METADATA)[-1].message.topics or ()
-    assert not {"gone", "lost"} & {topic.name for topic in last}
-
-
-def test_brokers_that_are_away_say_of_no_topic_that_it_is_unknown() -> None:
-    """The last answer may be older than the topic; rows must not be given up for it."""
-    clock = ManualClock()
-    config = ProducerConfig.from_mapping({"bootstrap.servers": "a:1"})
-    metadata = Metadata(config, clock)
-    waiting = MetadataWait(metadata, lambda: None, ProducerMetrics(config, clock), clock, max_block_ms=60_000)
-    metadata.add_topic("gone", clock.now_ms())
-    assert waiting.unknown_topics(["gone"], 1000) == {}
-    nobody_answered = waiting.absent("gone", -1, None, 60_000)  # be it that all connections stand: to create it was proposed
-    assert nobody_answered.condition == "KAFKA_BROKER_UNREACHABLE"
-    assert "create the topic" not in nobody_answered.message
-    metadata.update(answers.metadata(answers.topic("gone", [], error_code=3)), clock.now_ms())
-    clock.advance(1001)
-    assert waiting.unknown_topics(["gone"], 1000) == {}
-    assert waiting.unknown_topics(["gone"], 2000).keys() == {"gone"}
-
-
 def test_a_topic_that_is_created_meanwhile_is_found(broker: FakeBroker, producer: KafkaProducer) -> None:
     def create_when_asked_for() -> None:
         broker.wait_until(lambda: any("late" in str(request.message) for request in broker.requests_of(ApiKey.METADATA)))
@@ -368,24 +324,6 @@ def test_when_no_broker_answers_the_error_says_so() -> None:
         producer.send_columns("orders", value=binary(b"a"))
 
 
-def test_the_first_broker_can_be_awaited_without_naming_a_topic(broker: FakeBroker) -> None:
-    with producer_of(broker) as producer:
-        producer.await_brokers(WAIT_MS)
-        asked = len(broker.requests_of(ApiKey.METADATA))
-        assert [request.message.topics for request in broker.requests_of(ApiKey.METADATA)] == [()] * asked
-        producer.await_brokers(0)  # known already: nobody is asked again
-        assert len(broker.requests_of(ApiKey.METADATA)) == asked
-    with FakeBroker() as gone:
-        servers = gone.bootstrap_servers
-    with (
-        KafkaProducer({"bootstrap.servers": servers}) as producer,
-        pytest.raises(
-            KafkaTimeoutError, match=r"^\[KAFKA_BROKER_UNREACHABLE\] no broker answered: .*127\.0\.0\.1.*within 200 ms"
-        ),
-    ):
-        producer.await_brokers(200)
-
-
 def test_partitions_can_be_asked_for(producer: KafkaProducer) -> None:
     assert [(info.partition, info.leader) for info in producer.partitions_for("orders")] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
@@ -417,7 +355,7 @@ def test_whoever_waits_for_metadata_when_the_sender_dies_raises_what_ended_it(
         raise SystemExit("a bug")  # an Exception would not end it at once
 
     monkeypatch.setattr(NetworkClient, "send_metadata_request", breaks)
-    with producer_of(broker) as producer:
+    with task_producer_of(broker) as producer:
         for _ in range(2):  # the second one comes when it is dead
             with pytest.raises(KafkaError, match=r"sender thread failed: SystemExit\('a bug'\)") as raised:
                 producer.send_columns("orders", value=binary(b"a"))
@@ -705,7 +643,7 @@ def test_a_closed_producer_refuses_everything(broker: FakeBroker) -> None:
 
 def test_after_a_callback_ended_the_sender_every_call_says_so(broker: FakeBroker) -> None:
     """Later calls said that the producer was closed, which nobody had done."""
-    producer = producer_of(broker, linger_ms=0)
+    producer = task_producer_of(broker, linger_ms=0)
     future = producer.send(ProducerRecord("single", b"a"), lambda *_: sys.exit("enough"))
     assert future.result(WAIT_S).offset == 0
     producer._thread.join(WAIT_S)

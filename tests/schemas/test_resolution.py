@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.producer.avro_rows import python_rows
+from spark_kafka_sink.producer.avro.avro_rows import python_rows
 from spark_kafka_sink.schemas.avro import defaults
 from spark_kafka_sink.schemas.avro_schema import parse_schema
 from spark_kafka_sink.schemas.resolution import resolve_column

@@ -16,7 +16,7 @@ import pytest
 
 from spark_kafka_sink.clock import Waitable
 from spark_kafka_sink.config.secret import Secret
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.sink.worker_cache import CLOSE_MS, IDLE_BYTES, MAX_IDLE, WorkerCache
 from tests.fakes.clock import ManualClock
@@ -46,7 +46,7 @@ class Stage:
         self.made.append(FakeProducer(options))
         return self.made[-1]
 
-    def task(self, timeout_ms: int = KEPT_MS, **options: object) -> KafkaProducer:
+    def task(self, timeout_ms: int = KEPT_MS, **options: object) -> TaskProducer:
         with self.cache.lend({name.replace("_", "."): value for name, value in options.items()}, timeout_ms) as producer:
             return producer
 
@@ -261,7 +261,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def cache() -> Iterator[WorkerCache]:
-    made = WorkerCache(KafkaProducer)
+    made = WorkerCache(TaskProducer)
     yield made
     made.close()
 

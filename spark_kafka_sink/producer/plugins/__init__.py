@@ -1,6 +1,6 @@
 """Plug-ins of a producer: users' own classes. docs/plug-ins.md tells users how to write them.
 
-producer_plugins.py     all plug-ins of one producer, and its Avro serializers (producer/avro_serializers.py)
+producer_plugins.py     all plug-ins of one producer, and its Avro serializers (producer/avro/avro_serializers.py)
 partitioner.py          `partitioner.class`
 interceptors.py         `interceptor.classes`
 columns_as_records.py   columns to records and back, for interceptors that take one record at a time

@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.plugins.plugin import close_all
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.avro_serializers import AvroSerializers
+    from spark_kafka_sink.producer.avro.avro_serializers import AvroSerializers
 
 
 class ProducerPlugins:

@@ -19,11 +19,11 @@ from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.drainer import ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.expiry import Expiry
 from spark_kafka_sink.producer.sender.produce_requests import ProduceRequests
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
+from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
 
 logger = logging.getLogger(__name__)
 

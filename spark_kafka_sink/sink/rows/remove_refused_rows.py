@@ -25,7 +25,7 @@ from spark_kafka_sink.sink.rows.find_refused_rows import find_refused_rows
 from spark_kafka_sink.sink.rows.row_outcomes import TOO_LARGE, RowOutcomes, UnwritableRows
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.producer.task_producer import TaskProducer
 
 WAITED_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer refuses such rows only after max.block.ms
 
@@ -34,7 +34,7 @@ WAITED_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer 
 class RefusedRowRemover:
     """Removes refused rows from one task's chunks, and remembers its unknown topics and partitions."""
 
-    producer: KafkaProducer  # the task's
+    producer: TaskProducer  # the task's
     config: ProducerConfig  # the producer's, for its limits
     outcomes: RowOutcomes
     takes_larger_rows: bool  # the producer takes larger rows than `config` says; those that are too large must be found here

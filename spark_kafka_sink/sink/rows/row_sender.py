@@ -36,6 +36,7 @@ from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes, UnwritableRows
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery
     from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.producer.task_producer import TaskProducer
     from spark_kafka_sink.sink.task import Task
 
 MAX_PENDING = 256  # unsettled deliveries, at each of which send() looks; buffer.memory allows far fewer, unless chunks are tiny
@@ -69,7 +70,7 @@ class RowSender:
 
     def __init__(
         self,
-        producer: KafkaProducer,
+        producer: TaskProducer,
         options: SinkOptions,
         make_larger_producer: Callable[[], KafkaProducer],
         *,

@@ -141,6 +141,7 @@ def send_records(producer: KafkaProducer) -> None:
     assert_type(producer.metrics(since_start=True), dict[str, float])
     assert_type(producer.topic_metrics(), dict[str, dict[str, float]])
     assert_type(producer.node_metrics(), dict[int, dict[str, float]])
+    producer.check_usable()
     for info in producer.partitions_for("orders"):
         print(assert_type(info, PartitionInfo).leader)
     print(producer.client_id)

@@ -43,10 +43,10 @@ from spark_kafka_sink.producer.producer_record import (
     RecordDetails,
     RecordMetadata,
 )
-from spark_kafka_sink.producer.record_bundle import RecordBundle
-from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle
+from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors

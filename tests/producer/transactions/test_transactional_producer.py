@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.sequencer import MAX_EPOCH
 from spark_kafka_sink.producer.transactions.txn_request_handlers import TxnOffsetCommitHandler
@@ -45,7 +46,7 @@ def version_2() -> Iterator[FakeBroker]:
 
 
 @pytest.fixture
-def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
+def producer(broker: FakeBroker) -> Iterator[TaskProducer]:
     with producer_of(broker) as made:
         made.init_transactions()
         yield made
@@ -727,7 +728,7 @@ def test_a_producer_goes_on_under_another_id_and_leaves_what_it_has_prepared_ope
 
 
 @TAKING_AN_ID
-def test_within_a_transaction_of_its_own_a_producer_keeps_its_id(producer: KafkaProducer, take: Any) -> None:
+def test_within_a_transaction_of_its_own_a_producer_keeps_its_id(producer: TaskProducer, take: Any) -> None:
     producer.begin_transaction()
     write(producer, b"a")
     assert not producer.is_at_rest()
@@ -738,7 +739,7 @@ def test_within_a_transaction_of_its_own_a_producer_keeps_its_id(producer: Kafka
 
 
 @TAKING_AN_ID
-def test_after_a_fatal_error_there_is_no_other_id(broker: FakeBroker, producer: KafkaProducer, take: Any) -> None:
+def test_after_a_fatal_error_there_is_no_other_id(broker: FakeBroker, producer: TaskProducer, take: Any) -> None:
     with producer_of(broker) as other:
         other.init_transactions()
         with pytest.raises(ProducerFencedError), producer.transaction():  # and the abort finds out that it is fenced

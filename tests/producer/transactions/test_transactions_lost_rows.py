@@ -26,8 +26,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.accumulator import record_accumulator
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
-from spark_kafka_sink.producer.record_bundle import RecordFuture
 from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.producer.single_records.record_bundle import RecordFuture
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.fake_broker import FakeBroker

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.producer.transactions.group_offsets import ConsumerGroupMetadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
@@ -34,7 +35,8 @@ def cluster_of(version: int) -> Iterator[FakeBroker]:
         assert cluster.violations == []
 
 
-def producer_of(broker: FakeBroker, **options: Any) -> KafkaProducer:
+def producer_of(broker: FakeBroker, **options: Any) -> TaskProducer:
+    """Options with underscores instead of dots. A TaskProducer, as is_at_rest shows what a transaction leaves."""
     given = {
         "bootstrap_servers": broker.bootstrap_servers,
         "transactional_id": ID,
@@ -42,7 +44,7 @@ def producer_of(broker: FakeBroker, **options: Any) -> KafkaProducer:
         "retry_backoff_max_ms": 50,
         "linger_ms": 0,
     }
-    return KafkaProducer({name.replace("_", "."): value for name, value in (given | options).items()})
+    return TaskProducer({name.replace("_", "."): value for name, value in (given | options).items()})
 
 
 def write(producer: KafkaProducer, *values: bytes, topic: str = "single", partition: int | None = None) -> Any:

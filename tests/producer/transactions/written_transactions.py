@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.record_bundle import RecordFuture
+from spark_kafka_sink.producer.single_records.record_bundle import RecordFuture
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.harness import tp
 from tests.producer.simulated_cluster import SimulatedCluster

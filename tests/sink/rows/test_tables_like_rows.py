@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.task_producer import TaskProducer
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.gathering import SparkRows
 from spark_kafka_sink.sink.rows.row_sender import RowSender
@@ -93,7 +93,7 @@ def in_batches(table: pa.Table, most_rows: int) -> pa.Table:
     return pa.Table.from_batches(table.to_batches(most_rows), table.schema)
 
 
-Ends = tuple[FakeBroker, KafkaProducer, FakeBroker, KafkaProducer]
+Ends = tuple[FakeBroker, TaskProducer, FakeBroker, TaskProducer]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_a_table_makes_the_records_that_the_sink_makes_of_it(
         assert found == expected
 
 
-def send_as_spark_does(producer: KafkaProducer, batches: list[pa.RecordBatch], names: list[str], topic: str | None) -> None:
+def send_as_spark_does(producer: TaskProducer, batches: list[pa.RecordBatch], names: list[str], topic: str | None) -> None:
     mapping = RowMapping.find(names, topic, with_timestamp=True)
     sender = RowSender(producer, sink_options(topic=topic), lambda: producer)
     for chunk in SparkRows(iter(batches), mapping).chunks():

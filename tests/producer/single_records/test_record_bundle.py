@@ -13,14 +13,14 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import BatchRows
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails, RecordMetadata, headers_bound
-from spark_kafka_sink.producer.record_bundle import RecordBundle, RecordFuture, failed_record
+from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle, RecordFuture, failed_record
 from spark_kafka_sink.producer.topic_rows import record_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
-from tests.producer.gathering import Gathering
 from tests.producer.harness import TOPIC, tp
 from tests.producer.interrupting import Interrupts
+from tests.producer.single_records.gathering import Gathering
 
 
 class Sent(NamedTuple):

@@ -23,7 +23,7 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
-from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
+from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 
 MIN_BUNDLE_BYTES = 512 * 1024  # a bundle costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
 BUNDLE_SHARE = 4  # but a bundle is full at a quarter of buffer.memory; a single large record may take more

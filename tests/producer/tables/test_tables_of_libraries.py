@@ -13,8 +13,8 @@ import pytest
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.fakes.fake_broker import FakeBroker
+from tests.producer.tables.written_tables import EXPECTED, MOMENTS, written
 from tests.producer.transactions.transactional_brokers import producer_of
-from tests.producer.written_tables import EXPECTED, MOMENTS, written
 
 SQL = """
     SELECT * FROM (VALUES

@@ -11,10 +11,10 @@ from spark_kafka_sink.clock import NEVER_MS, Clock, Waitable
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
 from spark_kafka_sink.producer.hand_overs import HandOver
-from spark_kafka_sink.producer.record_bundle import RecordBundle
-from spark_kafka_sink.producer.record_gatherer import MIN_BUNDLE_BYTES
-from tests.producer.gathering import Gathering
+from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle
+from spark_kafka_sink.producer.single_records.record_gatherer import MIN_BUNDLE_BYTES
 from tests.producer.harness import TOPIC
+from tests.producer.single_records.gathering import Gathering
 
 # WHEN A CHUNK IS MADE
 

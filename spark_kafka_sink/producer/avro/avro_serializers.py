@@ -29,7 +29,7 @@ from spark_kafka_sink.errors import (
     printable,
 )
 from spark_kafka_sink.network.background import outcome_within
-from spark_kafka_sink.producer.avro_rows import PythonRows, Taken, python_rows
+from spark_kafka_sink.producer.avro.avro_rows import PythonRows, Taken, python_rows
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.producer.topic_rows import names_and_codes

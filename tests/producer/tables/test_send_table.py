@@ -27,7 +27,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns
-from spark_kafka_sink.producer.table_sender import TableSender
+from spark_kafka_sink.producer.tables.table_sender import TableSender
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import tp

@@ -20,8 +20,8 @@ from spark_kafka_sink.producer.column_sender import ColumnSender
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.producer_record import ProducerColumns
-from spark_kafka_sink.producer.table_batches import next_batch, open_table
-from spark_kafka_sink.producer.table_columns import TableColumns
+from spark_kafka_sink.producer.tables.table_batches import next_batch, open_table
+from spark_kafka_sink.producer.tables.table_columns import TableColumns
 
 
 @dataclass(eq=False, repr=False)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.hand_overs import HandOver
-from spark_kafka_sink.producer.record_bundle import GatheredRecord, RecordBundle, RecordFuture
-from spark_kafka_sink.producer.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordBundle, RecordFuture
+from spark_kafka_sink.producer.single_records.record_gatherer import RecordGatherer
 from tests.producer.harness import TOPIC, Accumulation
 
 MAX_BLOCK_MS = 30_000

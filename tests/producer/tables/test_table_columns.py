@@ -12,8 +12,8 @@ import pytest
 
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
 from spark_kafka_sink.producer.producer_record import ProducerColumns
-from spark_kafka_sink.producer.table_batches import next_batch, open_table
-from spark_kafka_sink.producer.table_columns import HEADERS_TYPE, TableColumns
+from spark_kafka_sink.producer.tables.table_batches import next_batch, open_table
+from spark_kafka_sink.producer.tables.table_columns import HEADERS_TYPE, TableColumns
 from spark_kafka_sink.producer.topic_rows import by_topic, explicit_partitions, record_rows
 
 UUID = pa.uuid() if hasattr(pa, "uuid") else pa.binary(16)

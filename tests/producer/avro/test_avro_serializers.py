@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigError, IllegalStateError, InvalidRecordError, KafkaError, KafkaTimeoutError, SchemaError
-from spark_kafka_sink.producer.avro_rows import python_rows
+from spark_kafka_sink.producer.avro.avro_rows import python_rows
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.serializers import SerializationError
@@ -394,7 +394,7 @@ def test_a_tombstone_needs_no_schema(
 
 
 def test_a_bundle_of_encoded_rows_and_tombstones_needs_no_schema(broker: FakeBroker, registry: FakeRegistry) -> None:
-    from spark_kafka_sink.producer.avro_serializers import AlreadyEncoded
+    from spark_kafka_sink.producer.avro.avro_serializers import AlreadyEncoded
 
     with producer_of(broker, registry) as producer:
         assert producer._avro is not None
@@ -560,7 +560,7 @@ def test_a_defect_of_planning_is_not_called_a_login_that_failed(
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("planned badly")
 
-    monkeypatch.setattr("spark_kafka_sink.producer.avro_serializers.plan_schema", fails)
+    monkeypatch.setattr("spark_kafka_sink.producer.avro.avro_serializers.plan_schema", fails)
     with producer_of(broker, registry) as producer, pytest.raises(KafkaError, match="planned badly") as raised:
         producer.send_columns(TOPIC, value=ORDERS)
     assert raised.value.condition == "KAFKA_INTERNAL_ERROR"
