@@ -32,23 +32,23 @@ def printable(text: object, limit: int = 300) -> str:
         text = str(text)
     except Exception as error:  # noqa: BLE001 - of an exception or another object that is not ours
         text = f"an object of type {type(text).__name__}, whose str() raises {type(error).__name__}"
-    shown = text[:limit]
-    if not shown.isprintable():
-        shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
-    return shown if len(text) <= limit else f"{shown}… ({len(text) - limit:,} more characters)"
+    beginning = text[:limit]
+    if not beginning.isprintable():
+        beginning = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in beginning)
+    return beginning if len(text) <= limit else f"{beginning}… ({len(text) - limit:,} more characters)"
 
 
-def described(error: object) -> str:
-    """What has been raised, by its type and its text."""
+def describe_error(error: object) -> str:
+    """An exception in one line: "ValueError: its text"."""
     return f"{type(error).__name__}: {printable(error)}"
 
 
 def printable_list(items: Iterable[object], limit: int = 20) -> str:
     """Several texts, each as `printable` returns it: the first `limit` and the number of the others, "a, b and 3 more"."""
-    items = iter(items)
-    shown = ", ".join(printable(item) for item in islice(items, limit))
-    left = sum(1 for _ in items)
-    return f"{shown} and {left:,} more" if left else shown
+    iterator = iter(items)
+    listing = ", ".join(printable(item) for item in islice(iterator, limit))
+    other_count = sum(1 for _ in iterator)
+    return f"{listing} and {other_count:,} more" if other_count else listing
 
 
 class KafkaError(Exception):
@@ -82,10 +82,10 @@ def fresh_copy(error: _Error) -> _Error:
     Each raise of one instance adds frames to its traceback, and these keep the locals of every caller alive. For the same reason
     a cause that is a KafkaError is copied too. Any other cause is kept with its traceback, which explains the error.
     """
-    found, cause = copy.copy(error), error.__cause__
-    found.__cause__ = fresh_copy(cause) if isinstance(cause, KafkaError) else cause
-    found.__suppress_context__ = True
-    return found
+    copied_error, cause = copy.copy(error), error.__cause__
+    copied_error.__cause__ = fresh_copy(cause) if isinstance(cause, KafkaError) else cause
+    copied_error.__suppress_context__ = True
+    return copied_error
 
 
 def copy_to_keep(error: _Error) -> _Error:

@@ -56,21 +56,22 @@ class Waiters:
 
     def __init__(self, lock: Any) -> None:  # a threading.Lock or RLock
         self._lock = lock
-        self._waiting: list[Waiter] = []
+        self._waiters: list[Waiter] = []
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiters)
 
     def add_locked(self) -> Waiter:
         """A Waiter for the thread that holds the lock. The thread waits with it after it has released the lock."""
         waiter = Waiter()
-        self._waiting.append(waiter)
+        self._waiters.append(waiter)
         return waiter
 
     def wake_all_locked(self) -> None:
-        for waiter in self._waiting:
+        """End the wait of every thread. The caller holds the lock; rule 5 says when to call this."""
+        for waiter in self._waiters:
             waiter.wake()
-        self._waiting.clear()
+        self._waiters.clear()
 
     def wait_until(self, is_true: Callable[[], bool], clock: Clock, deadline_ms: int) -> bool:
         """Wait until `is_true()`. Calls it with the lock held: at once, each time all are woken, and every LOOK_AGAIN_MS.
@@ -99,6 +100,7 @@ class Signal:
         self._waiters = Waiters(self._lock)
 
     def give(self) -> None:
+        """Set the flag for good, and wake all threads that wait for it. Any thread may call it, and again."""
         with self._lock:
             self._waiters.wake_all_locked()
             self.is_given = True

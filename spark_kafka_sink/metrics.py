@@ -85,12 +85,14 @@ class Samples:
         self._count = count
         self._window_started_ms = started_ms
         self._stats: list[Stat] = []
-        self._moving = threading.Lock()  # held while roll and restart change marks and maxima
+        self._marks_lock = threading.Lock()  # held while roll and restart change marks and maxima
 
     def stat(self) -> Stat:
+        """A new Stat, of whose values readings can be taken from now on."""
         return self.watch(Stat())
 
     def watch(self, stat: Stat) -> Stat:
+        """Let readings be taken of `stat`, whose values so far are not part of any window. Returns `stat`."""
         stat.marks = (Mark(self._window_started_ms, stat.count, stat.total),)
         self._stats.append(stat)
         return stat
@@ -100,16 +102,16 @@ class Samples:
         if now_ms - self._window_started_ms < self._window_ms:
             return
         self._window_started_ms = now_ms
-        with self._moving:
+        with self._marks_lock:
             for stat in self._stats:
                 stat.largest = max(stat.largest, stat.window_largest)
-                over = self._largest_so_far(stat)
-                stat.marks = (*stat.marks[:-1], over, Mark(now_ms, stat.count, stat.total))[-self._count - 1 :]
+                closed_mark = self._largest_so_far(stat)
+                stat.marks = (*stat.marks[:-1], closed_mark, Mark(now_ms, stat.count, stat.total))[-self._count - 1 :]
                 stat.window_largest = 0
 
     def restart(self, now_ms: int) -> None:
         """Make `now_ms` the start for `since_start`; windows are unchanged. For a new user of a producer that was used before."""
-        with self._moving:
+        with self._marks_lock:
             self.started_ms = now_ms
             for stat in self._stats.copy():
                 stat.origin = Mark(now_ms, stat.count, stat.total)
@@ -123,21 +125,22 @@ class Samples:
         return mark if mark.largest >= stat.window_largest else replace(mark, largest=stat.window_largest)
 
     def read(self, stat: Stat, now_ms: int, *, since_start: bool) -> Reading:
+        """What `stat` has recorded since the start or last restart, or without `since_start` over the windows. Any thread."""
         count, total, largest = stat.count, stat.total, stat.window_largest
         if since_start:
             count, total = count - stat.origin.count, total - stat.origin.total
             return Reading(count, total, max(largest, stat.largest), max(1, now_ms - self.started_ms), count, total)
-        least_ms = (self._count - 1) * self._window_ms
-        kept = [mark for mark in stat.marks if now_ms - mark.started_ms < (self._count + 1) * self._window_ms]
-        if not kept:
-            return Reading(0, 0, 0, max(1, least_ms), count, total)
-        elapsed_ms = now_ms - kept[0].started_ms
-        elapsed_ms += max(0, least_ms - elapsed_ms // self._window_ms * self._window_ms)
-        largest = max(largest, *(mark.largest for mark in kept))
-        return Reading(count - kept[0].count, total - kept[0].total, largest, max(1, elapsed_ms), count, total)
+        min_elapsed_ms = (self._count - 1) * self._window_ms
+        recent_marks = [mark for mark in stat.marks if now_ms - mark.started_ms < (self._count + 1) * self._window_ms]
+        if not recent_marks:
+            return Reading(0, 0, 0, max(1, min_elapsed_ms), count, total)
+        elapsed_ms = now_ms - recent_marks[0].started_ms
+        elapsed_ms += max(0, min_elapsed_ms - elapsed_ms // self._window_ms * self._window_ms)
+        largest = max(largest, *(mark.largest for mark in recent_marks))
+        return Reading(count - recent_marks[0].count, total - recent_marks[0].total, largest, max(1, elapsed_ms), count, total)
 
 
-# READINGS: 0 if there are no values (Java returns NaN, which JSON does not have)
+# WHAT A METRIC MAKES OF A READING: 0 if there are no values (Java returns NaN, which JSON does not have)
 
 
 _total: Callable[[Reading], float] = attrgetter("total_in_all")
@@ -158,7 +161,7 @@ def _average(reading: Reading) -> float:
 
 
 def _share(reading: Reading) -> float:
-    """Return the sum of a Stat of nanoseconds as a share of the elapsed time."""
+    """The sum of a Stat of nanoseconds as a share of the elapsed time."""
     return reading.total / (reading.elapsed_ms * NS_PER_MS)
 
 
@@ -172,14 +175,14 @@ class Metric:
     doc: str
 
 
-def _one(read: Callable[[Reading], float]) -> Callable[[str, str, str], list[Metric]]:
+def _single_metric(read: Callable[[Reading], float]) -> Callable[[str, str, str], list[Metric]]:
     return lambda name, stat, doc: [Metric(name, stat, read, doc)]
 
 
-total = _one(_total)
-total_ms = _one(lambda reading: reading.total_in_all // NS_PER_MS)  # of a Stat of nanoseconds
-count = _one(_count)
-average = _one(_average)
+total = _single_metric(_total)
+total_ms = _single_metric(lambda reading: reading.total_in_all // NS_PER_MS)  # of a Stat of nanoseconds
+count = _single_metric(_count)
+average = _single_metric(_average)
 
 
 def meter(name: str, stat: str, doc: str) -> list[Metric]:
@@ -193,6 +196,7 @@ def count_meter(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def average_and_max(name: str, stat: str, doc: str) -> list[Metric]:
+    """The average and the largest of the values."""
     return [Metric(f"{name}-avg", stat, _average, doc), Metric(f"{name}-max", stat, _largest, doc)]
 
 
@@ -202,6 +206,7 @@ def time_and_share(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def gauge(name: str, doc: str) -> list[Metric]:
+    """A value that is read when it is asked for, without a Stat."""
     return [Metric(name, None, _total, doc)]
 
 
@@ -220,7 +225,7 @@ def snapshot(samples: Samples, metrics: Iterable[Metric], group: object, now_ms:
 def markdown_rows(metrics: Iterable[Metric]) -> list[str]:
     """Rows of a table. Consecutive metrics with the same `doc` share a row."""
     rows = []
-    for doc, alike in groupby(metrics, key=lambda metric: metric.doc):
-        names = ", ".join(f"`{metric.name}`" for metric in alike)
+    for doc, metrics_of_row in groupby(metrics, key=lambda metric: metric.doc):
+        names = ", ".join(f"`{metric.name}`" for metric in metrics_of_row)
         rows.append(f"| {names} | {doc} |")
     return rows

@@ -40,10 +40,10 @@ class FindCoordinator(Operation[CoordinatorKey, Node]):
         return FindCoordinatorRequest.for_keys(self.key_type, [item.key for item in items])
 
     def judge(self, item: CoordinatorKey, answer: FindCoordinatorResponse, version: int) -> Node:
-        found = read_coordinator(item, answer, version)
-        if isinstance(found, Node):
-            return found
-        raise retry_or_failure(found, self.describe(item), item.key)
+        answer_or_error = read_coordinator(item, answer, version)
+        if isinstance(answer_or_error, Node):
+            return answer_or_error
+        raise retry_or_failure(answer_or_error, self.describe(item), item.key)
 
     def describe(self, item: CoordinatorKey) -> str:
         return f"FindCoordinator of {item.kind} {printable(item.key)}"

@@ -39,8 +39,8 @@ class _PendingAsk:
 
     ask: Ask[Any, Any]
     settle: Callable[[Any], None]  # called once, with the result or a KafkaError
-    failures: int = 0
-    trouble: str = ""
+    failure_count: int = 0
+    trouble: str = ""  # why it has no outcome yet, for the error if time runs out
 
 
 _Destination = AnyBroker | Broker | int  # where asks queue; a number is a coordinator's node id
@@ -66,23 +66,23 @@ class Call:
         self._timeout_ms = timeout_ms
         self._deadline_ms = access.clock.now_ms() + timeout_ms
         self._outcomes: dict[int, Any] = {}  # by position in `asks`
-        self._asked = [_PendingAsk(ask, partial(self._settle, position)) for position, ask in enumerate(asks)]
+        self._pending_asks = [_PendingAsk(ask, partial(self._settle, position)) for position, ask in enumerate(asks)]
         self._queues: dict[_Destination, dict[Operation[Any, Any], deque[_PendingAsk]]] = {}  # without empty queues
         self._backing_off: list[tuple[int, int, _PendingAsk]] = []  # a heap: end of the back-off, a number for equal times
         self._tie_breakers = count()
-        self._looked_up: dict[CoordinatorKey, list[_PendingAsk]] = {}  # the asks that wait for each look-up
+        self._asks_awaiting_look_up: dict[CoordinatorKey, list[_PendingAsk]] = {}
         self._is_over = False
 
     def run(self) -> list[Any]:
         """The outcomes, in the order of the asks: results and KafkaErrors. Blocks until the deadline at most."""
         self._access.metadata.take_error()  # discards an error of earlier calls
-        self._route(self._asked)
+        self._route(self._pending_asks)
         try:
-            while len(self._outcomes) < len(self._asked) and self._take_turn():
+            while len(self._outcomes) < len(self._pending_asks) and self._take_turn():
                 continue
         finally:
             self._is_over = True
-        return [self._outcomes[position] for position in range(len(self._asked))]
+        return [self._outcomes[position] for position in range(len(self._pending_asks))]
 
     def _take_turn(self) -> bool:
         """Send what can be sent, and wait for answers. False if the call is over: by a fatal error or at its deadline."""
@@ -93,12 +93,12 @@ class Call:
             return False
         self._end_backoffs(now_ms)
         wait_ms = self._send(now_ms)
-        if len(self._outcomes) < len(self._asked):
+        if len(self._outcomes) < len(self._pending_asks):
             self._network.poll(max(min(wait_ms, self._deadline_ms - now_ms), 0), now_ms)
         return True
 
     def _fail_all(self, error: KafkaError | None) -> None:
-        for position, pending in enumerate(self._asked):
+        for position, pending in enumerate(self._pending_asks):
             if position not in self._outcomes:
                 what = pending.ask.operation.describe(pending.ask.item)
                 pending.settle(error or self._access.timeout_error(what, self._timeout_ms, pending.trouble))
@@ -125,52 +125,52 @@ class Call:
         self._queues.setdefault(destination, {}).setdefault(pending.ask.operation, deque()).append(pending)
 
     def _look_up(self, key: CoordinatorKey, pending: _PendingAsk) -> None:
-        waiting = self._looked_up.setdefault(key, [])
-        waiting.append(pending)
-        if len(waiting) == 1:
+        waiting_asks = self._asks_awaiting_look_up.setdefault(key, [])
+        waiting_asks.append(pending)
+        if len(waiting_asks) == 1:
             ask = Ask(ANY_BROKER, FindCoordinator(key.key_type), key)
-            self._enqueue(ANY_BROKER, _PendingAsk(ask, partial(self._found, key)))
+            self._enqueue(ANY_BROKER, _PendingAsk(ask, partial(self._end_look_up, key)))
 
-    def _found(self, key: CoordinatorKey, outcome: Node | KafkaError) -> None:
-        waiting = self._looked_up.pop(key)
+    def _end_look_up(self, key: CoordinatorKey, outcome: Node | KafkaError) -> None:
+        waiting_asks = self._asks_awaiting_look_up.pop(key)
         if isinstance(outcome, KafkaError):
-            for pending in waiting:
+            for pending in waiting_asks:
                 pending.settle(outcome)
             return
         logger.debug("= the coordinator of %s is %s", key, outcome)
         self._access.coordinators.found(key, outcome)
-        for pending in waiting:
+        for pending in waiting_asks:
             self._enqueue(outcome.id, pending)
 
     def _end_backoffs(self, now_ms: int) -> None:
         while self._backing_off and self._backing_off[0][0] <= now_ms:
             self._route([heappop(self._backing_off)[2]])
 
-    def _retry(self, pending: _PendingAsk, trouble: str, *, find: bool) -> None:
-        """Queue an ask again after a back-off. `find`: look up its coordinator again first, if it has one."""
+    def _retry(self, pending: _PendingAsk, trouble: str, *, must_look_up: bool) -> None:
+        """Queue an ask again after a back-off. `must_look_up`: look up its coordinator again first, if it has one."""
         logger.debug("= %s is retried: %s", pending.ask.operation.describe(pending.ask.item), trouble)
         target = pending.ask.target
-        if find and isinstance(target, CoordinatorKey):
+        if must_look_up and isinstance(target, CoordinatorKey):
             self._access.coordinators.lost(target)
-        self._note(pending, trouble)
-        pending.failures += 1
-        due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failures)
+        self._note_trouble(pending, trouble)
+        pending.failure_count += 1
+        due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failure_count)
         heappush(self._backing_off, (due_ms, next(self._tie_breakers), pending))
 
-    def _note(self, pending: _PendingAsk, trouble: str) -> None:
-        """Remember why an ask waits, for the error if time runs out. The asks that wait for a look-up get its reason."""
+    def _note_trouble(self, pending: _PendingAsk, trouble: str) -> None:
+        """Remember why an ask waits. The asks that wait for a look-up get its reason."""
         pending.trouble = trouble
         if isinstance(pending.ask.operation, FindCoordinator):
-            for waiting in self._looked_up.get(pending.ask.item, ()):
-                waiting.trouble = f"FindCoordinator: {trouble}"
+            for waiting_ask in self._asks_awaiting_look_up.get(pending.ask.item, ()):
+                waiting_ask.trouble = f"FindCoordinator: {trouble}"
 
     # SENDING
 
     def _send(self, now_ms: int) -> int:
         """Send what can be sent now. Returns for how many milliseconds to wait for events."""
-        waits = [self._send_to(destination, now_ms) for destination in list(self._queues)]
-        next_ms = self._backing_off[0][0] - now_ms if self._backing_off else NEVER_MS
-        return min(*waits, next_ms) if waits else next_ms
+        waits_ms = [self._send_to(destination, now_ms) for destination in list(self._queues)]
+        backoff_left_ms = self._backing_off[0][0] - now_ms if self._backing_off else NEVER_MS
+        return min(*waits_ms, backoff_left_ms) if waits_ms else backoff_left_ms
 
     def _send_to(self, destination: _Destination, now_ms: int) -> int:
         node_id = self._node_at(destination, now_ms)
@@ -210,7 +210,7 @@ class Call:
         elif isinstance(destination, int) and self._network.connection_failed(node_id):
             trouble = self._access.metadata.last_connection_error() or f"node {node_id} cannot be reached"
             for pending in self._take_all(destination):
-                self._retry(pending, trouble, find=True)
+                self._retry(pending, trouble, must_look_up=True)
 
     def _take_all(self, destination: _Destination) -> list[_PendingAsk]:
         return [pending for queue in self._queues.pop(destination, {}).values() for pending in queue]
@@ -226,15 +226,15 @@ class Call:
             while queue and len(batch) < operation.batch_size(version):
                 batch.append(queue.popleft())
             message = operation.message([pending.ask.item for pending in batch], node_id, version)
-            callback = partial(self._answered, batch)
-            self._network.send(
-                ClientRequest(node_id, message, now_ms, True, self._access.request_timeout_ms, callback, version), now_ms
-            )
+            callback = partial(self._handle_response, batch)
+            timeout_ms = self._access.request_timeout_ms
+            request = ClientRequest(node_id, message, now_ms, True, timeout_ms, callback, version)
+            self._network.send(request, now_ms)
         except KafkaError as error:
             for pending in batch:
                 pending.settle(error)
         for pending in batch:
-            self._note(pending, f"node {node_id} has not answered")
+            self._note_trouble(pending, f"node {node_id} has not answered")
         if not queue:
             del queues[operation]
         if not queues:
@@ -242,14 +242,14 @@ class Call:
 
     # ANSWERS
 
-    def _answered(self, batch: Sequence[_PendingAsk], response: ClientResponse) -> None:
+    def _handle_response(self, batch: Sequence[_PendingAsk], response: ClientResponse) -> None:
         if self._is_over:
             return  # the call has returned already
         for pending in batch:
             if response.error is not None:
                 pending.settle(response.error)
             elif response.disconnected:
-                self._retry(pending, _loss(response), find=True)
+                self._retry(pending, _describe_loss(response), must_look_up=True)
             else:
                 self._judge(pending, response)
 
@@ -258,13 +258,13 @@ class Call:
             result = pending.ask.operation.judge(pending.ask.item, response.message, response.version)
         except RetryNeeded as retry:
             trouble = f"node {response.request.node_id} answers {retry.error}"
-            self._retry(pending, trouble, find=retry.error.find_coordinator)
+            self._retry(pending, trouble, must_look_up=retry.error.find_coordinator)
         except KafkaError as error:
             pending.settle(error)
         else:
             pending.settle(result)
 
 
-def _loss(response: ClientResponse) -> str:
+def _describe_loss(response: ClientResponse) -> str:
     node_id = response.request.node_id
     return f"node {node_id} did not answer in time" if response.timed_out else f"the connection to node {node_id} was lost"

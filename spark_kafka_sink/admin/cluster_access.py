@@ -46,11 +46,11 @@ class ClusterAccess:
         self.coordinators = CoordinatorDirectory(self.network)
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random or Random())
 
-    def backoff_ms(self, failures: int) -> int:
+    def backoff_ms(self, failure_count: int) -> int:
         """How long to wait before the next attempt after this many failed ones (KIP-580)."""
-        return max(self._backoff.backoff_ms(failures - 1), MIN_LOOKUP_BACKOFF_MS)
+        return max(self._backoff.backoff_ms(failure_count - 1), MIN_LOOKUP_BACKOFF_MS)
 
-    def is_newer_than(self, version: int) -> bool:
+    def is_metadata_newer_than(self, version: int) -> bool:
         """Whether metadata is newer than this version. Raises the fatal error of the metadata, if there is one."""
         try:
             self.metadata.await_update(version, 0)
@@ -59,12 +59,13 @@ class ClusterAccess:
         return True
 
     def timeout_error(self, what: str, timeout_ms: int, trouble: str) -> KafkaTimeoutError:
-        connections = self.metadata.last_connection_error()
+        """The error when `what` has no answer in time. `trouble`: the last reason; "": a failed connection, if there was one."""
+        connection_error = self.metadata.last_connection_error()
         if self.metadata.cluster().is_bootstrap:
             return KafkaTimeoutError(
-                f"no broker answered: {connections or 'no connection failed, but there was no response'}; check"
+                f"no broker answered: {connection_error or 'no connection failed, but there was no response'}; check"
                 f" bootstrap.servers and the network ({what}, within {timeout_ms} ms)",
                 condition="KAFKA_BROKER_UNREACHABLE",
             )
-        trouble = trouble or connections or "it has not been sent"
-        return KafkaTimeoutError(f"{what} was not answered within {timeout_ms} ms; the last trouble: {trouble}")
+        reason = trouble or connection_error or "it has not been sent"
+        return KafkaTimeoutError(f"{what} was not answered within {timeout_ms} ms; the last trouble: {reason}")

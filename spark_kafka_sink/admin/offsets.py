@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Operation, RetryNeeded, failure, left_out, retry_or_failure
+from spark_kafka_sink.admin.operation import Operation, RetryNeeded, failure, missing_answer_error, retry_or_failure
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -35,7 +35,7 @@ GROUPS_PER_REQUEST = 100
 FIRST_VERSION_WITH_REQUIRE_STABLE = 7
 
 _BY_TOPIC = attrgetter("topic")
-_HAS_MEMBERS = frozenset({Errors.ILLEGAL_GENERATION, Errors.UNKNOWN_MEMBER_ID, Errors.REBALANCE_IN_PROGRESS})
+_MEMBER_ERRORS = frozenset({Errors.ILLEGAL_GENERATION, Errors.UNKNOWN_MEMBER_ID, Errors.REBALANCE_IN_PROGRESS})
 
 
 class CommittedOffset(NamedTuple):
@@ -74,10 +74,10 @@ class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffse
         )
 
     def judge(self, item: OffsetsToFetch, answer: OffsetFetchResponse, version: int) -> dict[TopicPartition, CommittedOffset]:
-        group = answer.of(item.group_id, version)
+        group = answer.answer_for(item.group_id, version)
         where = self.describe(item)
         if group is None:
-            raise left_out(where)
+            raise missing_answer_error(where)
         self.check(Errors.for_code(group.error_code), item, item.group_id)
         offsets = {TopicPartition(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
         for partition, offset in offsets.items():
@@ -86,7 +86,7 @@ class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffse
                 raise retry_or_failure(error, f"{where}, partition {partition}", partition.topic)
         for partition in item.partitions or ():
             if partition not in offsets:  # it may have an offset, so the result must not say that it has none
-                raise left_out(f"{where}, partition {partition}")
+                raise missing_answer_error(f"{where}, partition {partition}")
         return {
             partition: CommittedOffset(offset.committed_offset, offset.metadata or "")
             for partition, offset in offsets.items()
@@ -99,8 +99,8 @@ class FetchOffsets(Operation[OffsetsToFetch, dict[TopicPartition, CommittedOffse
 
 def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopic, ...]:
     return tuple(
-        OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(each.partition for each in of_topic))
-        for topic, of_topic in groupby(sorted(set(partitions)), _BY_TOPIC)
+        OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(each.partition for each in topic_partitions))
+        for topic, topic_partitions in groupby(sorted(set(partitions)), _BY_TOPIC)
     )
 
 
@@ -128,39 +128,38 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
                         committed_offset=item.offsets[partition].offset,
                         committed_metadata=item.offsets[partition].metadata,
                     )
-                    for partition in of_topic
+                    for partition in topic_partitions
                 ),
             )
-            for topic, of_topic in groupby(sorted(item.offsets), _BY_TOPIC)
+            for topic, topic_partitions in groupby(sorted(item.offsets), _BY_TOPIC)
         ]
         return OffsetCommitRequest(group_id=item.group_id, topics=tuple(topics))
 
     def judge(self, item: OffsetsToCommit, answer: OffsetCommitResponse, version: int) -> None:  # noqa: ARG002
-        errors = {
+        answers = {
             TopicPartition(topic.name, partition.partition_index): Errors.for_code(partition.error_code)
             for topic in answer.topics
             for partition in topic.partitions
         }
         for partition in item.offsets:
-            if partition not in errors:
-                raise left_out(f"{self.describe(item)}, partition {partition}")
-        failed = {partition: error for partition, error in errors.items() if error}
-        for partition, error in failed.items():
+            if partition not in answers:
+                raise missing_answer_error(f"{self.describe(item)}, partition {partition}")
+        partition_errors = {partition: error for partition, error in answers.items() if error}
+        for partition, error in partition_errors.items():
             if error == Errors.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
                 raise self._failure(item, partition, error)
-        if failed:
-            raise RetryNeeded(next(iter(failed.values())))
+        if partition_errors:
+            raise RetryNeeded(next(iter(partition_errors.values())))
 
     def _failure(self, item: OffsetsToCommit, partition: TopicPartition, error: ErrorCode) -> KafkaError:
         where = f"{self.describe(item)}, partition {partition}"
-        is_of_group = error == Errors.GROUP_AUTHORIZATION_FAILED
-        exception = failure(error, where, item.group_id if is_of_group else partition.topic)
+        exception = failure(error, where, item.group_id if error == Errors.GROUP_AUTHORIZATION_FAILED else partition.topic)
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
             exception.message += " An offset can be committed only for a partition that exists."
         elif error == Errors.OFFSET_METADATA_TOO_LARGE:
             size = len(item.offsets[partition].metadata) if partition in item.offsets else 0
             exception.message += f" It has {size:,} characters; the broker's limit is offset.metadata.max.bytes."
-        elif error in _HAS_MEMBERS:
+        elif error in _MEMBER_ERRORS:
             exception.message += " The group has members: consumers use this group id; choose one that no consumer uses."
         return exception
 

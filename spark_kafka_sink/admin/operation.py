@@ -99,7 +99,7 @@ class Operation(ABC, Generic[ItemT, ResultT]):
         """Take the first of these answers to the item. Raises ProtocolError if there is none."""
         for answer in answers:
             return answer
-        raise left_out(self.describe(item))
+        raise missing_answer_error(self.describe(item))
 
     def check(self, error: ErrorCode, item: ItemT, resource: str) -> None:
         """Raise RetryNeeded or a KafkaError if an answer has an error. `resource`: see `failure`."""
@@ -139,5 +139,5 @@ def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
     return exception
 
 
-def left_out(where: str) -> ProtocolError:
+def missing_answer_error(where: str) -> ProtocolError:
     return ProtocolError(f"{where}: the broker's answer does not mention it")

@@ -25,8 +25,8 @@ class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
     api_key = ApiKey.DESCRIBE_GROUPS
 
     def message(self, items: Sequence[str], node_id: int, version: int) -> DescribeGroupsRequest:  # noqa: ARG002
-        tells = version >= FIRST_DESCRIBE_GROUPS_WITH_OPERATIONS
-        return DescribeGroupsRequest(groups=tuple(items), include_authorized_operations=tells)
+        can_tell = version >= FIRST_DESCRIBE_GROUPS_WITH_OPERATIONS
+        return DescribeGroupsRequest(groups=tuple(items), include_authorized_operations=can_tell)
 
     def judge(self, item: str, answer: DescribeGroupsResponse, version: int) -> frozenset[AclOperation] | None:  # noqa: ARG002
         group = self.answer_for(item, (each for each in answer.groups if each.group_id == item))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_kafka_sink.admin.operation import Operation, failure, left_out
+from spark_kafka_sink.admin.operation import Operation, failure, missing_answer_error
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 TOPICS_PER_REQUEST = 200
 
 # The broker that was asked does not lead the partition any more, or never did.
-_ELSEWHERE = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_PARTITION})
+_LED_ELSEWHERE = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class FindLeaders(Operation[str, dict[int, int]]):
         return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
 
     def judge(self, item: str, answer: MetadataResponse, version: int) -> dict[int, int]:  # noqa: ARG002
-        found = next((topic for topic in answer.topics if topic.name == item), None)
-        error = Errors.for_code(answer.error_code if found is None else found.error_code)
+        topic_answer = next((topic for topic in answer.topics if topic.name == item), None)
+        error = Errors.for_code(answer.error_code if topic_answer is None else topic_answer.error_code)
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not self.awaits_topic:
             raise failure(error, self.describe(item), item)  # not retried: only `awaits_topic` expects a new topic
         self.check(error, item, item)
-        if found is None:
-            raise left_out(self.describe(item))
-        return {each.partition_index: each.leader_id for each in found.partitions}
+        if topic_answer is None:
+            raise missing_answer_error(self.describe(item))
+        return {each.partition_index: each.leader_id for each in topic_answer.partitions}
 
     def describe(self, item: str) -> str:
         return f"Metadata of topic {printable(item)}"
@@ -92,7 +92,7 @@ class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | No
         partitions = (each for topic in answer.topics if topic.name == item.topic for each in topic.partitions)
         partition = self.answer_for(item, (each for each in partitions if each.partition_index == item.partition))
         error = Errors.for_code(partition.error_code)
-        if error in _ELSEWHERE:
+        if error in _LED_ELSEWHERE:
             return None
         self.check(error, item, item.topic)
         return {

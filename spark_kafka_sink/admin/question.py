@@ -54,17 +54,19 @@ def results_of(asks: Sequence[Ask[Any, T]], outcomes: Sequence[T | KafkaError], 
     results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
     if len(results) == len(outcomes):
         return results
-    late = [
+    timeouts = [
         (ask.operation.describe(ask.item), outcome)
         for ask, outcome in zip(asks, outcomes, strict=True)
         if isinstance(outcome, KafkaTimeoutError)
     ]
-    others = [outcome for outcome in outcomes if isinstance(outcome, KafkaError) and not isinstance(outcome, KafkaTimeoutError)]
-    if others or len(late) == 1:
-        raise (others or [late[0][1]])[0]
-    names = printable_list(what for what, _ in late)
+    other_errors = [
+        outcome for outcome in outcomes if isinstance(outcome, KafkaError) and not isinstance(outcome, KafkaTimeoutError)
+    ]
+    if other_errors or len(timeouts) == 1:
+        raise (other_errors or [timeouts[0][1]])[0]
+    items = printable_list(description for description, _ in timeouts)
     raise KafkaTimeoutError(
-        f"{len(late):,} of {len(outcomes):,} requests were not answered within {timeout_ms} ms: {names}; the first of them:"
-        f" {late[0][1].message}",
-        condition=late[0][1].condition,
+        f"{len(timeouts):,} of {len(outcomes):,} requests were not answered within {timeout_ms} ms: {items}; the first of them:"
+        f" {timeouts[0][1].message}",
+        condition=timeouts[0][1].condition,
     )

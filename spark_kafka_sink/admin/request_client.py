@@ -91,14 +91,14 @@ class RequestClient:
             KafkaError: as `ask_all`.
         """
         deadline_ms = self.clock.now_ms() + timeout_ms
-        at_once = True
+        is_first_attempt = True
         while True:
-            nodes = self._listed_brokers(deadline_ms, timeout_ms, at_once=at_once)
-            at_once = False
+            nodes = self._fetch_brokers(deadline_ms, timeout_ms, is_urgent=is_first_attempt)
+            is_first_attempt = False
             asks = _asks(nodes, operation, item)
             outcomes = self.ask(asks, max(deadline_ms - self.clock.now_ms(), 0))
-            is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self.known_brokers()
-            if is_same or self.clock.now_ms() >= deadline_ms:
+            is_complete = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self.known_brokers()
+            if is_complete or self.clock.now_ms() >= deadline_ms:
                 return dict(zip(nodes, results_of(asks, outcomes, timeout_ms), strict=True))
             logger.debug("= the brokers of the cluster have changed: asking all of them again")
 
@@ -109,17 +109,19 @@ class RequestClient:
             return self.ask_every_broker(operation, item, timeout_ms)
         asks = _asks(nodes, operation, item)
         outcomes: list[ResultT | KafkaError] = self.ask(asks, timeout_ms)
-        there = [number for number, outcome in enumerate(outcomes) if not isinstance(outcome, BrokerGoneError)]
-        results = results_of([asks[number] for number in there], [outcomes[number] for number in there], timeout_ms)
-        return dict(zip([nodes[number] for number in there], results, strict=True))
+        positions = [position for position, outcome in enumerate(outcomes) if not isinstance(outcome, BrokerGoneError)]
+        results = results_of(
+            [asks[position] for position in positions], [outcomes[position] for position in positions], timeout_ms
+        )
+        return dict(zip([nodes[position] for position in positions], results, strict=True))
 
-    def back_off(self, failures: int, at_most_ms: int) -> None:
+    def back_off(self, failure_count: int, at_most_ms: int) -> None:
         """Wait before the next attempt of a caller whose attempts have failed so often. Blocks at most `at_most_ms`.
 
         Metadata is fetched again meanwhile, as brokers or leaders may have changed.
         """
         self._access.metadata.request_update("what was asked for is elsewhere")
-        deadline_ms = self.clock.now_ms() + min(self._access.backoff_ms(failures), at_most_ms)
+        deadline_ms = self.clock.now_ms() + min(self._access.backoff_ms(failure_count), at_most_ms)
         while (left_ms := deadline_ms - self.clock.now_ms()) > 0:
             self._access.network.poll(left_ms, self.clock.now_ms())
 
@@ -128,11 +130,11 @@ class RequestClient:
         cluster = self._access.metadata.cluster()
         return [] if cluster.is_bootstrap else sorted(node.id for node in cluster.nodes)
 
-    def _listed_brokers(self, deadline_ms: int, timeout_ms: int, *, at_once: bool) -> list[int]:
+    def _fetch_brokers(self, deadline_ms: int, timeout_ms: int, *, is_urgent: bool) -> list[int]:
         """The node ids of all brokers in a Metadata answer that this call requests."""
         self._access.metadata.take_error()  # discards an error of earlier calls
-        version = self._access.metadata.request_update("a request goes to every broker", at_once=at_once)
-        while not self._access.is_newer_than(version) or self._access.metadata.cluster().is_bootstrap:
+        version = self._access.metadata.request_update("a request goes to every broker", is_urgent=is_urgent)
+        while not self._access.is_metadata_newer_than(version) or self._access.metadata.cluster().is_bootstrap:
             now_ms = self.clock.now_ms()
             if now_ms >= deadline_ms:
                 raise self._access.timeout_error("the list of brokers", timeout_ms, "")

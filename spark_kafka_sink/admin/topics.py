@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.admin.operation import Operation, failure, left_out
+from spark_kafka_sink.admin.operation import Operation, failure, missing_answer_error
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -48,15 +48,15 @@ class DescribeTopic(Operation[str, TopicDescription | None]):
         )
 
     def judge(self, item: str, answer: MetadataResponse, version: int) -> TopicDescription | None:  # noqa: ARG002
-        found = next((topic for topic in answer.topics if topic.name == item), None)
-        error = Errors.for_code(answer.error_code if found is None else found.error_code)
+        topic_answer = next((topic for topic in answer.topics if topic.name == item), None)
+        error = Errors.for_code(answer.error_code if topic_answer is None else topic_answer.error_code)
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         self.check(error, item, item)
-        if found is None:
-            raise left_out(self.describe(item))
-        partitions = sorted(found.partitions, key=lambda each: each.partition_index)
-        return TopicDescription(tuple(partitions), authorized_operations(found.topic_authorized_operations))
+        if topic_answer is None:
+            raise missing_answer_error(self.describe(item))
+        partitions = sorted(topic_answer.partitions, key=lambda each: each.partition_index)
+        return TopicDescription(tuple(partitions), authorized_operations(topic_answer.topic_authorized_operations))
 
     def describe(self, item: str) -> str:
         return f"Metadata of topic {printable(item)}"
@@ -81,16 +81,16 @@ class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
         )
 
     def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> Mapping[str, str]:  # noqa: ARG002
-        topic = self.answer_for(item, (each for each in answer.results if each.resource_name == item))
-        error = Errors.for_code(topic.error_code)
+        topic_answer = self.answer_for(item, (each for each in answer.results if each.resource_name == item))
+        error = Errors.for_code(topic_answer.error_code)
         if error == Errors.TOPIC_AUTHORIZATION_FAILED:
-            denied = error.error(self.describe(item))
-            denied.message += f" Grant the user DESCRIBE_CONFIGS on the topic {printable(item)!r}."
-            raise denied
+            exception = error.error(self.describe(item))
+            exception.message += f" Grant the user DESCRIBE_CONFIGS on the topic {printable(item)!r}."
+            raise exception
         if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
             raise failure(error, self.describe(item), item)  # not retried: this request does not create the topic
         self.check(error, item, item)
-        return {each.name: each.value for each in topic.configs if each.name in self.names and each.value is not None}
+        return {each.name: each.value for each in topic_answer.configs if each.name in self.names and each.value is not None}
 
     def describe(self, item: str) -> str:
         return f"DescribeConfigs of topic {printable(item)}"

@@ -66,13 +66,13 @@ T = TypeVar("T")
 
 
 class WholeListQuestions(NamedTuple, Generic[T]):
-    """Two questions that replace a call of `list_transactions`: ask `found` beside other questions, and `is_whole` afterwards.
+    """Two questions that replace a call of `list_transactions`: ask `listing` beside other questions, and `is_whole` afterwards.
 
-    The answer to `found` is what the known brokers list. It misses no id if the answer to `is_whole` is true.
+    The answer to `listing` is what the known brokers list. It misses no id if the answer to `is_whole` is true.
     Otherwise, or after an error of either, call `list_transactions`.
     """
 
-    found: Question[T]
+    listing: Question[T]
     is_whole: Question[bool]
 
 
@@ -92,12 +92,13 @@ class TransactionClient:
         self, config: Mapping[str, object], *, clock: Clock | None = None, requests: RequestClient | None = None
     ) -> None:
         config = ProducerConfig.conceal(config)  # a traceback with locals would show its secrets
-        checked = ProducerConfig.from_mapping(config)
-        self._default_timeout_ms = checked.max_block_ms
-        self._requests = requests or RequestClient(ClusterAccess(checked, clock=clock))
-        self._given_transaction_ms = checked.transaction_timeout_ms if "transaction.timeout.ms" in checked.given else None
-        self._longest_transaction_ms: int | None = None
-        self._found_topics: set[str] = set()
+        producer_config = ProducerConfig.from_mapping(config)
+        self._default_timeout_ms = producer_config.max_block_ms
+        self._requests = requests or RequestClient(ClusterAccess(producer_config, clock=clock))
+        is_timeout_given = "transaction.timeout.ms" in producer_config.given
+        self._transaction_timeout_ms = producer_config.transaction_timeout_ms if is_timeout_given else None
+        self._longest_transaction_timeout_ms: int | None = None  # of the brokers; None: not asked yet
+        self._existing_topics: set[str] = set()
         self._last_coordinators: tuple[str | None, list[int] | None] = (None, None)  # a prefix, and its _coordinator_ids
         self._may_see_leaders = True
         self._transaction_log_leaders: list[int] | None = None  # they coordinate all ids; None: not known
@@ -112,7 +113,7 @@ class TransactionClient:
         """Close every connection. Never blocks."""
         self._requests.close()
 
-    def _within(self, timeout_ms: int | None) -> int:
+    def _timeout_or_default(self, timeout_ms: int | None) -> int:
         return self._default_timeout_ms if timeout_ms is None else timeout_ms
 
     def ask(self, question: Question[T], *, timeout_ms: int | None = None) -> T:
@@ -123,7 +124,7 @@ class TransactionClient:
 
     def ask_together(self, *questions: Question[Any], timeout_ms: int | None = None) -> list[Reply[Any]]:
         """Ask several questions side by side, in no order. Each reply returns its own answer, or raises its own error."""
-        return self._requests.ask_together(questions, self._within(timeout_ms))
+        return self._requests.ask_together(questions, self._timeout_or_default(timeout_ms))
 
     # TRANSACTIONS
 
@@ -146,15 +147,15 @@ class TransactionClient:
         Raises:
             ValueError: a transactional id occurs twice.
         """
-        numbers = Counter(each.transactional_id for each in prepared)
-        if len(numbers) < len(prepared):
-            raise ValueError(f"transactional id {numbers.most_common(1)[0][0]!r} is named more than once")
+        id_counts = Counter(each.transactional_id for each in prepared)
+        if len(id_counts) < len(prepared):
+            raise ValueError(f"transactional id {id_counts.most_common(1)[0][0]!r} is named more than once")
         operations = {is_v2: EndTransaction(commit, is_v2) for is_v2 in (False, True)}
         asks = [
-            Ask(_transaction(each.transactional_id), operations[each.transaction_version >= TRANSACTION_VERSION_2], each)
+            Ask(_transaction_key(each.transactional_id), operations[each.transaction_version >= TRANSACTION_VERSION_2], each)
             for each in prepared
         ]
-        outcomes = self._requests.ask(asks, self._within(timeout_ms))
+        outcomes = self._requests.ask(asks, self._timeout_or_default(timeout_ms))
         return {
             each.transactional_id: EndOutcome(TransactionEnd.FAILED, outcome) if isinstance(outcome, KafkaError) else outcome
             for each, outcome in zip(prepared, outcomes, strict=True)
@@ -188,10 +189,12 @@ class TransactionClient:
         deadline_ms = self._deadline_ms(timeout_ms)
         ids = list(dict.fromkeys(transactional_ids))
         if ids and transaction_timeout_ms is None:
-            longest_ms = self._given_transaction_ms or self.longest_transaction_timeout_ms(timeout_ms=self._left_ms(deadline_ms))
+            longest_ms = self._transaction_timeout_ms or self.longest_transaction_timeout_ms(
+                timeout_ms=self._left_ms(deadline_ms)
+            )
             transaction_timeout_ms = min(FENCING_TRANSACTION_TIMEOUT_MS, longest_ms)
         operation = FenceProducer(transaction_timeout_ms or FENCING_TRANSACTION_TIMEOUT_MS)
-        asks = [Ask(_transaction(each), operation, each) for each in ids]
+        asks = [Ask(_transaction_key(each), operation, each) for each in ids]
         return dict(zip(ids, self._requests.ask_all(asks, self._left_ms(deadline_ms)), strict=True))
 
     def abort_fenced(
@@ -212,16 +215,19 @@ class TransactionClient:
         deadline_ms = self._deadline_ms(timeout_ms)
         prepared = [PreparedTransaction(each, *identity, TRANSACTION_VERSION_2) for each, identity in fenced.items()]
         outcomes = self.end_transactions(prepared, commit=False, timeout_ms=self._left_ms(deadline_ms))
-        older = [each for each in prepared if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)]
-        begin = BeginFenced(group_id)
-        asks = [Ask(_transaction(each.transactional_id), begin, each) for each in older]
+        asks = [
+            Ask(_transaction_key(each.transactional_id), BeginFenced(group_id), each)
+            for each in prepared
+            if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)
+        ]
         answers: list[bool | KafkaError] = self._requests.ask(asks, self._left_ms(deadline_ms))
-        begun = dict(zip(older, answers, strict=True))
-        outcomes |= {
-            each[0]: EndOutcome(TransactionEnd.FAILED, error) for each, error in begun.items() if isinstance(error, KafkaError)
-        }
-        again = [each._replace(transaction_version=0) for each, outcome in begun.items() if outcome is True]
-        return outcomes | self.end_transactions(again, commit=False, timeout_ms=self._left_ms(deadline_ms))
+        begun_transactions = []
+        for ask, answer in zip(asks, answers, strict=True):
+            if isinstance(answer, KafkaError):
+                outcomes[ask.item.transactional_id] = EndOutcome(TransactionEnd.FAILED, answer)
+            else:
+                begun_transactions.append(ask.item._replace(transaction_version=0))
+        return outcomes | self.end_transactions(begun_transactions, commit=False, timeout_ms=self._left_ms(deadline_ms))
 
     def list_transactions(
         self,
@@ -255,54 +261,55 @@ class TransactionClient:
         Returns:
             Each id once, sorted.
         """
-        operation = _listing(states)
-        within_ms = self._within(timeout_ms)
+        operation = _list_operation(states)
+        total_ms = self._timeout_or_default(timeout_ms)
         if at_once:
-            return _sorted(self._requests.ask_known_brokers(operation, prefix, within_ms))
-        deadline_ms = self._deadline_ms(within_ms)
+            return _sorted_transactions(self._requests.ask_known_brokers(operation, prefix, total_ms))
+        deadline_ms = self._deadline_ms(total_ms)
         probed = prefix if probed is None else probed
-        last_probed, coordinators = self._last_coordinators
-        if last_probed != probed:
+        last_prefix, coordinators = self._last_coordinators
+        if last_prefix != probed:
             coordinators = self._coordinator_ids(probed, deadline_ms)
-        attempts = 0
+        attempt_count = 0
         while True:
             answers = self._requests.ask_every_broker(operation, prefix, self._left_ms(deadline_ms))
-            coordinators, before = self._coordinator_ids(probed, deadline_ms), coordinators
+            coordinators, last_coordinators = self._coordinator_ids(probed, deadline_ms), coordinators
             self._last_coordinators = (probed, coordinators)
-            if coordinators == before and set(coordinators or ()) <= answers.keys():
-                return _sorted(answers)
+            if coordinators == last_coordinators and set(coordinators or ()) <= answers.keys():
+                return _sorted_transactions(answers)
             if not self._left_ms(deadline_ms):
-                raise KafkaTimeoutError(f"{operation.describe(prefix)}: coordinators kept moving for {within_ms} ms")
-            attempts += 1
-            self._requests.back_off(attempts, self._left_ms(deadline_ms))
+                raise KafkaTimeoutError(f"{operation.describe(prefix)}: coordinators kept moving for {total_ms} ms")
+            attempt_count += 1
+            self._requests.back_off(attempt_count, self._left_ms(deadline_ms))
 
     def list_transactions_question(self, prefix: str, states: Collection[str] = ()) -> Question[list[ListedTransaction]]:
-        """The answer is what `list_transactions` with `at_once` returns. It also raises BrokerGoneError if a broker has left."""
+        """A question whose answer is what `list_transactions` with `at_once` returns, or BrokerGoneError if a broker has left."""
         nodes = self._requests.known_brokers()
         if not nodes:
             return Question((), lambda _: self.list_transactions(prefix, states, at_once=True))
-        operation = _listing(states)
+        operation = _list_operation(states)
         asks = [Ask(Broker(node_id), operation, prefix) for node_id in nodes]
-        return Question(asks, lambda answers: _sorted(dict(zip(nodes, answers, strict=True))))
+        return Question(asks, lambda answers: _sorted_transactions(dict(zip(nodes, answers, strict=True))))
 
     def whole_list_questions(
         self, prefix: str, states: Collection[str] = ()
     ) -> WholeListQuestions[list[ListedTransaction]] | None:
-        """None if the leaders of the transaction log are not known. `list_transactions` finds them if the user may see them."""
-        before, asked = self._transaction_log_leaders, set(self._requests.known_brokers())
-        if before is None or not asked:
+        """Questions for ids with this prefix, as WholeListQuestions says. None: the leaders of the transaction log are not known;
+        `list_transactions` finds them if the user may see them."""
+        known_leaders, asked_brokers = self._transaction_log_leaders, set(self._requests.known_brokers())
+        if known_leaders is None or not asked_brokers:
             return None
 
-        def are_same(answers: list[dict[int, int]]) -> bool:
-            self._transaction_log_leaders = _in_order(answers[0])
-            return self._transaction_log_leaders == before and asked.issuperset(before)
+        def is_unchanged(answers: list[dict[int, int]]) -> bool:
+            self._transaction_log_leaders = _sorted_leaders(answers[0])
+            return self._transaction_log_leaders == known_leaders and asked_brokers.issuperset(known_leaders)
 
         ask = Ask(ANY_BROKER, FindLeaders(), TRANSACTION_LOG)
-        return WholeListQuestions(self.list_transactions_question(prefix, states), Question([ask], are_same))
+        return WholeListQuestions(self.list_transactions_question(prefix, states), Question([ask], is_unchanged))
 
     def _deadline_ms(self, timeout_ms: int | None) -> int:
         """The deadline of a call whose steps share one time-out."""
-        return self._requests.clock.now_ms() + self._within(timeout_ms)
+        return self._requests.clock.now_ms() + self._timeout_or_default(timeout_ms)
 
     def _left_ms(self, deadline_ms: int) -> int:
         return max(deadline_ms - self._requests.clock.now_ms(), 0)
@@ -317,7 +324,7 @@ class TransactionClient:
         self._transaction_log_leaders = self._find_transaction_log_leaders(self._left_ms(deadline_ms))
         if self._transaction_log_leaders is not None:
             return self._transaction_log_leaders
-        probes = [_transaction(f"{prefix}{each}") for each in PROBES]
+        probes = [_transaction_key(f"{prefix}{each}") for each in PROBES]
         operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
         answers = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], self._left_ms(deadline_ms))
         errors = [each for each in answers if isinstance(each, KafkaError)]
@@ -338,7 +345,7 @@ class TransactionClient:
             return None
         except BrokerError:
             return None  # there is no such topic, or not yet
-        leaders = _in_order(answer)
+        leaders = _sorted_leaders(answer)
         return None if min(leaders, default=-1) < 0 else leaders
 
     def describe_transactions(
@@ -354,10 +361,10 @@ class TransactionClient:
     def describe_transactions_question(
         self, transactional_ids: Iterable[str]
     ) -> Question[dict[str, TransactionDescription | None]]:
-        """The answer is what `describe_transactions` returns."""
+        """A question whose answer is what `describe_transactions` returns."""
         ids = list(dict.fromkeys(transactional_ids))
-        asks = [Ask(_transaction(each), DescribeTransactions(), each) for each in ids]
-        return Question(asks, lambda found: dict(zip(ids, found, strict=True)))
+        asks = [Ask(_transaction_key(each), DescribeTransactions(), each) for each in ids]
+        return Question(asks, lambda results: dict(zip(ids, results, strict=True)))
 
     # PRODUCERS
 
@@ -380,29 +387,29 @@ class TransactionClient:
             By partition, its producers by producer id, or why they cannot be known; nothing is raised for a single partition.
             AuthorizationError: it takes READ on the topic. BrokerError: there is no such topic or partition.
         """
-        within_ms = self._within(timeout_ms)
-        deadline_ms = self._deadline_ms(within_ms)
-        wanted = list(dict.fromkeys(partitions))
+        total_ms = self._timeout_or_default(timeout_ms)
+        deadline_ms = self._deadline_ms(total_ms)
+        distinct_partitions = list(dict.fromkeys(partitions))
         operation = DescribeProducers(None if producer_ids is None else frozenset(producer_ids))
-        producers = self._ask_leaders(operation, wanted, within_ms)
-        failures = 0
-        while sought := [each for each in wanted if each not in producers]:
-            failures += 1
-            self._requests.back_off(failures, self._left_ms(deadline_ms))
+        producers = self._ask_leaders(operation, distinct_partitions, total_ms)
+        failure_count = 0
+        while partitions_left := [each for each in distinct_partitions if each not in producers]:
+            failure_count += 1
+            self._requests.back_off(failure_count, self._left_ms(deadline_ms))
             if not self._left_ms(deadline_ms):
                 break
-            again = self._ask_leaders(operation, sought, self._left_ms(deadline_ms))
-            producers |= {each: outcome for each, outcome in again.items() if not isinstance(outcome, KafkaTimeoutError)}
-        for partition in sought:
+            new_outcomes = self._ask_leaders(operation, partitions_left, self._left_ms(deadline_ms))
+            producers |= {each: outcome for each, outcome in new_outcomes.items() if not isinstance(outcome, KafkaTimeoutError)}
+        for partition in partitions_left:
             producers[partition] = KafkaTimeoutError(
-                f"{operation.describe(partition)}: it had no leader, or another one each time, for {within_ms} ms"
+                f"{operation.describe(partition)}: it had no leader, or another one each time, for {total_ms} ms"
             )
-        return {each: producers[each] for each in wanted}
+        return {each: producers[each] for each in distinct_partitions}
 
     def _ask_leaders(
         self, operation: DescribeProducers, partitions: Sequence[TopicPartition], timeout_ms: int
     ) -> dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]:
-        """Partitions that have no leader at the moment, or whose leader was another one, are left out."""
+        """Ask each partition's leader. The result lacks partitions that have no leader now, or whose leader was another one."""
         deadline_ms = self._deadline_ms(timeout_ms)
         topics = list(dict.fromkeys(each.topic for each in partitions))
         outcomes = self._requests.ask([Ask(ANY_BROKER, FindLeaders(), topic) for topic in topics], timeout_ms)
@@ -428,9 +435,9 @@ class TransactionClient:
 
         A topic that this client has found before is not asked for again.
         """
-        if topic not in self._found_topics:
-            self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(awaits_topic=True), topic)], self._within(timeout_ms))
-            self._found_topics.add(topic)
+        if topic not in self._existing_topics:
+            self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(awaits_topic=True), topic)], self._timeout_or_default(timeout_ms))
+            self._existing_topics.add(topic)
 
     # OFFSETS
 
@@ -462,11 +469,11 @@ class TransactionClient:
     def fetch_offsets_question(
         self, groups: Mapping[str, Collection[TopicPartition] | None], require_stable: bool
     ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
-        """The answer is what `fetch_offsets` returns."""
+        """A question whose answer is what `fetch_offsets` returns."""
         operation = FetchOffsets(require_stable)
-        wanted = [OffsetsToFetch(group, None if named is None else tuple(named)) for group, named in groups.items()]
-        asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in wanted]
-        return Question(asks, lambda found: dict(zip(groups, found, strict=True)))
+        items = [OffsetsToFetch(group, None if partitions is None else tuple(partitions)) for group, partitions in groups.items()]
+        asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in items]
+        return Question(asks, lambda results: dict(zip(groups, results, strict=True)))
 
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]], *, timeout_ms: int | None = None
@@ -505,31 +512,31 @@ class TransactionClient:
         """
         ask = Ask(ANY_BROKER, DescribeBrokerConfig(), name)
         try:
-            return self._requests.ask_all([ask], self._within(timeout_ms))[0]
+            return self._requests.ask_all([ask], self._timeout_or_default(timeout_ms))[0]
         except (AuthorizationError, UnsupportedVersionError):
             return None
 
     def longest_transaction_timeout_ms(self, *, timeout_ms: int | None = None) -> int:
         """The brokers' transaction.max.timeout.ms, or Kafka's default if they do not tell it. Only the first call asks."""
-        if self._longest_transaction_ms is None:
-            found = self.broker_config("transaction.max.timeout.ms", timeout_ms=timeout_ms)
-            is_number = found is not None and found.isascii() and found.isdecimal()
-            self._longest_transaction_ms = int(found) if found and is_number else DEFAULT_LONGEST_TRANSACTION_MS
-        return self._longest_transaction_ms
+        if self._longest_transaction_timeout_ms is None:
+            value = self.broker_config("transaction.max.timeout.ms", timeout_ms=timeout_ms)
+            is_number = value is not None and value.isascii() and value.isdecimal()
+            self._longest_transaction_timeout_ms = int(value) if value and is_number else DEFAULT_LONGEST_TRANSACTION_MS
+        return self._longest_transaction_timeout_ms
 
 
-def _transaction(transactional_id: str) -> CoordinatorKey:
+def _transaction_key(transactional_id: str) -> CoordinatorKey:
     return CoordinatorKey(KeyType.TRANSACTION, transactional_id)
 
 
-def _listing(states: Collection[str]) -> ListTransactions:
+def _list_operation(states: Collection[str]) -> ListTransactions:
     return ListTransactions(tuple(sorted(set(map(str, states)))))
 
 
-def _in_order(leaders: Mapping[int, int]) -> list[int]:
+def _sorted_leaders(leaders: Mapping[int, int]) -> list[int]:
     return [leaders[partition] for partition in sorted(leaders)]
 
 
-def _sorted(answers: Mapping[int, list[ListedTransaction]]) -> list[ListedTransaction]:
-    found = {each.transactional_id: each for answer in answers.values() for each in answer}
-    return [found[transactional_id] for transactional_id in sorted(found)]
+def _sorted_transactions(answers: Mapping[int, list[ListedTransaction]]) -> list[ListedTransaction]:
+    transactions_by_id = {each.transactional_id: each for answer in answers.values() for each in answer}
+    return [transactions_by_id[transactional_id] for transactional_id in sorted(transactions_by_id)]

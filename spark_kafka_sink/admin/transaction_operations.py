@@ -64,8 +64,8 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
 
     @property
     def versions(self) -> tuple[int, int | None]:
-        last = LAST_END_TXN_VERSION_BEFORE_TV2
-        return (last + 1, API_TABLE[ApiKey.END_TXN].max_version) if self.is_v2 else (0, last)
+        last_before_v2 = LAST_END_TXN_VERSION_BEFORE_TV2
+        return (last_before_v2 + 1, API_TABLE[ApiKey.END_TXN].max_version) if self.is_v2 else (0, last_before_v2)
 
     def message(self, items: Sequence[PreparedTransaction], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002
         (item,) = items
@@ -176,8 +176,8 @@ class ListTransactions(Operation[str, list[ListedTransaction]]):
     def judge(self, item: str, answer: ListTransactionsResponse, version: int) -> list[ListedTransaction]:  # noqa: ARG002
         self.check(Errors.for_code(answer.error_code), item, item)
         if answer.unknown_state_filters:
-            unknown = printable_list(answer.unknown_state_filters)
-            raise UnsupportedVersionError(f"{self.describe(item)}: the broker does not know the states {unknown}")
+            unknown_states = printable_list(answer.unknown_state_filters)
+            raise UnsupportedVersionError(f"{self.describe(item)}: the broker does not know the states {unknown_states}")
         return [
             ListedTransaction(transaction.transactional_id, transaction.producer_id, transaction.transaction_state)
             for transaction in answer.transaction_states
@@ -227,20 +227,20 @@ class DescribeTransactions(Operation[str, TransactionDescription | None]):
         return DescribeTransactionsRequest(transactional_ids=tuple(items))
 
     def judge(self, item: str, answer: DescribeTransactionsResponse, version: int) -> TransactionDescription | None:  # noqa: ARG002
-        described = self.answer_for(item, (each for each in answer.transaction_states if each.transactional_id == item))
-        error = Errors.for_code(described.error_code)
+        answer_state = self.answer_for(item, (each for each in answer.transaction_states if each.transactional_id == item))
+        error = Errors.for_code(answer_state.error_code)
         if error == Errors.TRANSACTIONAL_ID_NOT_FOUND:
             return None
         self.check(error, item, item)
-        partitions = (TopicPartition(topic.topic, each) for topic in described.topics for each in topic.partitions)
-        started_ms = described.transaction_start_time_ms
+        partitions = (TopicPartition(topic.topic, each) for topic in answer_state.topics for each in topic.partitions)
+        start_ms = answer_state.transaction_start_time_ms
         return TransactionDescription(
             transactional_id=item,
-            state=described.transaction_state,
-            producer_id=described.producer_id,
-            producer_epoch=described.producer_epoch,
-            timeout_ms=described.transaction_timeout_ms,
-            start_time_ms=started_ms if 0 <= started_ms <= LATEST_START_MS else None,
+            state=answer_state.transaction_state,
+            producer_id=answer_state.producer_id,
+            producer_epoch=answer_state.producer_epoch,
+            timeout_ms=answer_state.transaction_timeout_ms,
+            start_time_ms=start_ms if 0 <= start_ms <= LATEST_START_MS else None,
             partitions=frozenset(partitions),
         )
 

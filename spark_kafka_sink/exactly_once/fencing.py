@@ -53,7 +53,7 @@ def whole_list_questions(client: TransactionClient, names: PrefixNames) -> Whole
     questions = client.whole_list_questions(names.id_prefix, UNFINISHED)
     if questions is None:
         return None
-    return WholeListQuestions(questions.found.then(partial(_unfinished, names)), questions.is_whole)
+    return WholeListQuestions(questions.listing.then(partial(_unfinished, names)), questions.is_whole)
 
 
 def _unfinished(names: PrefixNames, found: Iterable[ListedTransaction]) -> list[UnfinishedId]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, described
+from spark_kafka_sink.errors import KafkaError, describe_error
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -85,5 +85,5 @@ class Heartbeat:
     def _failed(self, error: Exception) -> None:
         if not self._has_failed:
             self._has_failed = True
-            what = str(error) if isinstance(error, KafkaError) else described(error)
+            what = str(error) if isinstance(error, KafkaError) else describe_error(error)
             logger.warning("! no heartbeat: while this task waits, `transactions abort` may take its query for dead: %s", what)

@@ -216,7 +216,7 @@ class VersionCommit:
         questions = whole_list_questions(self.client, self.names)
         if questions is None:
             return self._ledger.fetch_decision(), None
-        decision, found = self.client.ask_together(self._ledger.decision_question(), questions.found)
+        decision, found = self.client.ask_together(self._ledger.decision_question(), questions.listing)
         return decision.answer(), _ListBesideDecision(found, questions.is_whole)
 
     def _decide(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Decision:

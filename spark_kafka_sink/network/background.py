@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock, wait_seconds
-from spark_kafka_sink.errors import KafkaError, NetworkError, described
+from spark_kafka_sink.errors import KafkaError, NetworkError, describe_error
 
 
 class BackgroundWork(NamedTuple):
@@ -108,7 +108,7 @@ def outcome_of(work: Callable[[], Any]) -> Outcome:
     except KafkaError as error:
         failure = error
     except BaseException as error:  # noqa: BLE001 - raised again, on the thread that waits
-        failure, cause = KafkaError(described(error), condition="KAFKA_INTERNAL_ERROR"), error
+        failure, cause = KafkaError(describe_error(error), condition="KAFKA_INTERNAL_ERROR"), error
         cause.__traceback__ = cause.__context__ = cause.__cause__ = None
     failure.__traceback__ = failure.__context__ = None
     failure.__cause__ = cause

@@ -69,7 +69,7 @@ def read_coordinator(key: CoordinatorKey, answer: FindCoordinatorResponse, versi
         ProtocolError: the answer does not mention the key, or names a node with an id below zero.
     """
     where = f"FindCoordinator of {key.kind} {printable(key.key)}"
-    coordinator = answer.of(key.key, version)
+    coordinator = answer.answer_for(key.key, version)
     if coordinator is None:
         raise ProtocolError(f"{where}: the broker's answer does not mention it")
     error = Errors.for_code(coordinator.error_code)

@@ -151,7 +151,7 @@ class Metadata:
                 self._forgotten.add(topic)
             self._new_topics.discard(topic)
 
-    def request_update(self, reason: str, *, at_once: bool = False) -> int:
+    def request_update(self, reason: str, *, is_urgent: bool = False) -> int:
         """Request an update of all topics, which is sent when the back-off after the last answer or failure has passed.
 
         Args:
@@ -165,7 +165,7 @@ class Metadata:
             if not self._needs_full_update:
                 logger.debug("= metadata: update requested: %s", reason)
             self._needs_full_update = True
-            if at_once:
+            if is_urgent:
                 self._equivalent_responses = 0
                 if not self._failures:
                     self._last_refresh_ms = LONG_AGO_MS

@@ -12,7 +12,7 @@ A number without a row is an error that is newer than this client: it behaves as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, BrokerError, KafkaError, printable
@@ -62,7 +62,7 @@ class ErrorCode:
 
     @property
     def condition(self) -> str:
-        """Return the condition of the exceptions that `error` makes."""
+        """The condition of the exceptions that `error` makes."""
         return f"KAFKA_{self.name}"
 
     def error(self, where: str, broker_message: str | None = None) -> KafkaError:
@@ -81,11 +81,12 @@ class ErrorCode:
         condition = self.condition
         if self in _AUTHENTICATION:
             return AuthenticationError(text, condition=condition)
-        kind = AuthorizationError if self in _AUTHORIZATION else BrokerError
-        return kind(text, error_code=self.number, condition=condition)
+        exception_type = AuthorizationError if self in _AUTHORIZATION else BrokerError
+        return exception_type(text, error_code=self.number, condition=condition)
 
 
 def code(number: int, reaction: Reaction, persisted: Persisted, doc: str) -> ErrorCode:
+    """A row of Errors. It gets its name when it is assigned there."""
     return ErrorCode(number, "", reaction is not FAIL, reaction is REFRESH, reaction is FIND, persisted, doc)
 
 
@@ -233,9 +234,8 @@ class Errors:
         """The row of a number; for an unknown one, a row that behaves as UNKNOWN_SERVER_ERROR and keeps the number."""
         row = ERROR_CODES.get(number)
         if row is None:
-            like = Errors.UNKNOWN_SERVER_ERROR
             doc = f"The broker answered with error code {number}, which is newer than this client."
-            row = ErrorCode(number, like.name, like.retriable, like.refresh_metadata, like.find_coordinator, like.persisted, doc)
+            row = replace(Errors.UNKNOWN_SERVER_ERROR, number=number, doc=doc)
         return row
 
 

@@ -40,44 +40,45 @@ def _utf8(value: str) -> bytes:
 
 
 class Writer:
-    """Encodes one message, as a list of buffers. Every method but `buffers` appends one value."""
+    """Encodes one message, as a list of buffers. Every method but `buffers` appends one value. It raises ProtocolError for a string
+    that is too long or cannot be encoded, struct.error for a number that is too large."""
 
-    __slots__ = ("_buffers", "_small")
+    __slots__ = ("_buffers", "_small_fields")
 
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
-        self._small = bytearray()  # fields since the last opaque buffer
+        self._small_fields = bytearray()  # fields since the last opaque buffer
 
     def buffers(self) -> list[Buffer]:
         """Everything that was written, in order; opaque buffers are the objects that were passed, not copies."""
-        if self._small:
-            self._buffers.append(self._small)
-            self._small = bytearray()
+        if self._small_fields:
+            self._buffers.append(self._small_fields)
+            self._small_fields = bytearray()
         return self._buffers
 
     def boolean(self, value: bool) -> None:
-        self._small.append(1 if value else 0)
+        self._small_fields.append(1 if value else 0)
 
     def int8(self, value: int) -> None:
-        self._small += _pack_int8(value)
+        self._small_fields += _pack_int8(value)
 
     def int16(self, value: int) -> None:
-        self._small += _pack_int16(value)
+        self._small_fields += _pack_int16(value)
 
     def int32(self, value: int) -> None:
-        self._small += _pack_int32(value)
+        self._small_fields += _pack_int32(value)
 
     def int64(self, value: int) -> None:
-        self._small += _pack_int64(value)
+        self._small_fields += _pack_int64(value)
 
     def uuid(self, value: UUID) -> None:
-        self._small += value.bytes
+        self._small_fields += value.bytes
 
     def uvarint(self, value: int) -> None:
         """Unsigned 32-bit, 7 bits per byte, least significant first."""
         if not 0 <= value < 1 << 32:
             raise ProtocolError(f"{value} does not fit an unsigned varint of 32 bits")
-        small = self._small
+        small = self._small_fields
         while value > 0x7F:
             small.append(value & 0x7F | 0x80)
             value >>= 7
@@ -87,8 +88,8 @@ class Writer:
         data = _utf8(value)
         if len(data) > _MAX_INT16_STRING:
             raise ProtocolError(f"a string of {len(data):,} bytes exceeds the protocol's limit of {_MAX_INT16_STRING:,}")
-        self._small += _pack_int16(len(data))
-        self._small += data
+        self._small_fields += _pack_int16(len(data))
+        self._small_fields += data
 
     def nullable_string(self, value: str | None) -> None:
         if value is None:
@@ -99,7 +100,7 @@ class Writer:
     def compact_string(self, value: str) -> None:
         data = _utf8(value)
         self.uvarint(len(data) + 1)
-        self._small += data
+        self._small_fields += data
 
     def compact_nullable_string(self, value: str | None) -> None:
         if value is None:
@@ -109,7 +110,7 @@ class Writer:
 
     def bytes(self, value: Buffer) -> None:
         self.int32(len(value))
-        self._small += value
+        self._small_fields += value
 
     def nullable_bytes(self, value: Buffer | None) -> None:
         if value is None:
@@ -119,7 +120,7 @@ class Writer:
 
     def compact_bytes(self, value: Buffer) -> None:
         self.uvarint(len(value) + 1)
-        self._small += value
+        self._small_fields += value
 
     def compact_nullable_bytes(self, value: Buffer | None) -> None:
         if value is None:
@@ -138,9 +139,9 @@ class Writer:
 
     def opaque(self, buffers: Iterable[Buffer]) -> None:
         """Buffers without a length before them, kept by reference."""
-        if self._small:
-            self._buffers.append(self._small)
-            self._small = bytearray()
+        if self._small_fields:
+            self._buffers.append(self._small_fields)
+            self._small_fields = bytearray()
         self._buffers.extend(buffers)
 
     def array_length(self, length: int) -> None:
@@ -158,11 +159,12 @@ class Writer:
             self.uvarint(tag)
             self.uvarint(sum(map(len, value)))
             for buffer in value:
-                self._small += buffer
+                self._small_fields += buffer
 
 
 class Reader:
-    """Decodes one frame from its start. Strings and bytes are copies; `records`, `take` and `rest` are views of the frame."""
+    """Decodes one frame from its start. Strings and bytes are copies; `records`, `take` and `rest` are views of the frame. Methods
+    named after a type read the next value, and raise ProtocolError if it is malformed or exceeds the frame."""
 
     __slots__ = ("_data", "_elements_left", "_end", "_position")
 
@@ -266,16 +268,17 @@ class Reader:
 
     def array_length(self) -> int:
         """-1 means null."""
-        return self._checked_count(self.int32())
+        return self._check_length(self.int32())
 
     def compact_array_length(self) -> int:
-        return self._checked_count(self.uvarint() - 1)
+        return self._check_length(self.uvarint() - 1)
 
-    def _checked_count(self, count: int) -> int:
-        if count < -1:
-            raise ProtocolError(f"an array of {count} elements before offset {self._position}")
-        self._expect_room(count, 1)  # every element takes at least one byte
-        return count
+    def _check_length(self, length: int) -> int:
+        """The length of an array, if so many elements of one byte fit into the rest of the frame."""
+        if length < -1:
+            raise ProtocolError(f"an array of {length} elements before offset {self._position}")
+        self._expect_room(length, 1)  # every element takes at least one byte
+        return length
 
     def _expect_room(self, count: int, least_bytes: int) -> None:
         if count * least_bytes > self.remaining():
@@ -283,18 +286,18 @@ class Reader:
                 f"an array of {count} elements at offset {self._position} exceeds the {self.remaining()} bytes left"
             )
 
-    def _spend(self, elements: int) -> None:
-        self._elements_left -= elements
+    def _count_elements(self, element_count: int) -> None:
+        self._elements_left -= element_count
         if self._elements_left < 0:
             raise ResponseTooLargeError(f"more than {MAX_ELEMENTS:,} elements before offset {self._position}")
 
     def read_tag(self, data: memoryview, decode: Callable[[Reader], T]) -> T:
         """The value of a tagged field, which is all of `data`."""
-        inner = Reader(data)
-        inner._elements_left = self._elements_left
-        value = decode(inner)
-        inner.expect_end()
-        self._elements_left = inner._elements_left
+        tag_reader = Reader(data)
+        tag_reader._elements_left = self._elements_left
+        value = decode(tag_reader)
+        tag_reader.expect_end()
+        self._elements_left = tag_reader._elements_left
         return value
 
     def array(self, length: int, element: Callable[[Reader], T], least_bytes: int = 1) -> tuple[T, ...]:
@@ -302,18 +305,18 @@ class Reader:
         if length < 0:
             raise ProtocolError(f"the array before offset {self._position} is null, which this field does not allow")
         self._expect_room(length, least_bytes)
-        self._spend(length)
+        self._count_elements(length)
         return tuple([element(self) for _ in range(length)])
 
-    def tagged_fields(self, known: Container[int] = ()) -> dict[int, memoryview]:
-        """tag -> encoded value, for the tags that are `known`; other tags are skipped."""
+    def tagged_fields(self, known_tags: Container[int] = ()) -> dict[int, memoryview]:
+        """tag -> encoded value, for the known tags; other tags are skipped."""
         fields: dict[int, memoryview] = {}
         count = self.uvarint()
         self._expect_room(count, 2)  # tag and length
-        self._spend(count)
+        self._count_elements(count)
         for _ in range(count):
             tag, length = self.uvarint(), self.uvarint()
             start = self._advance(length)
-            if tag in known:
+            if tag in known_tags:
                 fields[tag] = self._data[start : self._position]
         return fields

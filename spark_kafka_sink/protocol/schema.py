@@ -48,22 +48,22 @@ class FieldType(NamedTuple):
     compact: FieldCodec
 
 
-def _fixed(encode: Encode, decode: Decode, size: int) -> FieldType:
+def _fixed_size_type(encode: Encode, decode: Decode, size: int) -> FieldType:
     return FieldType(FieldCodec(encode, decode, size), FieldCodec(encode, decode, size))
 
 
-Int8 = Annotated[int, _fixed(Writer.int8, Reader.int8, 1)]
-Int16 = Annotated[int, _fixed(Writer.int16, Reader.int16, 2)]
-Int32 = Annotated[int, _fixed(Writer.int32, Reader.int32, 4)]
-Int64 = Annotated[int, _fixed(Writer.int64, Reader.int64, 8)]
+Int8 = Annotated[int, _fixed_size_type(Writer.int8, Reader.int8, 1)]
+Int16 = Annotated[int, _fixed_size_type(Writer.int16, Reader.int16, 2)]
+Int32 = Annotated[int, _fixed_size_type(Writer.int32, Reader.int32, 4)]
+Int64 = Annotated[int, _fixed_size_type(Writer.int64, Reader.int64, 8)]
 Records = Annotated[
     Sequence[Buffer],
     FieldType(FieldCodec(Writer.records, Reader.records, 4), FieldCodec(Writer.compact_records, Reader.compact_records)),
 ]
 
-_KINDS: dict[tuple[type, bool], FieldType] = {  # (python type, nullable)
-    (bool, False): _fixed(Writer.boolean, Reader.boolean, 1),
-    (UUID, False): _fixed(Writer.uuid, Reader.uuid, 16),
+_FIELD_TYPES: dict[tuple[type, bool], FieldType] = {  # (python type, nullable)
+    (bool, False): _fixed_size_type(Writer.boolean, Reader.boolean, 1),
+    (UUID, False): _fixed_size_type(Writer.uuid, Reader.uuid, 16),
     (str, False): FieldType(
         FieldCodec(Writer.string, Reader.string, 2), FieldCodec(Writer.compact_string, Reader.compact_string)
     ),
@@ -99,6 +99,7 @@ def until(version: int) -> _Versions:
 
 
 def between(first: int, last: int) -> _Versions:
+    """The first and the last version with the field."""
     return _Versions(first=first, last=last)
 
 
@@ -179,10 +180,10 @@ _codecs: dict[tuple[type[Message], int], FieldCodec] = {}  # filled on first use
 
 def codec(cls: type[Message], version: int) -> FieldCodec:
     """The compiled encoder and decoder of a request or response in one version."""
-    found = _codecs.get((cls, version))
-    if found is None:
-        found = _codecs[cls, version] = _compile(cls, version)
-    return found
+    compiled = _codecs.get((cls, version))
+    if compiled is None:
+        compiled = _codecs[cls, version] = _compile(cls, version)
+    return compiled
 
 
 def _compile(cls: type[Message], version: int) -> FieldCodec:
@@ -191,7 +192,7 @@ def _compile(cls: type[Message], version: int) -> FieldCodec:
         raise UnsupportedVersionError(
             f"{cls.__name__} v{version}: this client supports versions {api.min_version} to {api.max_version} of {api.key.name}"
         )
-    return _structure(cls, version, flexible=version >= api.flexible_from)
+    return _structure_codec(cls, version, is_flexible=version >= api.flexible_from)
 
 
 class _Field(NamedTuple):
@@ -201,7 +202,7 @@ class _Field(NamedTuple):
     default: Any  # dataclasses.MISSING where the field is required
     hint: Any
     versions: _Versions
-    ignorable: bool
+    is_ignorable: bool
 
     def is_in(self, version: int) -> bool:
         return self.versions.first <= version <= self.versions.last
@@ -218,46 +219,53 @@ def _fields(cls: type[Message]) -> list[_Field]:
     return fields
 
 
-def _structure(cls: type[Message], version: int, flexible: bool) -> FieldCodec:
+def _structure_codec(cls: type[Message], version: int, is_flexible: bool) -> FieldCodec:
     fields = _fields(cls)
-    present = [(field, _type_codec(field.hint, version, flexible)) for field in fields if field.is_in(version)]
-    untagged = [(field, codec) for field, codec in present if field.versions.tag is None]
-    tags = sorted((field.versions.tag, field, codec) for field, codec in present if field.versions.tag is not None)
-    unset = [field for field in fields if not field.is_in(version) and not field.ignorable]
+    present_fields = [(field, _type_codec(field.hint, version, is_flexible)) for field in fields if field.is_in(version)]
+    untagged_fields = [(field, field_codec) for field, field_codec in present_fields if field.versions.tag is None]
+    tagged_fields = sorted(
+        (field.versions.tag, field, field_codec) for field, field_codec in present_fields if field.versions.tag is not None
+    )
+    absent_fields = [field for field in fields if not field.is_in(version) and not field.is_ignorable]
 
     encoders: tuple[tuple[Callable[[Any], Any], Encode], ...] = tuple(
-        (attrgetter(field.name), codec.encode) for field, codec in untagged
+        (attrgetter(field.name), field_codec.encode) for field, field_codec in untagged_fields
     )
-    if unset:
-        encoders = (*encoders, (lambda value: value, _reject_set_fields(cls, version, unset)))
-    if flexible:
-        encoders = (*encoders, (lambda value: value, _tag_encoder([(tag, field, codec.encode) for tag, field, codec in tags])))
+    if absent_fields:
+        encoders = (*encoders, (lambda value: value, _refuse_set_fields(cls, version, absent_fields)))
+    if is_flexible:
+        encoders = (
+            *encoders,
+            (lambda value: value, _tag_encoder([(tag, field, field_codec.encode) for tag, field, field_codec in tagged_fields])),
+        )
 
     def encode(writer: Writer, value: Any) -> None:
-        for get, encode_field in encoders:
-            encode_field(writer, get(value))
+        for get_value, encode_field in encoders:
+            encode_field(writer, get_value(value))
 
-    decoders = tuple((field.name, codec.decode) for field, codec in untagged)
-    known_tags = {tag: (field.name, codec.decode) for tag, field, codec in tags}
+    decoders = tuple((field.name, field_codec.decode) for field, field_codec in untagged_fields)
+    known_tags = {tag: (field.name, field_codec.decode) for tag, field, field_codec in tagged_fields}
 
     def decode(reader: Reader) -> Any:
         values = {name: decode_field(reader) for name, decode_field in decoders}
-        if flexible:
+        if is_flexible:
             for tag, data in reader.tagged_fields(known_tags).items():
                 name, decode_field = known_tags[tag]
                 values[name] = reader.read_tag(data, decode_field)
         return cls(**values)
 
-    return FieldCodec(encode, decode, sum(codec.least_bytes for _, codec in untagged) + flexible)  # flexible: the number of tags
+    return FieldCodec(
+        encode, decode, sum(field_codec.least_bytes for _, field_codec in untagged_fields) + is_flexible
+    )  # flexible: the number of tags
 
 
-def _reject_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
+def _refuse_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
     checks = [(field.name, attrgetter(field.name), field.default) for field in fields]
 
     def refuse(_: Writer, value: Any) -> None:
-        for name, get, default in checks:
-            if get(value) != default:
-                raise UnsupportedVersionError(f"{cls.__name__} v{version} cannot carry {name}={get(value)!r}")
+        for name, get_value, default in checks:
+            if get_value(value) != default:
+                raise UnsupportedVersionError(f"{cls.__name__} v{version} cannot carry {name}={get_value(value)!r}")
 
     return refuse
 
@@ -267,14 +275,14 @@ def _tag_encoder(tags: list[tuple[int, _Field, Encode]]) -> Encode:
         return _encode_no_tags
 
     def encode_tags(writer: Writer, value: Any) -> None:
-        encoded = []
+        encoded_fields = []
         for tag, field, encode_field in tags:
             content = getattr(value, field.name)
             if content != field.default:
-                inner = Writer()
-                encode_field(inner, content)
-                encoded.append((tag, inner.buffers()))
-        writer.tagged_fields(encoded)
+                value_writer = Writer()
+                encode_field(value_writer, content)
+                encoded_fields.append((tag, value_writer.buffers()))
+        writer.tagged_fields(encoded_fields)
 
     return encode_tags
 
@@ -283,20 +291,20 @@ def _encode_no_tags(writer: Writer, _: Any) -> None:
     writer.boolean(False)  # a count of zero
 
 
-def _type_codec(hint: Any, version: int, flexible: bool) -> FieldCodec:
-    kind = next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, FieldType)), None)
-    if kind is None:
-        hint, nullable = _without_none(hint.__origin__ if get_origin(hint) is Annotated else hint)
+def _type_codec(hint: Any, version: int, is_flexible: bool) -> FieldCodec:
+    field_type = next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, FieldType)), None)
+    if field_type is None:
+        hint, is_nullable = _without_none(hint.__origin__ if get_origin(hint) is Annotated else hint)
         if get_origin(hint) is tuple:
-            return _array(_type_codec(get_args(hint)[0], version, flexible), flexible, nullable)
+            return _array_codec(_type_codec(get_args(hint)[0], version, is_flexible), is_flexible, is_nullable)
         if issubclass(hint, Message):
-            structure = _structure(hint, version, flexible)
-            return _nullable(structure) if nullable else structure
-        kind = _KINDS[hint, nullable]
-    return kind.compact if flexible else kind.plain
+            structure = _structure_codec(hint, version, is_flexible)
+            return _nullable_codec(structure) if is_nullable else structure
+        field_type = _FIELD_TYPES[hint, is_nullable]
+    return field_type.compact if is_flexible else field_type.plain
 
 
-def _nullable(structure: FieldCodec) -> FieldCodec:
+def _nullable_codec(structure: FieldCodec) -> FieldCodec:
     """One byte tells whether the structure follows (1) or is null (-1), in plain and in flexible versions."""
     encode_structure, decode_structure = structure.encode, structure.decode
 
@@ -318,13 +326,13 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return inner, True
 
 
-def _array(element: FieldCodec, flexible: bool, nullable: bool) -> FieldCodec:
-    write_length = Writer.compact_array_length if flexible else Writer.array_length
-    read_length = Reader.compact_array_length if flexible else Reader.array_length
+def _array_codec(element: FieldCodec, is_flexible: bool, is_nullable: bool) -> FieldCodec:
+    write_length = Writer.compact_array_length if is_flexible else Writer.array_length
+    read_length = Reader.compact_array_length if is_flexible else Reader.array_length
     encode_element, decode_element, least_bytes = element
 
     def encode(writer: Writer, value: Any) -> None:
-        if value is None and nullable:
+        if value is None and is_nullable:
             write_length(writer, -1)
             return
         write_length(writer, len(value))
@@ -333,8 +341,8 @@ def _array(element: FieldCodec, flexible: bool, nullable: bool) -> FieldCodec:
 
     def decode(reader: Reader) -> Any:
         length = read_length(reader)
-        if length == -1 and nullable:
+        if length == -1 and is_nullable:
             return None
         return reader.array(length, decode_element, least_bytes)
 
-    return FieldCodec(encode, decode, 1 if flexible else 4)
+    return FieldCodec(encode, decode, 1 if is_flexible else 4)

@@ -199,7 +199,7 @@ def test_a_list_by_questions_is_whole_as_long_as_no_leader_moves(cluster: Cluste
         for node_id, is_whole in ((0, True), (1, False), (1, True)):
             quick = client.whole_list_questions("P-", [TransactionState.EMPTY])
             assert quick is not None
-            found, nothing = client.ask_together(quick.found, client.fetch_offsets_question({}, require_stable=False))
+            found, nothing = client.ask_together(quick.listing, client.fetch_offsets_question({}, require_stable=False))
             broker.move_leader(TRANSACTION_LOG, 0, node_id)
             assert [each.transactional_id for each in found.answer()] == ["P-x"]
             assert nothing.answer() == {}

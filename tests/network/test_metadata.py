@@ -266,13 +266,13 @@ def test_answers_without_news_back_off_exponentially_until_there_is_news(orders:
 def test_an_update_that_must_not_wait_follows_an_answer_at_once(orders: Metadata, clock: ManualClock) -> None:
     for _ in range(5):
         orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
-    orders.request_update("test", at_once=True)
+    orders.request_update("test", is_urgent=True)
     assert orders.time_to_next_update_ms(clock.now_ms()) == 0
 
 
 def test_an_update_that_must_not_wait_waits_after_a_failure_all_the_same(orders: Metadata, clock: ManualClock) -> None:
     orders.failed_update(clock.now_ms())
-    orders.request_update("test", at_once=True)
+    orders.request_update("test", is_urgent=True)
     assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
 
 

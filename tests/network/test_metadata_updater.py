@@ -55,7 +55,7 @@ class Cluster:
 
     def answer(self, error: ErrorCode | None, *, after_ms: int = 0) -> None:
         self.clock.advance(after_ms)
-        self.metadata.request_update("the test says so", at_once=True)
+        self.metadata.request_update("the test says so", is_urgent=True)
         self.clock.advance(200)  # past any back-off
         self.updater.maybe_update(self.clock.now_ms())
         response = metadata(topic("orders", [0] if error is None else [], error_code=0 if error is None else error.number))
@@ -134,7 +134,7 @@ def test_an_answer_to_an_interrupted_request_is_not_taken_for_the_next_ones(clus
     cluster.sender.interrupts.append(MemoryError())
     with pytest.raises(MemoryError):
         cluster.updater.maybe_update(now_ms)
-    cluster.metadata.request_update("the test says so", at_once=True)
+    cluster.metadata.request_update("the test says so", is_urgent=True)
     cluster.updater.maybe_update(now_ms)
     interrupted, waiting = cluster.sender.asked[-2:]
     cluster.updater.handle_response(interrupted, metadata(topic("new", [0])), 13, now_ms)

@@ -180,12 +180,12 @@ def test_several_coordinators_are_never_cut_down_to_one() -> None:
 def test_a_coordinator_is_read_from_either_form_of_the_answer() -> None:
     expected = Coordinator(key="k", node_id=1, host="h", port=9092)
     old = FindCoordinatorResponse.decode(3, bytes.fromhex("00000000" + "0000" + "00" + "00000001" + "0268" + "00002384" + "00"))
-    assert old.of("k", 3) == expected
+    assert old.answer_for("k", 3) == expected
     new = FindCoordinatorResponse.decode(
         4, bytes.fromhex("00000000" + "02" + "026b" + "00000001" + "0268" + "00002384" + "0000" + "00" + "00" + "00")
     )
-    assert new.of("k", 4) == expected
-    assert new.of("another", 4) is None
+    assert new.answer_for("k", 4) == expected
+    assert new.answer_for("another", 4) is None
 
 
 def test_the_offsets_of_one_group_can_be_asked_for_before_the_version_is_known() -> None:
@@ -227,12 +227,12 @@ def test_offsets_are_read_from_either_form_of_the_answer() -> None:
     expected = OffsetFetchResponseGroup(group_id="g", topics=topics)
     partition_bytes = "00000003" + "0000000000000007" + "ffffffff" + "026d" + "0000" + "00"
     old = OffsetFetchResponse.decode(7, bytes.fromhex("00000000" + "02" + "0274" + "02" + partition_bytes + "00" + "0000" + "00"))
-    assert old.of("g", 7) == expected
+    assert old.answer_for("g", 7) == expected
     new = OffsetFetchResponse.decode(
         8, bytes.fromhex("00000000" + "02" + "0267" + "02" + "0274" + "02" + partition_bytes + "00" + "0000" + "00" + "00")
     )
-    assert new.of("g", 8) == expected
-    assert new.of("another", 8) is None
+    assert new.answer_for("g", 8) == expected
+    assert new.answer_for("another", 8) is None
 
 
 def test_the_end_of_a_transaction_hands_out_the_next_epoch_from_version_5_on() -> None:

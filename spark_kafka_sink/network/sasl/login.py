@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from spark_kafka_sink.config.secret import Secret, SecretBytes
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, described
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, describe_error
 from spark_kafka_sink.network.background import BackgroundWork
 
 # Yields a message for the broker and receives its challenge, or yields work that may block and receives its result. It ends after
@@ -44,7 +44,7 @@ def _with_login_errors(work: Callable[[], Any]) -> Any:
     except KafkaError:
         raise
     except BaseException as error:  # a callback may call sys.exit()
-        raise AuthenticationError(described(error), condition="KAFKA_LOGIN_FAILED") from error
+        raise AuthenticationError(describe_error(error), condition="KAFKA_LOGIN_FAILED") from error
 
 
 def illegal_challenge(what: str) -> AuthenticationError:

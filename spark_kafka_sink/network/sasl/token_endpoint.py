@@ -30,7 +30,7 @@ from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.config.jaas import JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret, SecretBytes
-from spark_kafka_sink.errors import described, printable
+from spark_kafka_sink.errors import describe_error, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.https import proxy_for, tls_context
@@ -150,7 +150,7 @@ class TokenEndpoint:
         except (URLError, OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
             is_final = isinstance(reason, ssl.SSLCertVerificationError)
-            return _FailedAttempt(described(reason), not is_final)
+            return _FailedAttempt(describe_error(reason), not is_final)
         token = _access_token(answer)
         if token is None:
             return _FailedAttempt("the answer has no access_token", may_retry=False)

@@ -22,7 +22,7 @@ from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.config.jaas import JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret, SecretBytes
-from spark_kafka_sink.errors import ConfigError, KafkaError, described
+from spark_kafka_sink.errors import ConfigError, KafkaError, describe_error
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
 
 Source = Callable[[], OAuthBearerToken]
@@ -196,5 +196,5 @@ def _aws_token(signer: Any, region: str, entry: JaasEntry) -> OAuthBearerToken:
     except KafkaError:
         raise
     except Exception as error:  # noqa: BLE001 - botocore's errors have no common base here
-        problem = described(error)
+        problem = describe_error(error)
     raise token_error(f"AWS gave no token for region {region}: {problem}")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
-from spark_kafka_sink.errors import AuthenticationError, described
+from spark_kafka_sink.errors import AuthenticationError, describe_error
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +207,9 @@ class TokenCache:
                 old = self._token
             if old is None or not _is_good(old, self._clock.wall_ms()):
                 raise
-            logger.warning("! an OAuth token could not be renewed, the old one is used until it expires: %s", described(error))
+            logger.warning(
+                "! an OAuth token could not be renewed, the old one is used until it expires: %s", describe_error(error)
+            )
             return old
         with self._changed:
             self._token, self._refresh_at_ms = token, self._window.refresh_at_ms(token, now_ms, self._random)

@@ -41,15 +41,15 @@ def _chain(connection: ssl.SSLSocket) -> list[Mapping[str, Any]]:
     return [each.get_info() for each in get_chain() or () if hasattr(each, "get_info")]
 
 
-def certificate_of(described: Mapping[str, Any]) -> PeerCertificate:
+def certificate_of(certificate_fields: Mapping[str, Any]) -> PeerCertificate:
     """From what `ssl.SSLSocket.getpeercert()` returns."""
-    names = described.get("subjectAltName", ())
+    names = certificate_fields.get("subjectAltName", ())
     return PeerCertificate(
-        subject=_common_name(described.get("subject", ())),
-        issuer=_common_name(described.get("issuer", ())),
+        subject=_common_name(certificate_fields.get("subject", ())),
+        issuer=_common_name(certificate_fields.get("issuer", ())),
         hosts=tuple(name for kind, name in names if kind in ("DNS", "IP Address")),
-        not_before_s=_seconds(described.get("notBefore")),
-        not_after_s=_seconds(described.get("notAfter")),
+        not_before_s=_seconds(certificate_fields.get("notBefore")),
+        not_after_s=_seconds(certificate_fields.get("notAfter")),
     )
 
 

@@ -207,7 +207,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         except ProtocolError:
             found = Errors.COORDINATOR_NOT_AVAILABLE
         if isinstance(found, ErrorCode):
-            said = answer.of(self.key.key, self.version)
+            said = answer.answer_for(self.key.key, self.version)
             names = {"transactional_id": self.key.key, "group": self.key.key}
             message = None if said is None else said.error_message
             yield from self._problem(found.number, f"the coordinator of {self.key}", message, **names)

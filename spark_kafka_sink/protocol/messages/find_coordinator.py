@@ -2,7 +2,7 @@
 
 Up to version 3 a request asks for one key, in `key`, and the answer is the response itself. From version 4 on it asks for
 `coordinator_keys`, and `coordinators` has an answer for each. `for_keys` fills both, so that the message can be made before the
-version is known; `of` reads both.
+version is known; `answer_for` reads both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FindCoordinatorResponse(Message):
     port: Annotated[Int32, until(3)] = -1
     coordinators: Annotated[tuple[Coordinator, ...], since(4)] = ()
 
-    def of(self, key: str, version: int) -> Coordinator | None:
+    def answer_for(self, key: str, version: int) -> Coordinator | None:
         """The answer for one of the requested keys; None if the broker did not return it."""
         if version >= FIRST_VERSION_WITH_KEYS:
             return next((coordinator for coordinator in self.coordinators if coordinator.key == key), None)
@@ -73,16 +73,15 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
 
     @classmethod
     def for_keys(cls, key_type: KeyType, keys: Sequence[str]) -> FindCoordinatorRequest:
+        """A request for these keys, at least one."""
         return cls(key=keys[0] if len(keys) == 1 else "", key_type=key_type, coordinator_keys=tuple(keys))
 
     def encode(self, version: int) -> list[Buffer]:
         """As Message.encode. Raises UnsupportedVersionError for keys that the version cannot carry, and never omits them."""
-        asked = {self.key} if self.key else set()
-        is_lossy = (
-            not asked <= set(self.coordinator_keys)
-            if version >= FIRST_VERSION_WITH_KEYS
-            else (bool(self.coordinator_keys) and self.coordinator_keys != (self.key,))
-        )
+        if version >= FIRST_VERSION_WITH_KEYS:
+            is_lossy = bool(self.key) and self.key not in self.coordinator_keys
+        else:
+            is_lossy = bool(self.coordinator_keys) and self.coordinator_keys != (self.key,)
         if is_lossy:
             raise UnsupportedVersionError(
                 f"FindCoordinatorRequest v{version} cannot carry key={self.key!r} with coordinator_keys={self.coordinator_keys!r}"

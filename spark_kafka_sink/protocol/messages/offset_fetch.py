@@ -2,7 +2,7 @@
 
 Up to version 7 a request asks for one group, in `group_id` and `topics`, and the answer is the response itself. From version 8 on
 it asks for `groups`, and the response's `groups` has an answer for each. `for_groups` fills both, so that the message can be made
-before the version is known; `of` reads both. Topics that are null mean all topics of the group. With `require_stable`
+before the version is known; `answer_for` reads both. Topics that are null mean all topics of the group. With `require_stable`
 (version 7, KIP-447) partitions whose offsets are part of an open transaction get the error UNSTABLE_OFFSET_COMMIT.
 """
 
@@ -52,7 +52,7 @@ class OffsetFetchResponse(Message):
     error_code: Annotated[Int16, until(7), IGNORABLE] = 0
     groups: Annotated[tuple[OffsetFetchResponseGroup, ...], since(8)] = ()
 
-    def of(self, group_id: str, version: int) -> OffsetFetchResponseGroup | None:
+    def answer_for(self, group_id: str, version: int) -> OffsetFetchResponseGroup | None:
         """The answer for one of the requested groups; None if the broker did not return it."""
         if version >= FIRST_VERSION_WITH_GROUPS:
             return next((group for group in self.groups if group.group_id == group_id), None)
@@ -86,7 +86,7 @@ class OffsetFetchRequest(Request[OffsetFetchResponse]):
     def for_groups(
         cls, groups: Mapping[str, tuple[OffsetFetchRequestTopic, ...] | None], *, require_stable: bool = False
     ) -> OffsetFetchRequest:
-        """Make a request from group id -> topics, at least one; None means all topics of the group."""
+        """A request from group id -> topics, at least one group; None means all topics of the group."""
         (group_id, topics), *others = groups.items()
         return cls(
             group_id="" if others else group_id,
@@ -97,13 +97,12 @@ class OffsetFetchRequest(Request[OffsetFetchResponse]):
 
     def encode(self, version: int) -> list[Buffer]:
         """As Message.encode. Raises UnsupportedVersionError for groups that the version cannot carry, and never omits them."""
-        listed = {(group.group_id, group.topics) for group in self.groups}
-        named = (self.group_id, self.topics)
-        is_lossy = (
-            bool(self.group_id) and named not in listed
-            if version >= FIRST_VERSION_WITH_GROUPS
-            else bool(listed) and listed != {named}
-        )
+        groups = {(group.group_id, group.topics) for group in self.groups}
+        single_group = (self.group_id, self.topics)
+        if version >= FIRST_VERSION_WITH_GROUPS:
+            is_lossy = bool(self.group_id) and single_group not in groups
+        else:
+            is_lossy = bool(groups) and groups != {single_group}
         if is_lossy:
             raise UnsupportedVersionError(
                 f"OffsetFetchRequest v{version} cannot carry group_id={self.group_id!r}"

@@ -91,7 +91,7 @@ class Net:
         return self.selector.sent[-1]
 
     def ask_for_metadata(self, polls: int = 6) -> None:
-        self.metadata.request_update("test", at_once=True)
+        self.metadata.request_update("test", is_urgent=True)
         for _ in range(polls):
             self.clock.advance(1000)
             self.poll()

@@ -220,7 +220,7 @@ def fail_on_metadata(net: Net, monkeypatch: pytest.MonkeyPatch) -> Sent:
         raise ValueError("a bug")
 
     net.cluster = None
-    net.metadata.request_update("test", at_once=True)
+    net.metadata.request_update("test", is_urgent=True)
     net.clock.advance(500)
     net.poll()
     monkeypatch.setattr(net.metadata, "update", fail)
@@ -371,12 +371,12 @@ def test_wherever_memory_ends_in_an_answer_with_metadata_it_is_asked_for_again()
     def asked_again(memory_errors: MemoryErrors) -> int:
         net = Net()
         net.connect(0)
-        net.metadata.request_update("test", at_once=True)
+        net.metadata.request_update("test", is_urgent=True)
         poll_while(net, memory_errors)
         before = len(net.selector.sent_of(ApiKey.METADATA))
         for _ in range(20):
             net.clock.advance(3_000)
-            net.metadata.request_update("again", at_once=True)
+            net.metadata.request_update("again", is_urgent=True)
             net.poll()
         return len(net.selector.sent_of(ApiKey.METADATA)) - before
 
