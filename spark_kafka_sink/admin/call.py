@@ -138,7 +138,7 @@ class Call:
                 pending.settle(outcome)
             return
         logger.debug("= the coordinator of %s is %s", key, outcome)
-        self._access.coordinators.found(key, outcome)
+        self._access.coordinators.remember(key, outcome)
         for pending in waiting_asks:
             self._enqueue(outcome.id, pending)
 
@@ -151,7 +151,7 @@ class Call:
         logger.debug("= %s is retried: %s", pending.ask.operation.describe(pending.ask.item), trouble)
         target = pending.ask.target
         if must_look_up and isinstance(target, CoordinatorKey):
-            self._access.coordinators.lost(target)
+            self._access.coordinators.forget(target)
         self._note_trouble(pending, trouble)
         pending.failure_count += 1
         due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failure_count)

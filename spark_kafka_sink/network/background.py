@@ -47,53 +47,55 @@ class BackgroundWorker:
         self._clock = clock or Clock()
         self._lock = threading.Lock()  # guards _outcomes and _tokens
         self._outcomes: dict[object, Outcome] = {}  # by the token that start() made
-        self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the running work, when another may start
-        self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
+        self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the running work, when it counts as hanging
+        self._waiting_nodes: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:
         """Start `work` for a node. The node waits for one outcome only: a new start replaces the one before it.
 
         If work with the same key is running, the node waits for that outcome, and no thread is started. So work that hangs and
-        is requested repeatedly takes one more thread only every HANGS_AFTER_MS. `overdue` returns the node after `deadline_ms`.
+        is requested repeatedly takes one more thread only every HANGS_AFTER_MS. From `deadline_ms` on, the node is overdue.
         """
         now_ms = self._clock.now_ms()
         with self._lock:
-            token, given_up_ms = self._tokens.get(key, (None, 0))
-            is_new = token is None or now_ms >= given_up_ms
-            if is_new:
+            token, hangs_from_ms = self._tokens.get(key, (None, 0))
+            must_start = token is None or now_ms >= hangs_from_ms
+            if must_start:
                 token = object()
                 if key is not None:
                     self._tokens[key] = (token, now_ms + HANGS_AFTER_MS)
-        self._running[node_id] = (token, deadline_ms)
-        if is_new:
+        self._waiting_nodes[node_id] = (token, deadline_ms)
+        if must_start:
             try:
-                _in_a_thread(lambda: self._done(token, outcome_of(work), key))
+                _start_thread(lambda: self._finish(token, outcome_of(work), key))
             except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
-                self._done(token, _not_started(error), key)
+                self._finish(token, _start_failure(error), key)
 
-    def _done(self, token: object, outcome: Outcome, key: object) -> None:
+    def _finish(self, token: object, outcome: Outcome, key: object) -> None:
         with self._lock:
             self._outcomes[token] = outcome
             if self._tokens.get(key, (None, 0))[0] is token:
                 del self._tokens[key]
         self._wakeup()
 
-    def finished(self) -> list[tuple[int, Outcome]]:
+    def take_finished(self) -> list[tuple[int, Outcome]]:
         """Each node id whose work is done, once, with the outcome. Outcomes that no node waits for are dropped."""
-        if not self._running and not self._outcomes:
+        if not self._waiting_nodes and not self._outcomes:
             return []
         with self._lock:
             outcomes, self._outcomes = self._outcomes, {}
-        done = [(node_id, outcomes[token]) for node_id, (token, _) in self._running.items() if token in outcomes]
-        for node_id, _ in done:
-            del self._running[node_id]
-        return done
+        finished_nodes = [(node_id, outcomes[token]) for node_id, (token, _) in self._waiting_nodes.items() if token in outcomes]
+        for node_id, _ in finished_nodes:
+            del self._waiting_nodes[node_id]
+        return finished_nodes
 
-    def overdue(self, now_ms: int) -> list[int]:
-        return [node_id for node_id, (_, deadline_ms) in self._running.items() if now_ms >= deadline_ms]
+    def overdue_nodes(self, now_ms: int) -> list[int]:
+        """The ids of nodes whose work has not finished by its deadline. They go on waiting until `forget`."""
+        return [node_id for node_id, (_, deadline_ms) in self._waiting_nodes.items() if now_ms >= deadline_ms]
 
     def forget(self, node_id: int) -> None:
-        self._running.pop(node_id, None)
+        """The node no longer waits. Its work, if it is still running, goes on."""
+        self._waiting_nodes.pop(node_id, None)
 
 
 def outcome_of(work: Callable[[], Any]) -> Outcome:
@@ -123,28 +125,28 @@ def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
 def outcomes_within(functions: Sequence[Callable[[], Any]], timeout_ms: int, clock: Clock | None = None) -> list[Outcome | None]:
     """Run all functions at the same time, each on a thread; wait at most `timeout_ms`. None: it has not finished by then."""
     clock = clock or Clock()
-    done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-    for number, work in enumerate(functions):
+    finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+    for position, work in enumerate(functions):
         try:
-            _in_a_thread(partial(_put_outcome, done, number, work))
+            _start_thread(partial(_put_outcome, finished, position, work))
         except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
-            done.put((number, _not_started(error)))
+            finished.put((position, _start_failure(error)))
     outcomes: list[Outcome | None] = [None] * len(functions)
     deadline_ms = clock.now_ms() + timeout_ms
     with contextlib.suppress(queue.Empty):
         for _ in functions:
-            number, outcome = done.get(timeout=wait_seconds(deadline_ms - clock.now_ms()))
-            outcomes[number] = outcome
+            position, outcome = finished.get(timeout=wait_seconds(deadline_ms - clock.now_ms()))
+            outcomes[position] = outcome
     return outcomes
 
 
-def _not_started(error: RuntimeError) -> Outcome:
+def _start_failure(error: RuntimeError) -> Outcome:
     return Outcome(None, NetworkError(f"no background thread could be started: {error}"))
 
 
-def _put_outcome(done: queue.SimpleQueue[tuple[int, Outcome]], number: int, work: Callable[[], Any]) -> None:
-    done.put((number, outcome_of(work)))
+def _put_outcome(finished: queue.SimpleQueue[tuple[int, Outcome]], position: int, work: Callable[[], Any]) -> None:
+    finished.put((position, outcome_of(work)))
 
 
-def _in_a_thread(run: Callable[[], None]) -> None:
-    threading.Thread(target=run, name="kafka-producer-background", daemon=True).start()
+def _start_thread(target: Callable[[], None]) -> None:
+    threading.Thread(target=target, name="kafka-producer-background", daemon=True).start()

@@ -5,9 +5,9 @@ ConnectionSetup report what happened, and ask what is allowed. The Selector owns
 
     DISCONNECTED ──> CONNECTING ──> CHECKING_API_VERSIONS ──> READY <──> REAUTHENTICATING
       │     ▲          ▲     │                │                 │               │
-      │     └──────────┼─────┴────────────────┴─────────────────┴───────────────┘   disconnected()
+      │     └──────────┼─────┴────────────────┴─────────────────┴───────────────┘   note_disconnected()
       │                │
-      └──> AUTHENTICATION_FAILED   authentication_failed(), after disconnected(); connects again after its back-off
+      └──> AUTHENTICATION_FAILED   note_failed_login(), after note_disconnected(); connects again after its back-off
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RENEW_AFTER_MS = 1000  # the least time between two logins: brokers close connections that log in again sooner
-RENEW_AT = (0.85, 0.95)  # the part of a session's lifetime after which it is renewed; random as in Java, so that clients differ
+RENEW_AFTER_SHARE = (0.85, 0.95)  # of a session's lifetime: when it is renewed; random as in Java, so that clients differ
 
 
 class ConnectionState(Enum):
@@ -52,17 +52,17 @@ class ConnectionState(Enum):
     AUTHENTICATION_FAILED = auto()
 
 
-_C = ConnectionState
-_DISCONNECTED = frozenset({_C.DISCONNECTED, _C.AUTHENTICATION_FAILED})
-_CONNECTED = frozenset({_C.CHECKING_API_VERSIONS, _C.READY, _C.REAUTHENTICATING})
-_PREPARING = frozenset({_C.CONNECTING, _C.CHECKING_API_VERSIONS, _C.REAUTHENTICATING})
+_State = ConnectionState
+_DISCONNECTED = frozenset({_State.DISCONNECTED, _State.AUTHENTICATION_FAILED})
+_CONNECTED = frozenset({_State.CHECKING_API_VERSIONS, _State.READY, _State.REAUTHENTICATING})
+_PREPARING = frozenset({_State.CONNECTING, _State.CHECKING_API_VERSIONS, _State.REAUTHENTICATING})
 NEXT_CONNECTION_STATES: dict[ConnectionState, frozenset[ConnectionState]] = {
-    _C.CONNECTING: frozenset({_C.CHECKING_API_VERSIONS, _C.DISCONNECTED}),
-    _C.CHECKING_API_VERSIONS: frozenset({_C.READY, _C.DISCONNECTED}),
-    _C.READY: frozenset({_C.REAUTHENTICATING, _C.DISCONNECTED}),
-    _C.REAUTHENTICATING: frozenset({_C.READY, _C.DISCONNECTED}),
-    _C.DISCONNECTED: frozenset({_C.CONNECTING, _C.AUTHENTICATION_FAILED}),
-    _C.AUTHENTICATION_FAILED: frozenset({_C.CONNECTING}),
+    _State.CONNECTING: frozenset({_State.CHECKING_API_VERSIONS, _State.DISCONNECTED}),
+    _State.CHECKING_API_VERSIONS: frozenset({_State.READY, _State.DISCONNECTED}),
+    _State.READY: frozenset({_State.REAUTHENTICATING, _State.DISCONNECTED}),
+    _State.REAUTHENTICATING: frozenset({_State.READY, _State.DISCONNECTED}),
+    _State.DISCONNECTED: frozenset({_State.CONNECTING, _State.AUTHENTICATION_FAILED}),
+    _State.AUTHENTICATION_FAILED: frozenset({_State.CONNECTING}),
 }
 
 
@@ -80,10 +80,14 @@ class BrokerConnection:
         self.in_flight: deque[InFlightRequest] = deque()  # sent and not answered, oldest first; any thread may read its length
         self.last_attempt_ms = 0  # when the last attempt began, or the connection ended
         self.last_warning_ms = LONG_AGO_MS  # when a failure to connect was last logged as a warning
-        self.refusals = 0  # since the node last accepted this client: attempts in which authentication failed, on either side
+        # The next two: attempts since the node last accepted this client, in which authentication failed, on either side;
+        # that ended before READY, for any reason
+        self.failed_login_count = 0
         self.authentication_error: AuthenticationError | None = None
         self.login_detection = LoginDetection()  # for a client without a login: whether the listener demands one
-        self._attempts_in_vain = 0  # since the node last accepted this client: attempts that ended before READY, for any reason
+        self._failed_attempt_count = (
+            0  # since the node last accepted this client: attempts that ended before READY, for any reason
+        )
         self._config = config
         self._selector = selector
         self._random = random
@@ -91,8 +95,8 @@ class BrokerConnection:
         self._setup_timeout = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._back_offs = 0  # since the last READY; a failed login counts twice, once for the lost connection
-        self._failed_connects = 0  # in a row: attempts that ended before the handshake's first request was sent
+        self._backoff_count = 0  # since the last READY; a failed login counts twice, once for the lost connection
+        self._failed_connect_count = 0  # in a row: attempts that ended before the handshake's first request was sent
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
         self._throttled_until_ms = 0
@@ -108,7 +112,7 @@ class BrokerConnection:
         self.api_versions: NodeApiVersions | None = None  # from the end of the first handshake on
         self._handshake: Handshake | None = None  # while the connection is not ready, or its session is being renewed
         self._renew_session_ms = NEVER_MS
-        self.login_detection.connection_ended()
+        self.login_detection.note_ended_connection()
 
     def _transition_to(self, state: ConnectionState) -> None:
         if state not in NEXT_CONNECTION_STATES[self.state]:
@@ -140,7 +144,7 @@ class BrokerConnection:
     @property
     def is_shut_out(self) -> bool:
         """Whether attempts have failed since the node last accepted this client, and the connection is not READY now."""
-        return self.state is not ConnectionState.READY and self.refusals + self._attempts_in_vain > 0
+        return self.state is not ConnectionState.READY and self.failed_login_count + self._failed_attempt_count > 0
 
     def can_connect(self, now_ms: int) -> bool:
         return self.state in _DISCONNECTED and now_ms - self.last_attempt_ms >= self._reconnect_backoff_ms
@@ -213,8 +217,8 @@ class BrokerConnection:
 
     # FROM AN ATTEMPT TO A CONNECTION
 
-    def connecting(self, now_ms: int) -> None:
-        """An attempt begins, with the next address."""
+    def begin_attempt(self, now_ms: int) -> None:
+        """Begin an attempt to connect, with the next address."""
         self._transition_to(ConnectionState.CONNECTING)
         self._addresses = self._addresses[1:]
         self.last_attempt_ms = now_ms
@@ -224,11 +228,11 @@ class BrokerConnection:
         """Whether all addresses have been tried, and the name has to be looked up."""
         return not self._addresses
 
-    def resolved(self, addresses: Sequence[Address], now_ms: int) -> None:
-        """The name has these addresses, at least one. The attempt with the first address gets the whole set-up time-out."""
+    def set_addresses(self, addresses: Sequence[Address], now_ms: int) -> None:
+        """Keep the addresses of the name, at least one. The attempt with the first one gets the whole set-up time-out."""
         # Do not begin with the address of the last attempt: its host may be broken.
-        is_lost = len(addresses) > 1 and addresses[0] == self._last_address
-        self._addresses = addresses[1:] if is_lost else addresses
+        must_skip_first = len(addresses) > 1 and addresses[0] == self._last_address
+        self._addresses = addresses[1:] if must_skip_first else addresses
         self.last_attempt_ms = now_ms
 
     def open(self) -> None:
@@ -258,9 +262,9 @@ class BrokerConnection:
             if outcome.error is not None:
                 return self._handshake.throw(outcome.error)
             return self._handshake.send(outcome.result)
-        except StopIteration as finished:
+        except StopIteration as stop:
             self._handshake = None
-            session: Session = finished.value
+            session: Session = stop.value
             return session
 
     def send_next_request(self, now_ms: int) -> None:
@@ -273,60 +277,62 @@ class BrokerConnection:
                 self._reset_setup_timeout()
             self.send_internal(request.message, now_ms, request.version)
 
-    def reauthenticating(self) -> None:
+    def begin_reauthentication(self) -> None:
+        """Take no requests of callers until `become_ready`. The connection must be READY."""
         self._transition_to(ConnectionState.REAUTHENTICATING)
 
     def become_ready(self, session: Session, now_ms: int) -> None:
+        """The handshake is complete: take requests, and forget the back-offs. `session` says when to log in again."""
         self.api_versions = session.api_versions
         if session.lifetime_ms > 0:
-            renew_after_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
+            renew_after_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AFTER_SHARE))
             self._renew_session_ms = now_ms + max(renew_after_ms, RENEW_AFTER_MS)
         self._transition_to(ConnectionState.READY)
-        self._back_offs = 0
+        self._backoff_count = 0
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self._reset_setup_timeout()
 
-    def accepted(self) -> None:
-        """Called after READY: the login was accepted, or, without a login, the node has answered a request."""
+    def note_accepted(self) -> None:
+        """After READY: the login was accepted, or, without a login, the node has answered a request."""
         self.authentication_error = None
-        self.refusals = self._attempts_in_vain = 0
+        self.failed_login_count = self._failed_attempt_count = 0
 
     # THE END
 
-    def disconnected(self, now_ms: int) -> None:
+    def note_disconnected(self, now_ms: int) -> None:
         """The connection has ended, or could not be established. NetworkClient cancels what is in flight."""
         self._forget_connection()
         self.last_attempt_ms = now_ms
         self._back_off()
         if self.state is not ConnectionState.READY:
-            self._attempts_in_vain += 1
+            self._failed_attempt_count += 1
         if self.is_connecting:
-            self._failed_connects += 1
-            self.setup_timeout_ms = self._setup_timeout.backoff_ms(self._failed_connects)
+            self._failed_connect_count += 1
+            self.setup_timeout_ms = self._setup_timeout.backoff_ms(self._failed_connect_count)
         else:
             self._reset_setup_timeout()
             self._addresses = ()  # the node was connected: its name may have other addresses now
         if not self.is_disconnected:
             self._transition_to(ConnectionState.DISCONNECTED)
 
-    def authentication_failed(self, now_ms: int, error: AuthenticationError, *, attempts: int = 1) -> None:
+    def note_failed_login(self, now_ms: int, error: AuthenticationError, *, attempt_count: int = 1) -> None:
         """Keep the error, and back off once more.
 
         Args:
-            attempts: how many attempts this failure counts for.
+            attempt_count: how many attempts this failure counts for.
         """
         self.authentication_error = error
-        self.refusals += attempts
+        self.failed_login_count += attempt_count
         self.last_attempt_ms = now_ms
         self._transition_to(ConnectionState.AUTHENTICATION_FAILED)
         self._back_off()
 
     def _back_off(self) -> None:
-        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(self._back_offs)
-        self._back_offs += 1
+        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(self._backoff_count)
+        self._backoff_count += 1
 
     def _reset_setup_timeout(self) -> None:
-        self._failed_connects = 0
+        self._failed_connect_count = 0
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
 
 

@@ -63,44 +63,44 @@ _UNCHANGED = Topic(None, MappingProxyType({}))  # compared by identity
 
 
 class Topics(Mapping[str, Topic]):
-    """Topics by name; immutable. `changed` returns another object, which shares the topics that stay.
+    """Topics by name; immutable. `with_changes` returns another object, which shares the topics that stay.
 
     Most answers are about a few of thousands of topics, and copying all of them each time would take longer than everything else.
     So changes are kept apart, and merged when there are more of them than the square root of the number of topics.
     """
 
-    __slots__ = ("_changes", "_merged")
+    __slots__ = ("_base", "_changes")
 
-    def __init__(self, merged: Mapping[str, Topic] = MappingProxyType({})) -> None:
-        self._merged = dict(merged)
+    def __init__(self, base: Mapping[str, Topic] = MappingProxyType({})) -> None:
+        self._base = dict(base)
         self._changes: dict[str, Topic | None] = {}  # since the last merge; None: removed
 
-    def changed(self, topics: dict[str, Topic], removed: Iterable[str] = ()) -> Topics:
+    def with_changes(self, topics: dict[str, Topic], removed_names: Iterable[str] = ()) -> Topics:
         """A copy with `topics` added or replaced, and without those in `removed`."""
-        changes = self._changes | dict.fromkeys(removed) | topics
-        made = Topics()
-        if len(changes) ** 2 < len(self._merged):
-            made._merged, made._changes = self._merged, changes
-            return made
-        made._merged = self._merged | {name: topic for name, topic in changes.items() if topic is not None}
+        changes = self._changes | dict.fromkeys(removed_names) | topics
+        copy = Topics()
+        if len(changes) ** 2 < len(self._base):
+            copy._base, copy._changes = self._base, changes
+            return copy
+        copy._base = self._base | {name: topic for name, topic in changes.items() if topic is not None}
         for name in [name for name, topic in changes.items() if topic is None]:
-            made._merged.pop(name, None)
-        return made
+            copy._base.pop(name, None)
+        return copy
 
     def get(self, name: str, default: Any = None) -> Any:
-        found = self._changes.get(name, _UNCHANGED)
-        if found is _UNCHANGED:
-            return self._merged.get(name, default)
-        return default if found is None else found
+        change = self._changes.get(name, _UNCHANGED)
+        if change is _UNCHANGED:
+            return self._base.get(name, default)
+        return default if change is None else change
 
     def __getitem__(self, name: str) -> Topic:
-        found: Topic | None = self.get(name)
-        if found is None:
+        topic: Topic | None = self.get(name)
+        if topic is None:
             raise KeyError(name)
-        return found
+        return topic
 
     def __iter__(self) -> Iterator[str]:
-        yield from (name for name in self._merged if name not in self._changes)
+        yield from (name for name in self._base if name not in self._changes)
         yield from (name for name, topic in self._changes.items() if topic is not None)
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class Topics(Mapping[str, Topic]):
 class Cluster:
     """An immutable snapshot of the cluster."""
 
-    __slots__ = ("_available", "_nodes", "cluster_id", "is_bootstrap", "nodes", "topics")
+    __slots__ = ("_available_partitions", "_nodes", "cluster_id", "is_bootstrap", "nodes", "topics")
 
     def __init__(
         self,
@@ -126,14 +126,14 @@ class Cluster:
         self._nodes = {node.id: node for node in self.nodes}
         # also those that the last answer reported with an error
         self.topics = topics if isinstance(topics, Topics) else Topics(topics)
-        self._available: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
+        self._available_partitions: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
 
     def node(self, node_id: int) -> Node | None:
         return self._nodes.get(node_id)
 
     def _topic(self, name: str) -> Topic:
-        found: Topic = self.topics.get(name, _NO_TOPIC)
-        return found
+        topic: Topic = self.topics.get(name, _NO_TOPIC)
+        return topic
 
     def partition(self, topic_partition: TopicPartition) -> PartitionInfo | None:
         return self._topic(topic_partition.topic).partitions.get(topic_partition.partition)
@@ -148,11 +148,11 @@ class Cluster:
 
     def available_partitions(self, topic: str) -> Sequence[PartitionInfo]:
         """The partitions that have a leader whose address is known, sorted by number."""
-        available = self._available.get(topic)
-        if available is None:
-            available = tuple(info for info in self.partitions_for(topic) if info.leader in self._nodes)
-            self._available[topic] = available
-        return available
+        partitions = self._available_partitions.get(topic)
+        if partitions is None:
+            partitions = tuple(info for info in self.partitions_for(topic) if info.leader in self._nodes)
+            self._available_partitions[topic] = partitions
+        return partitions
 
     def leader_for(self, topic_partition: TopicPartition) -> int | None:
         """Node id of the leader; None when there is none, or its address is unknown, or the partition is unknown."""

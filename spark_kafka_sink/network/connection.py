@@ -57,8 +57,8 @@ class Connection:
         self._peer = peer
         self._next_correlation_id = 0
         self.last_correlation_id = -1  # of the last request; NetworkClient recognizes the answer by this id
-        self._pending: deque[_ExpectedResponse] = deque()  # oldest first
-        self._received = bytearray()  # the start of a frame that is not complete
+        self._expected_responses: deque[_ExpectedResponse] = deque()  # oldest first
+        self._incoming_bytes = bytearray()  # the start of a frame that is not complete
         self._has_answered = False  # a response was read: what listens there is a Kafka broker
         self._logged_surplus: set[ApiKey] = set()  # APIs for which bytes after the last field were logged
         self.error: ProtocolError | AuthenticationError | None = None  # why this connection cannot be used any more
@@ -72,45 +72,45 @@ class Connection:
         """
         body = message.encode(version)
         correlation_id = self._next_correlation_id
-        header = Writer()
-        write_request_header(header, RequestHeader(message.API_KEY, version, correlation_id, self._client_id))
-        head = b"".join(header.buffers())
-        frame: list[Buffer] = [_SIZE.pack(len(head) + sum(map(len, body))) + head, *body]
+        header_writer = Writer()
+        write_request_header(header_writer, RequestHeader(message.API_KEY, version, correlation_id, self._client_id))
+        header_bytes = b"".join(header_writer.buffers())
+        frame: list[Buffer] = [_SIZE.pack(len(header_bytes) + sum(map(len, body))) + header_bytes, *body]
         self._next_correlation_id = (correlation_id + 1) & _MAX_CORRELATION_ID
         self.last_correlation_id = correlation_id
         if expect_response:
-            self._pending.append(_ExpectedResponse(correlation_id, message.API_KEY, version, message.RESPONSE))
+            self._expected_responses.append(_ExpectedResponse(correlation_id, message.API_KEY, version, message.RESPONSE))
         return frame
 
     @property
     def is_waiting(self) -> bool:
         """Whether a request has not been answered."""
-        return bool(self._pending)
+        return bool(self._expected_responses)
 
     def receive_data(self, data: Buffer) -> list[Response]:
         """The responses that `data` completes, in order. Check `error` afterwards: bytes after them may have set it."""
-        self._received += data
+        self._incoming_bytes += data
         responses: list[Response] = []
         try:
             while self.error is None and (frame := self._next_frame()) is not None:
-                responses.append(self._read(frame))
+                responses.append(self._read_response(frame))
         except (ProtocolError, AuthenticationError) as error:
             self.error = error
         return responses
 
     def _next_frame(self) -> bytearray | None:
-        if len(self._received) < _SIZE.size:
+        if len(self._incoming_bytes) < _SIZE.size:
             return None
-        (size,) = _SIZE.unpack_from(self._received)
-        if self._received.startswith(_TLS_ALERT):
+        (size,) = _SIZE.unpack_from(self._incoming_bytes)
+        if self._incoming_bytes.startswith(_TLS_ALERT):
             raise AuthenticationError(
                 "the broker answers with a TLS alert: this listener speaks TLS, and the client does not; set security.protocol to"
                 " SSL or SASL_SSL",
                 condition="KAFKA_SSL_AUTHENTICATION_FAILED",
             )
-        if not self._pending:
+        if not self._expected_responses:
             raise ProtocolError(f"the broker announces a response of {size:,} bytes, but no request waits for one")
-        api_key = self._pending[0].api_key
+        api_key = self._expected_responses[0].api_key
         limit = API_TABLE[api_key].max_response_bytes
         if size > limit and self._has_answered:
             raise ResponseTooLargeError(
@@ -121,37 +121,37 @@ class Connection:
                 f"the broker announces a response of {size:,} bytes to {api_key.name}, which is never larger than {limit:,};"
                 " is this a Kafka listener with the security protocol of this client?"
             )
-        end = _SIZE.size + size
-        if len(self._received) < end:
+        stop = _SIZE.size + size
+        if len(self._incoming_bytes) < stop:
             return None
-        frame = self._received[_SIZE.size : end]
-        del self._received[:end]
+        frame = self._incoming_bytes[_SIZE.size : stop]
+        del self._incoming_bytes[:stop]
         return frame
 
-    def _read(self, frame: bytearray) -> Response:
-        pending = self._pending.popleft()
+    def _read_response(self, frame: bytearray) -> Response:
+        expected = self._expected_responses.popleft()
         reader = Reader(frame)
-        correlation_id = read_response_header(reader, pending.api_key, pending.version)
-        if correlation_id != pending.correlation_id:
+        correlation_id = read_response_header(reader, expected.api_key, expected.version)
+        if correlation_id != expected.correlation_id:
             raise ProtocolError(
-                f"the broker answered request {correlation_id}, but the oldest unanswered one is {pending.correlation_id}"
-                f" ({pending.api_key.name} v{pending.version})"
+                f"the broker answered request {correlation_id}, but the oldest unanswered one is {expected.correlation_id}"
+                f" ({expected.api_key.name} v{expected.version})"
             )
-        message = pending.response_type.read(pending.version, reader)
-        self._log_surplus(pending, reader.remaining())
+        message = expected.response_type.read(expected.version, reader)
+        self._log_surplus(expected, reader.remaining())
         self._has_answered = True
-        return Response(correlation_id, pending.version, message)
+        return Response(correlation_id, expected.version, message)
 
-    def _log_surplus(self, pending: _ExpectedResponse, surplus_bytes: int) -> None:
+    def _log_surplus(self, expected: _ExpectedResponse, surplus_bytes: int) -> None:
         """Log bytes after the last field, once for each API. They are ignored, as the Java client and librdkafka do: some brokers
         that are not Apache Kafka send them (librdkafka's mock cluster ends Metadata with one byte too many).
         """
-        if surplus_bytes and pending.api_key not in self._logged_surplus:
-            self._logged_surplus.add(pending.api_key)
+        if surplus_bytes and expected.api_key not in self._logged_surplus:
+            self._logged_surplus.add(expected.api_key)
             logger.debug(
                 "! %s: ignoring %d bytes after the last field of %s v%d (logged once per connection)",
                 self._peer,
                 surplus_bytes,
-                pending.response_type.__name__,
-                pending.version,
+                expected.response_type.__name__,
+                expected.version,
             )

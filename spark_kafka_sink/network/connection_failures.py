@@ -26,10 +26,11 @@ class ConnectionFailures:
         self._connections = connections
         self._metadata = metadata
         self._security_protocol = security_protocol
-        self._refused_in_this_poll: set[int] = set()  # nodes whose authentication has failed since begin_poll()
+        self._failed_in_this_poll: set[int] = set()  # nodes whose authentication has failed since begin_poll()
 
     def begin_poll(self) -> None:
-        self._refused_in_this_poll.clear()
+        """Forget which logins failed in the previous poll."""
+        self._failed_in_this_poll.clear()
 
     def report(self, connection: BrokerConnection, disconnect: Disconnect, now_ms: int) -> None:
         """Log why a connection ended, and keep the reason for errors about missing metadata."""
@@ -52,20 +53,20 @@ class ConnectionFailures:
         if disconnect.state is not ChannelState.EXPIRED:
             self._metadata.report_unreachable(address, reason)
 
-    def authentication_failed(
-        self, connection: BrokerConnection, now_ms: int, cause: AuthenticationError, *, attempts: int
+    def handle_failed_login(
+        self, connection: BrokerConnection, now_ms: int, cause: AuthenticationError, *, attempt_count: int
     ) -> None:
         """Keep the error. If no broker accepts this client, a caller that waits for metadata gets it.
 
         The client may connect to the node again after its back-off.
 
         Args:
-            attempts: how many lost connections this failure counts for.
+            attempt_count: how many lost connections this failure counts for.
         """
         where = f"node {connection.node.id} ({connection.node.address})"
         error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
-        self._refused_in_this_poll.add(connection.node.id)
-        connection.authentication_failed(now_ms, error, attempts=attempts)
+        self._failed_in_this_poll.add(connection.node.id)
+        connection.note_failed_login(now_ms, error, attempt_count=attempt_count)
         if self._no_broker_accepts():
             self._metadata.report_error(error)
 
@@ -76,25 +77,26 @@ class ConnectionFailures:
         reconnect.backoff.ms=0 the next attempt begins within the same poll.
         """
         connection = self._connections.get(node_id)
-        if connection is None or not self._is_refused_or_disconnected(connection):
+        if connection is None or not self._has_failed_or_disconnected(connection):
             return None
-        return connection.authentication_error if connection.refusals > 1 or self._no_broker_accepts() else None
+        return connection.authentication_error if connection.failed_login_count > 1 or self._no_broker_accepts() else None
 
     def refusal_by_all(self) -> AuthenticationError | None:
         """The error with which every request that any broker could answer fails; None if none has to fail."""
-        connections = self._of_cluster()
-        if not self._no_broker_accepts() or not all(each and self._is_refused_or_disconnected(each) for each in connections):
+        connections = self._cluster_connections()
+        if not self._no_broker_accepts() or not all(each and self._has_failed_or_disconnected(each) for each in connections):
             return None
         return next((each.authentication_error for each in connections if each and each.authentication_error), None)
 
-    def _is_refused_or_disconnected(self, connection: BrokerConnection) -> bool:
-        return connection.node.id in self._refused_in_this_poll or connection.is_disconnected
+    def _has_failed_or_disconnected(self, connection: BrokerConnection) -> bool:
+        return connection.node.id in self._failed_in_this_poll or connection.is_disconnected
 
     def _no_broker_accepts(self) -> bool:
         """Whether each broker is shut out, and authentication has failed in at least two attempts."""
-        connections = self._of_cluster()
-        return all(each and each.is_shut_out for each in connections) and sum(each.refusals for each in connections if each) > 1
+        connections = self._cluster_connections()
+        failed_login_count = sum(each.failed_login_count for each in connections if each)
+        return failed_login_count > 1 and all(each and each.is_shut_out for each in connections)
 
-    def _of_cluster(self) -> list[BrokerConnection | None]:
-        """Return a connection for each broker of the cluster; None before the first attempt to connect."""
+    def _cluster_connections(self) -> list[BrokerConnection | None]:
+        """A connection for each broker of the cluster; None before the first attempt to connect."""
         return [self._connections.get(node.id) for node in self._metadata.cluster().nodes]

@@ -32,9 +32,8 @@ class ConnectionSetup:
 
     connections: Mapping[int, BrokerConnection]  # of the NetworkClient, by node id
     metadata: Metadata
-    close_connection: Callable[
-        [BrokerConnection, int, Disconnect], None
-    ]  # closes a connection, and fails what is in flight on it
+    # Closes a connection at a time in ms, and fails what is in flight on it.
+    close_connection: Callable[[BrokerConnection, int, Disconnect], None]
     login: Login | None  # None without SASL
     worker: BackgroundWorker
     resolve_host: Resolver
@@ -47,7 +46,7 @@ class ConnectionSetup:
 
     def initiate(self, connection: BrokerConnection, now_ms: int) -> None:
         """Start to connect. Does not wait for DNS: the worker looks names up, and handle_finished_work() connects then."""
-        connection.connecting(now_ms)
+        connection.begin_attempt(now_ms)
         if connection.needs_address:
             try:
                 addresses = literal_addresses(connection.node.host, connection.node.port)
@@ -57,7 +56,7 @@ class ConnectionSetup:
             if not addresses:
                 self._look_up(connection)
                 return
-            connection.resolved(addresses, now_ms)
+            connection.set_addresses(addresses, now_ms)
         self._connect(connection, now_ms)
 
     def _look_up(self, connection: BrokerConnection) -> None:
@@ -68,12 +67,12 @@ class ConnectionSetup:
         work = partial(look_up, self.resolve_host, node.host, node.port)
         self.worker.start(node.id, work, NEVER_MS, key=(node.host, node.port))
 
-    def _looked_up(self, connection: BrokerConnection, outcome: Outcome, now_ms: int) -> None:
+    def _handle_look_up(self, connection: BrokerConnection, outcome: Outcome, now_ms: int) -> None:
         connection.is_resolving = False
         if outcome.error is not None:
             self._fail_to_connect(connection, now_ms, outcome.error.message)
             return
-        connection.resolved(outcome.result, now_ms)
+        connection.set_addresses(outcome.result, now_ms)
         self._connect(connection, now_ms)
 
     def _connect(self, connection: BrokerConnection, now_ms: int) -> None:
@@ -89,7 +88,7 @@ class ConnectionSetup:
 
     def handle_connected(self, connection: BrokerConnection, now_ms: int) -> None:
         """Start the handshake: the TCP (and TLS) connection is established."""
-        steps = handshake(self.login, connection.node.host, asks_mechanisms=connection.login_detection.handshake_begins())
+        steps = handshake(self.login, connection.node.host, asks_mechanisms=connection.login_detection.begin_handshake())
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
 
     def renew_session(self, connection: BrokerConnection, now_ms: int) -> None:
@@ -97,7 +96,7 @@ class ConnectionSetup:
         logger.debug("= node %d: the session is about to end, logging in again", connection.node.id)
         assert self.login is not None
         assert connection.api_versions is not None
-        connection.reauthenticating()
+        connection.begin_reauthentication()
         steps = authenticate(self.login, connection.node.host, connection.api_versions)
         self._take_step(connection, connection.begin_handshake(steps), now_ms)
         self.send_requests(now_ms)  # now, if possible: no event would end the next poll's wait
@@ -110,22 +109,22 @@ class ConnectionSetup:
 
     def handle_finished_work(self, now_ms: int) -> bool:
         """Continue where background work has finished, close connections whose work is overdue. Returns whether any was."""
-        self._finished_work += self.worker.finished()
-        overdue = self.worker.overdue(now_ms)
-        is_any = bool(self._finished_work or overdue)
+        self._finished_work += self.worker.take_finished()
+        overdue_nodes = self.worker.overdue_nodes(now_ms)
+        has_work = bool(self._finished_work or overdue_nodes)
         while self._finished_work:
             node_id, outcome = self._finished_work.pop(0)
             connection = self.connections[node_id]
             if connection.is_resolving:
-                self._looked_up(connection, outcome, now_ms)
+                self._handle_look_up(connection, outcome, now_ms)
             else:
                 self.advance_handshake(connection, outcome, now_ms)
         self.send_requests(now_ms)
-        for node_id in overdue:
+        for node_id in overdue_nodes:
             reason = "the login was not ready within request.timeout.ms: the token source or the Kerberos server does not answer"
             disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, timed_out=True)
             self.close_connection(self.connections[node_id], now_ms, disconnect)
-        return is_any
+        return has_work
 
     def send_requests(self, now_ms: int) -> None:
         """Send the next request of every handshake whose connection can take it now."""
@@ -161,13 +160,13 @@ class ConnectionSetup:
     def _become_ready(self, connection: BrokerConnection, session: Session, now_ms: int) -> None:
         connection.become_ready(session, now_ms)
         if self.login is None:
-            connection.login_detection.connection_ready(session.mechanisms)  # accepted() follows with the first answer
+            connection.login_detection.note_ready(session.mechanisms)  # note_accepted() follows with the first answer
         else:
-            connection.accepted()
+            connection.note_accepted()
         self.metadata.report_reachable(connection.node.address)
         logger.debug("= node %d: ready: %s", connection.node.id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
 
     def forget(self, node_id: int) -> None:
         """The connection has ended: drop its work."""
         self.worker.forget(node_id)
-        self._finished_work = [(other, outcome) for other, outcome in self._finished_work if other != node_id]
+        self._finished_work = [(other_id, outcome) for other_id, outcome in self._finished_work if other_id != node_id]

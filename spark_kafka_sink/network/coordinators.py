@@ -45,15 +45,16 @@ class CoordinatorDirectory:
             self._client.learn_node(node)  # the client keeps only the nodes that it learnt last
         return node
 
-    def found(self, key: CoordinatorKey, node: Node) -> None:
+    def remember(self, key: CoordinatorKey, node: Node) -> None:
+        """Keep the coordinator that an answer has named. The client may connect to it from now on."""
         self._client.learn_node(node)
-        self.lost(key)
+        self.forget(key)
         self._nodes[key] = node
         if len(self._nodes) > MAX_COORDINATORS:
             del self._nodes[next(iter(self._nodes))]
 
-    def lost(self, key: CoordinatorKey) -> None:
-        """Forget a coordinator: the broker says that it is not the coordinator, or cannot be reached."""
+    def forget(self, key: CoordinatorKey) -> None:
+        """Look the coordinator up next time: the broker says that it is not the coordinator, or cannot be reached."""
         self._nodes.pop(key, None)
 
 

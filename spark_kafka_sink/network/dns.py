@@ -35,10 +35,10 @@ def resolve(host: str, port: int, flags: int = 0) -> list[Address]:
     if "\0" in host:
         raise OSError(f"'{printable(host)}' is not a host name")  # the system would use the part before it
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:  # raised for names that are not valid in DNS, like one with a label of 64 characters
         raise OSError(f"'{printable(host)}' is not a host name: {printable(error)}") from error
-    return list(dict.fromkeys(Address(family, socket_address, host) for family, _, _, _, socket_address in found))
+    return list(dict.fromkeys(Address(family, socket_address, host) for family, _, _, _, socket_address in entries))
 
 
 def canonical_servers(host: str, port: int) -> list[tuple[str, int]]:
@@ -61,11 +61,13 @@ def look_up(resolve_host: Resolver, host: str, port: int) -> Sequence[Address]:
 def canonical_bootstrap_servers(servers: Sequence[tuple[str, int]], timeout_ms: int) -> list[tuple[str, int]]:
     """The canonical names of all servers. Waits for DNS at most `timeout_ms`; a server without an answer keeps its name."""
     outcomes = outcomes_within([partial(_try_canonical_servers, host, port) for host, port in servers], timeout_ms)
-    named = zip(servers, outcomes, strict=True)
-    return [found for (host, port), outcome in named for found in _canonical_or_given(host, port, outcome, timeout_ms)]
+    names: list[tuple[str, int]] = []
+    for (host, port), outcome in zip(servers, outcomes, strict=True):
+        names += _canonical_or_same(host, port, outcome, timeout_ms)
+    return names
 
 
-def _canonical_or_given(host: str, port: int, outcome: Outcome | None, timeout_ms: int) -> list[tuple[str, int]]:
+def _canonical_or_same(host: str, port: int, outcome: Outcome | None, timeout_ms: int) -> list[tuple[str, int]]:
     if outcome is not None and outcome.error is None:
         servers: list[tuple[str, int]] = outcome.result
         return servers

@@ -70,16 +70,16 @@ class NodeApiVersions:
         Raises:
             UnsupportedVersionError: there is none.
         """
-        ours = API_TABLE[api_key]
-        newest = ours.max_version if max_version is None else min(max_version, ours.max_version)
-        their_min, their_max = self._ranges.get(api_key, (0, -1))
-        usable = min(newest, their_max)
-        if usable < max(ours.min_version, their_min):
-            theirs = f"supports {their_min} to {their_max}" if api_key in self._ranges else "does not support it"
+        api = API_TABLE[api_key]
+        newest = api.max_version if max_version is None else min(max_version, api.max_version)
+        broker_min, broker_max = self._ranges.get(api_key, (0, -1))
+        version = min(newest, broker_max)
+        if version < max(api.min_version, broker_min):
+            support = f"supports {broker_min} to {broker_max}" if api_key in self._ranges else "does not support it"
             raise UnsupportedVersionError(
-                f"no version of {api_key.name} in common: the broker {theirs}, this client can use {ours.min_version} to {newest}"
+                f"no version of {api_key.name} in common: the broker {support}, this client can use {api.min_version} to {newest}"
             )
-        return usable
+        return version
 
     def __repr__(self) -> str:
         return f"NodeApiVersions({self._ranges}, {self.finalized_features})"
@@ -101,7 +101,7 @@ def handshake(login: Login | None = None, host: str = "", *, asks_mechanisms: bo
     if login is not None:
         # Version 0 as in Java: before the login, brokers take a request that they cannot read for a Kerberos token.
         answer = yield HandshakeRequest(ApiVersionsRequest(), 0)
-        _raise_error(answer)
+        _raise_api_versions_error(answer)
         lifetime_ms = (yield from authenticate(login, host, NodeApiVersions(answer))).lifetime_ms
     api_versions = yield from _ask_versions()
     mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and asks_mechanisms else ()
@@ -187,13 +187,13 @@ def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
         answer = yield HandshakeRequest(request, version)
         assert isinstance(answer, ApiVersionsResponse)
         if answer.error_code != Errors.UNSUPPORTED_VERSION.number or version == 0:
-            _raise_error(answer)
+            _raise_api_versions_error(answer)
             return NodeApiVersions(answer)
-        theirs = next((api.max_version for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
-        version = theirs if 0 < theirs < version else 0
+        broker_max_version = next((api.max_version for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
+        version = broker_max_version if 0 < broker_max_version < version else 0
 
 
-def _raise_error(answer: ApiVersionsResponse) -> None:
+def _raise_api_versions_error(answer: ApiVersionsResponse) -> None:
     error = Errors.for_code(answer.error_code)
     if error:
         raise error.error("ApiVersions")
@@ -220,33 +220,36 @@ class LoginDetection:
         self._mechanisms: tuple[str, ...] = ()  # that the listener offered in the handshake of the present connection
         self.awaits_first_answer = False  # the present connection is ready, without a login; no request since was answered
 
-    def handshake_begins(self) -> bool:
+    def begin_handshake(self) -> bool:
         """Return whether this handshake asks for mechanisms: true once after a connection was lost before its first answer."""
-        asks, self._asks_mechanisms = self._asks_mechanisms, False
-        return asks
+        asks_mechanisms, self._asks_mechanisms = self._asks_mechanisms, False
+        return asks_mechanisms
 
-    def connection_ready(self, mechanisms: tuple[str, ...]) -> None:
+    def note_ready(self, mechanisms: tuple[str, ...]) -> None:
+        """The connection is ready, without a login. `mechanisms`: those that the listener offers, if it was asked."""
         self.awaits_first_answer = True
         self._mechanisms = mechanisms
 
-    def answered(self) -> None:
+    def note_answered(self) -> None:
         """A request has been answered without a login."""
         self.awaits_first_answer = False
 
-    def demanded_login(self) -> AuthenticationError | None:
+    def detected_error(self) -> AuthenticationError | None:
         """The error for a connection that the broker has just closed for lack of a login; None if there was another reason."""
-        return login_demanded(self._mechanisms) if self.awaits_first_answer and self._mechanisms else None
+        return missing_login_error(self._mechanisms) if self.awaits_first_answer and self._mechanisms else None
 
-    def connection_lost(self) -> None:
-        """The broker closed the connection. Call `connection_ended` afterwards."""
+    def note_lost_connection(self) -> None:
+        """The broker closed the connection. Call `note_ended_connection` afterwards."""
         self._asks_mechanisms |= self.awaits_first_answer
 
-    def connection_ended(self) -> None:
+    def note_ended_connection(self) -> None:
+        """Forget what belongs to the present connection, whoever closed it."""
         self.awaits_first_answer = False
         self._mechanisms = ()
 
 
-def login_demanded(mechanisms: tuple[str, ...]) -> AuthenticationError:
+def missing_login_error(mechanisms: tuple[str, ...]) -> AuthenticationError:
+    """The error for a client without a login, from a listener that demands one with one of these mechanisms."""
     return AuthenticationError(
         "this listener demands a login, and security.protocol has none: set it to SASL_PLAINTEXT, or SASL_SSL with TLS, and"
         f" sasl.mechanism to one of those it offers: {printable_list(mechanisms)}"

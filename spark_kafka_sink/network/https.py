@@ -32,9 +32,9 @@ def tls_context(options: Mapping[str, object], where: str) -> ssl.SSLContext:
         options: the ssl.* options, with secrets wrapped.
         where: where the options are set; begins the message of a ConfigError, which a wrong option or file raises.
     """
-    needed = {"bootstrap.servers": "none:1", "security.protocol": "SSL"}  # what a ProducerConfig needs to be valid
+    required_options = {"bootstrap.servers": "none:1", "security.protocol": "SSL"}  # what a ProducerConfig needs to be valid
     try:
-        return client_context(ProducerConfig.from_mapping(needed | dict(options)))
+        return client_context(ProducerConfig.from_mapping(required_options | dict(options)))
     except ConfigError as error:
         error.message = f"{where}: {error.message}"
         raise
@@ -58,26 +58,26 @@ def proxy_for(url: str) -> Proxy | None:
     parts = urlsplit(url)
     if parts.scheme != "https" or parts.hostname in LOOPBACK or proxy_bypass(parts.netloc):
         return None
-    given = Secret(getproxies().get("https", "").strip())  # hidden from tracebacks with locals
-    if not given.reveal():
+    proxy_url = Secret(getproxies().get("https", "").strip())  # hidden from tracebacks with locals
+    if not proxy_url.reveal():
         return None
-    proxy = _parsed_proxy(given)
+    proxy = _parse_proxy(proxy_url)
     if proxy is None:
         raise ConfigError(NO_PROXY_URL)
     return proxy
 
 
-def _parsed_proxy(given: Secret) -> Proxy | None:
+def _parse_proxy(url: Secret) -> Proxy | None:
     """As urllib reads it: the scheme may be left out, the login may contain a slash, and a path after the address is ignored."""
-    scheme, separator, rest = given.reveal().partition("://")
+    scheme, separator, rest = url.reveal().partition("://")
     if not separator:
         scheme, rest = "http", scheme.removeprefix("//")
     scheme = scheme.lower()
-    end = next((at for at in range(max(rest.find("@"), 0), len(rest)) if rest[at] in "/?#"), len(rest))
-    login, _, address = rest[:end].rpartition("@")
-    found = _ADDRESS.fullmatch(address)
-    if found is None or scheme not in _PORTS or login.startswith(("http:", "https:")):
+    stop = next((position for position in range(max(rest.find("@"), 0), len(rest)) if rest[position] in "/?#"), len(rest))
+    login, _, address = rest[:stop].rpartition("@")
+    match = _ADDRESS.fullmatch(address)
+    if match is None or scheme not in _PORTS or login.startswith(("http:", "https:")):
         return None
-    port = int(found[2] or _PORTS[scheme])
-    encoded = base64.b64encode(unquote(login).encode()).decode()
-    return Proxy(f"{scheme}://{found[1]}:{port}", Secret(f"Basic {encoded}") if login else None) if port < 1 << 16 else None
+    port = int(match[2] or _PORTS[scheme])
+    credentials = base64.b64encode(unquote(login).encode()).decode()
+    return Proxy(f"{scheme}://{match[1]}:{port}", Secret(f"Basic {credentials}") if login else None) if port < 1 << 16 else None

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_REJECTED = (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
+_REJECTION_ERRORS = (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
 _MAX_QUOTED = 10  # brokers that could not be reached, in one message
 
 
@@ -76,7 +76,7 @@ class Metadata:
         self._lock = threading.RLock()  # guards all below
         self._waiters = Waiters(self._lock)  # woken on every update, fatal error and close
         self._cluster = Cluster()  # replaced as a whole, so that reading it needs no lock
-        self._before_bootstrap = Cluster()  # what was known before the last bootstrap()
+        self._cluster_before_bootstrap = Cluster()  # what was known before the last bootstrap()
         self._update_version = 0  # counts answers and calls of bootstrap()
         self._request_version = 0  # counts additions of topics
         self._needs_full_update = False
@@ -84,16 +84,16 @@ class Metadata:
         self._last_refresh_ms = LONG_AGO_MS
         self._last_successful_refresh_ms = LONG_AGO_MS
         self.last_answer_ms = LONG_AGO_MS  # to any request, partial ones included
-        self._failures = 0  # failed updates since the last answer
-        self._equivalent_responses = 0  # answers since the last one with something new
+        self._failure_count = 0  # failed updates since the last answer
+        self._equivalent_response_count = 0  # answers since the last one with something new
         self._topics: OrderedDict[str, int] = OrderedDict()  # topic -> when it is removed; the first to be removed first
         self._new_topics: set[str] = set()  # no answer yet
-        self._forgotten: set[str] = set()  # not in _topics any more, and left out of the cluster with the next answer
+        self._forgotten_topics: set[str] = set()  # not in _topics any more, and left out of the cluster with the next answer
         self._epochs: dict[str, dict[int, int]] = {}  # by topic and partition: the last leader epochs seen
         self._cluster_id: str | None = None  # of the first answer; later answers must come from the same cluster
         self._passing_error: KafkaError | None = None
         self._permanent_error: KafkaError | None = None
-        self._rejected: dict[str, ErrorCode] = {}  # the cluster's unauthorized and invalid topics
+        self._rejected_topics: dict[str, ErrorCode] = {}  # the cluster's unauthorized and invalid topics
         self._topic_errors: dict[str, ErrorCode] = {}  # the same, until the next raise_error_for_topic()
         self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached; latest last
         self._is_closed = False
@@ -103,6 +103,7 @@ class Metadata:
     # WHAT IS KNOWN
 
     def cluster(self) -> Cluster:
+        """The latest snapshot. Never blocks."""
         return self._cluster
 
     def last_successful_refresh_ms(self) -> int | None:
@@ -130,7 +131,7 @@ class Metadata:
             return None if leader is None else cluster.node(leader)
 
     def _last_known_locked(self) -> Cluster:
-        return self._before_bootstrap if self._cluster.is_bootstrap else self._cluster
+        return self._cluster_before_bootstrap if self._cluster.is_bootstrap else self._cluster
 
     # CALLERS: TOPICS, WAITING, ERRORS
 
@@ -140,7 +141,7 @@ class Metadata:
             if topic not in self._topics:
                 self._new_topics.add(topic)
                 self._request_update_for_new_topics_locked()
-            self._forgotten.discard(topic)
+            self._forgotten_topics.discard(topic)
             self._topics[topic] = now_ms + self._max_idle_ms
             self._topics.move_to_end(topic)
 
@@ -148,7 +149,7 @@ class Metadata:
         """Do not request the topic any more, until it is added again."""
         with self._lock:
             if self._topics.pop(topic, None) is not None:
-                self._forgotten.add(topic)
+                self._forgotten_topics.add(topic)
             self._new_topics.discard(topic)
 
     def request_update(self, reason: str, *, is_urgent: bool = False) -> int:
@@ -156,7 +157,7 @@ class Metadata:
 
         Args:
             reason: for the log.
-            at_once: do not wait for the back-off after an answer, only for the back-off after a failure.
+            is_urgent: do not wait for the back-off after an answer, only for the back-off after a failure.
 
         Returns:
             The current version, for await_update.
@@ -166,8 +167,8 @@ class Metadata:
                 logger.debug("= metadata: update requested: %s", reason)
             self._needs_full_update = True
             if is_urgent:
-                self._equivalent_responses = 0
-                if not self._failures:
+                self._equivalent_response_count = 0
+                if not self._failure_count:
                     self._last_refresh_ms = LONG_AGO_MS
             return self._update_version
 
@@ -182,7 +183,7 @@ class Metadata:
     def _request_update_for_new_topics_locked(self) -> None:
         self._last_refresh_ms = LONG_AGO_MS
         self._needs_partial_update = True
-        self._equivalent_responses = 0
+        self._equivalent_response_count = 0
         self._request_version += 1
 
     def await_update(self, last_version: int, timeout_ms: int) -> None:
@@ -231,7 +232,7 @@ class Metadata:
         return error
 
     def _take_kept_error_locked(self) -> KafkaError | None:
-        """Return the error that is kept. Raise a copy: a local that holds what is raised would keep the caller's frames."""
+        """Return the error that is kept. Callers raise a copy: a local that holds what is raised would keep their frames."""
         error = self._permanent_error or self._passing_error
         self._passing_error = None
         return error
@@ -240,8 +241,8 @@ class Metadata:
         """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None if all could."""
         with self._lock:
             problems = [f"{address}: {reason}" for address, reason in self._connection_errors.items()]
-            left = f"; and {len(problems) - _MAX_QUOTED:,} more" if len(problems) > _MAX_QUOTED else ""
-            return "; ".join(problems[-_MAX_QUOTED:]) + left or None
+            suffix = f"; and {len(problems) - _MAX_QUOTED:,} more" if len(problems) > _MAX_QUOTED else ""
+            return "; ".join(problems[-_MAX_QUOTED:]) + suffix or None
 
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Callers that wait now or later get ProducerClosedError, or `ended_by` if an error ended the producer."""
@@ -259,7 +260,7 @@ class Metadata:
             self._needs_full_update = True
             self._update_version += 1
             if not self._cluster.is_bootstrap:
-                self._before_bootstrap = self._cluster
+                self._cluster_before_bootstrap = self._cluster
             nodes = [Node(-1 - index, host, port) for index, (host, port) in enumerate(servers)]
             self._cluster = Cluster(nodes=nodes, is_bootstrap=True)
 
@@ -279,10 +280,10 @@ class Metadata:
 
     def _time_to_allow_update_locked(self, now_ms: int) -> int:
         if self._last_successful_refresh_ms + self._max_age_ms <= now_ms:
-            self._equivalent_responses = 0  # answers without anything new do not delay a refresh by age
-        backoff_ms = self._backoff.backoff_ms(max(self._failures - 1, 0))
-        if self._equivalent_responses > 0:
-            backoff_ms = max(backoff_ms, self._backoff.backoff_ms(self._equivalent_responses - 1))
+            self._equivalent_response_count = 0  # answers without anything new do not delay a refresh by age
+        backoff_ms = self._backoff.backoff_ms(max(self._failure_count - 1, 0))
+        if self._equivalent_response_count > 0:
+            backoff_ms = max(backoff_ms, self._backoff.backoff_ms(self._equivalent_response_count - 1))
         return max(self._last_refresh_ms + backoff_ms - now_ms, 0)
 
     def new_request(self, now_ms: int) -> MetadataRequestAndVersion:
@@ -294,12 +295,12 @@ class Metadata:
             request = MetadataRequest(topics=tuple(MetadataRequestTopic(name=topic) for topic in topics))
             return MetadataRequestAndVersion(request, self._request_version, is_partial)
 
-    def failed_update(self, now_ms: int) -> None:
-        """A request has failed: back off."""
+    def note_failed_update(self, now_ms: int) -> None:
+        """A request has failed: back off before the next one."""
         with self._lock:
             self._last_refresh_ms = now_ms
-            self._failures += 1
-            self._equivalent_responses = 0
+            self._failure_count += 1
+            self._equivalent_response_count = 0
 
     def report_error(self, error: KafkaError) -> None:
         """Raise `error` to one caller that waits now, or to the next one that waits, unless an answer comes first."""
@@ -312,7 +313,7 @@ class Metadata:
         with self._lock:
             return None not in (cluster_id, self._cluster_id) and cluster_id != self._cluster_id
 
-    def cluster_changed(self, cluster_id: str | None) -> None:
+    def report_other_cluster(self, cluster_id: str | None) -> None:
         """Keep a permanent error, as bootstrap.servers lead to another cluster now. Every caller gets it, and nothing is written.
 
         The other cluster does not know this producer's id and sequences: it may take a batch for a duplicate from another
@@ -342,6 +343,7 @@ class Metadata:
             self._connection_errors[address] = reason
 
     def report_reachable(self, address: str) -> None:
+        """Forget why the broker could not be reached."""
         with self._lock:
             self._connection_errors.pop(address, None)
 
@@ -368,10 +370,10 @@ class Metadata:
                 return
             self._needs_partial_update = request_version is not None and request_version < self._request_version
             self._last_refresh_ms = self.last_answer_ms = now_ms
-            self._failures = 0
+            self._failure_count = 0
             self._update_version += 1
             self._passing_error = None  # the callers that wait get this answer instead of an error that is out of date
-            self._equivalent_responses += 1  # reset if a partition has something new
+            self._equivalent_response_count += 1  # reset if a partition has something new
             if not is_partial_update:
                 self._needs_full_update = False
                 self._last_successful_refresh_ms = now_ms
@@ -384,21 +386,24 @@ class Metadata:
     def _replace_cluster_locked(
         self, response: MetadataResponse, now_ms: int, is_partial_update: bool, has_reliable_leader_epochs: bool
     ) -> None:
-        removed = self._take_removed_locked(now_ms)
-        answered = {
+        removed_topics = self._remove_topics_locked(now_ms)
+        answered_topics = {
             answer.name: self._read_topic_locked(answer, answer.name, has_reliable_leader_epochs)
             for answer in response.topics
             if answer.name is not None and answer.name in self._topics
         }
-        topics = self._cluster.topics.changed(answered, removed) if is_partial_update else Topics(answered)
+        if is_partial_update:
+            topics = self._cluster.topics.with_changes(answered_topics, removed_topics)
+        else:
+            topics = Topics(answered_topics)
         self._cluster = Cluster(
             nodes=[Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers],
             topics=topics,
             cluster_id=response.cluster_id,
         )
-        errors = {name: self._cluster.topic_error(name) for name in (*self._rejected, *answered)}
-        self._rejected = {name: error for name, error in errors.items() if error in _REJECTED}
-        self._topic_errors = self._rejected.copy()
+        errors = {name: self._cluster.topic_error(name) for name in (*self._rejected_topics, *answered_topics)}
+        self._rejected_topics = {name: error for name, error in errors.items() if error in _REJECTION_ERRORS}
+        self._topic_errors = self._rejected_topics.copy()
         addresses = {node.address for node in self._cluster.nodes}
         self._connection_errors = {key: reason for key, reason in self._connection_errors.items() if key in addresses}
         if self._cluster_id is None and response.cluster_id is not None:
@@ -406,19 +411,19 @@ class Metadata:
             logger.info("= metadata: cluster id %s", printable(response.cluster_id))
         logger.debug("< metadata version %d: %r", self._update_version, self._cluster)
 
-    def _take_removed_locked(self, now_ms: int) -> set[str]:
+    def _remove_topics_locked(self, now_ms: int) -> set[str]:
         """The topics to leave out from now on: forgotten, or not used for too long. One without an answer so far stays."""
-        removed, self._forgotten = self._forgotten, set()
+        removed_topics, self._forgotten_topics = self._forgotten_topics, set()
         for topic, expires_ms in self._topics.items():
             if expires_ms > now_ms:
                 break
             if topic not in self._new_topics:
                 logger.debug("- metadata: topic %s has not been used for %d ms and is removed", topic, self._max_idle_ms)
-                removed.add(topic)
-        for topic in removed:
+                removed_topics.add(topic)
+        for topic in removed_topics:
             self._topics.pop(topic, None)
             self._epochs.pop(topic, None)
-        return removed
+        return removed_topics
 
     def _read_topic_locked(self, answer: MetadataResponseTopic, name: str, has_reliable_leader_epochs: bool) -> Topic:
         topic_id = None if answer.topic_id == ZERO_UUID else answer.topic_id
@@ -451,14 +456,14 @@ class Metadata:
         key = TopicPartition(topic, answer.partition_index)
         if not has_reliable_leader_epochs or answer.leader_epoch < 0:
             self._epochs.get(topic, {}).pop(answer.partition_index, None)
-            self._equivalent_responses = 0
+            self._equivalent_response_count = 0
             return _partition_info(topic, answer, None)
-        known = self._epoch_locked(key)
-        if known is not None and not is_recreated and answer.leader_epoch < known:
-            logger.debug("! metadata: ignoring epoch %d of %s, %d has been seen", answer.leader_epoch, key, known)
+        known_epoch = self._epoch_locked(key)
+        if known_epoch is not None and not is_recreated and answer.leader_epoch < known_epoch:
+            logger.debug("! metadata: ignoring epoch %d of %s, %d has been seen", answer.leader_epoch, key, known_epoch)
             return self._cluster.partition(key) or _partition_info(topic, answer, None)._replace(leader=None)
-        if known is None or is_recreated or answer.leader_epoch > known:
-            self._equivalent_responses = 0
+        if known_epoch is None or is_recreated or answer.leader_epoch > known_epoch:
+            self._equivalent_response_count = 0
         self._epochs.setdefault(topic, {})[answer.partition_index] = answer.leader_epoch
         return _partition_info(topic, answer, answer.leader_epoch)
 
@@ -477,31 +482,35 @@ class Metadata:
             The partitions whose leader changed.
         """
         with self._lock:
-            known = {node.id: node for node in self._cluster.nodes} | {node.id: node for node in nodes}
-            changed = {tp: hint for tp, hint in leaders.items() if self._is_newer_locked(tp, hint, known)}
-            if not changed:
+            known_nodes = {node.id: node for node in self._cluster.nodes} | {node.id: node for node in nodes}
+            newer_leaders = {
+                topic_partition: hint
+                for topic_partition, hint in leaders.items()
+                if self._is_newer_locked(topic_partition, hint, known_nodes)
+            }
+            if not newer_leaders:
                 return set()
             topics: dict[str, Topic] = {}
-            for tp, hint in changed.items():
-                logger.debug("= metadata: %s is led by node %s in epoch %s", tp, hint.leader, hint.epoch)
-                topic = topics.get(tp.topic) or self._cluster.topics[tp.topic]
-                info = topic.partitions[tp.partition]._replace(leader=hint.leader, leader_epoch=hint.epoch)
-                topics[tp.topic] = topic._replace(partitions={**topic.partitions, tp.partition: info})
+            for topic_partition, hint in newer_leaders.items():
+                logger.debug("= metadata: %s is led by node %s in epoch %s", topic_partition, hint.leader, hint.epoch)
+                topic = topics.get(topic_partition.topic) or self._cluster.topics[topic_partition.topic]
+                info = topic.partitions[topic_partition.partition]._replace(leader=hint.leader, leader_epoch=hint.epoch)
+                topics[topic_partition.topic] = topic._replace(partitions={**topic.partitions, topic_partition.partition: info})
                 assert hint.epoch is not None
-                self._epochs.setdefault(tp.topic, {})[tp.partition] = hint.epoch
+                self._epochs.setdefault(topic_partition.topic, {})[topic_partition.partition] = hint.epoch
             self._cluster = Cluster(
-                nodes=known.values(), topics=self._cluster.topics.changed(topics), cluster_id=self._cluster.cluster_id
+                nodes=known_nodes.values(), topics=self._cluster.topics.with_changes(topics), cluster_id=self._cluster.cluster_id
             )
-            return set(changed)
+            return set(newer_leaders)
 
-    def _is_newer_locked(self, tp: TopicPartition, hint: LeaderAndEpoch, nodes: Mapping[int, Node]) -> bool:
-        epoch = self.leader_and_epoch(tp).epoch
+    def _is_newer_locked(self, topic_partition: TopicPartition, hint: LeaderAndEpoch, nodes: Mapping[int, Node]) -> bool:
+        epoch = self.leader_and_epoch(topic_partition).epoch
         return (
             hint.leader in nodes
             and hint.epoch is not None
             and hint.epoch >= 0
             and (epoch is None or hint.epoch > epoch)
-            and self._cluster.partition(tp) is not None
+            and self._cluster.partition(topic_partition) is not None
         )
 
 

@@ -54,23 +54,25 @@ class MetadataUpdater:
         self._reconnect_backoff_ms = config.reconnect_backoff_ms
         self._may_rebootstrap = config.metadata_recovery_strategy == "rebootstrap"
         self._rebootstrap_trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
-        self._in_progress: MetadataRequestAndVersion | None = None
-        self._attempts_since_ms: int | None = None  # since when an update has been due without success
-        self._coming_since_ms: dict[str | None, int] = {}  # topic -> since when answers say that it is unknown or has no leader
-        self._warned_of: dict[str | None, ErrorCode] = {}  # topic -> the error that was logged last, while it lasts
+        self._request_in_progress: MetadataRequestAndVersion | None = None
+        self._update_due_since_ms: int | None = None  # since when an update has been due without success
+        # topic -> since when answers say that it is unknown or has no leader
+        self._in_creation_since_ms: dict[str | None, int] = {}
+        self._logged_errors: dict[str | None, ErrorCode] = {}  # topic -> the error that was logged last, while it lasts
 
     def is_update_due(self, now_ms: int) -> bool:
-        return self._in_progress is None and self._metadata.time_to_next_update_ms(now_ms) == 0
+        """Whether `maybe_update` would ask a node now, or look for one to connect to."""
+        return self._request_in_progress is None and self._metadata.time_to_next_update_ms(now_ms) == 0
 
     def maybe_update(self, now_ms: int) -> int:
         """If an update is due, ask a node or connect to one. Returns after how many ms to call again."""
         delay_ms = self._metadata.time_to_next_update_ms(now_ms)
-        if self._in_progress is not None:
+        if self._request_in_progress is not None:
             delay_ms = max(delay_ms, self._request_timeout_ms)
         if delay_ms > 0:
             return delay_ms
-        if self._attempts_since_ms is None:
-            self._attempts_since_ms = now_ms
+        if self._update_due_since_ms is None:
+            self._update_due_since_ms = now_ms
         node, is_any_connected = self._sender.find_least_loaded_node(now_ms)
         if node is None and not is_any_connected and self._may_rebootstrap and not self._metadata.cluster().is_bootstrap:
             self.rebootstrap(now_ms)
@@ -81,11 +83,11 @@ class MetadataUpdater:
 
     def _ask_or_connect(self, node: Node, now_ms: int) -> int:
         if self._sender.can_send(node.id, now_ms):
-            self._in_progress = self._metadata.new_request(now_ms)
+            self._request_in_progress = self._metadata.new_request(now_ms)
             try:
-                self._sender.send_metadata_request(node.id, self._in_progress.request, now_ms)
+                self._sender.send_metadata_request(node.id, self._request_in_progress.request, now_ms)
             except BaseException:
-                self._in_progress = None  # otherwise no other request would ever be sent
+                self._request_in_progress = None  # otherwise no other request would ever be sent
                 raise
             return self._request_timeout_ms
         self._sender.renew_session(node.id, now_ms)
@@ -105,81 +107,88 @@ class MetadataUpdater:
         self._metadata.request_update(f"lost the connection to {node}")  # the metadata may be out of date
 
     def handle_failed_request(self, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
+        """Let the next request be sent after a back-off. `fatal_error`: a caller that waits for metadata gets it."""
         if fatal_error is not None:
             self._metadata.report_error(fatal_error)
-        self._metadata.failed_update(now_ms)
-        self._in_progress = None
+        self._metadata.note_failed_update(now_ms)
+        self._request_in_progress = None
 
     def handle_response(self, request: Request[Any], response: MetadataResponse, version: int, now_ms: int) -> None:
         """Pass the answer on to Metadata, with a warning for each topic that has an error. Ends the request in progress."""
-        in_progress = self._in_progress
-        if in_progress is None or in_progress.request is not request:
+        request_in_progress = self._request_in_progress
+        if request_in_progress is None or request_in_progress.request is not request:
             return  # after an interrupt of a send, an answer comes that nothing waits for
-        self._in_progress = None
-        self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
+        self._request_in_progress = None
+        self._warn_of_topics(response, now_ms, is_partial=request_in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
-            self._attempts_since_ms = LONG_AGO_MS  # so that needs_rebootstrap() is true in this poll
-            self._metadata.failed_update(now_ms)
+            self._update_due_since_ms = LONG_AGO_MS  # so that needs_rebootstrap() is true in this poll
+            self._metadata.note_failed_update(now_ms)
         elif not response.brokers:
             logger.debug("! ignoring metadata without brokers: the broker is starting")
-            self._metadata.failed_update(now_ms)
+            self._metadata.note_failed_update(now_ms)
         elif self._metadata.is_other_cluster(response.cluster_id):
             self._refuse_other_cluster(response.cluster_id, now_ms)
         else:
-            self._attempts_since_ms = None
+            self._update_due_since_ms = None
             self._metadata.update(
                 response,
                 now_ms,
-                request_version=in_progress.request_version,
-                is_partial_update=in_progress.is_partial_update,
+                request_version=request_in_progress.request_version,
+                is_partial_update=request_in_progress.is_partial_update,
                 has_reliable_leader_epochs=version >= _FIRST_VERSION_WITH_RELIABLE_EPOCHS,
             )
 
     def _warn_of_topics(self, response: MetadataResponse, now_ms: int, *, is_partial: bool) -> None:
         """Warn once of each topic's error. A topic in creation is unknown, then has no leader: a warning only if that lasts."""
         errors = {topic.name: Errors.for_code(topic.error_code) for topic in response.topics if topic.error_code}
-        answered = {topic.name for topic in response.topics}
-        coming = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
-        kept = {name: since_ms for name, since_ms in self._coming_since_ms.items() if is_partial and name not in answered}
-        self._coming_since_ms = kept | {name: self._coming_since_ms.get(name, now_ms) for name in coming}
-        new = {name for name in coming if now_ms - self._coming_since_ms[name] < _CREATION_MS}
-        known = {name: error for name, error in self._warned_of.items() if is_partial and name not in answered}
-        reported = {name for name, error in errors.items() if self._warned_of.get(name) == error}
-        self._warned_of = known | {name: error for name, error in errors.items() if name not in new}
-        for level, names in ((logging.DEBUG, new | reported), (logging.WARNING, errors.keys() - new - reported)):
+        answered_names = {topic.name for topic in response.topics}
+        names_in_creation = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
+        if not is_partial:  # the answer is about all topics
+            answered_names |= self._in_creation_since_ms.keys() | self._logged_errors.keys()
+        since_ms = {name: ms for name, ms in self._in_creation_since_ms.items() if name not in answered_names}
+        self._in_creation_since_ms = since_ms | {name: self._in_creation_since_ms.get(name, now_ms) for name in names_in_creation}
+        new_names = {name for name in names_in_creation if now_ms - self._in_creation_since_ms[name] < _CREATION_MS}
+        logged_errors = {name: error for name, error in self._logged_errors.items() if name not in answered_names}
+        logged_names = {name for name, error in errors.items() if self._logged_errors.get(name) == error}
+        self._logged_errors = logged_errors | {name: error for name, error in errors.items() if name not in new_names}
+        muted_names = new_names | logged_names
+        for level, names in ((logging.DEBUG, muted_names), (logging.WARNING, errors.keys() - muted_names)):
             if names:
-                listed = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
+                problems = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
                 is_missing = any(errors[name] == Errors.UNKNOWN_TOPIC_OR_PARTITION for name in names)
-                logger.log(level, "! metadata reports problems with topics: %s%s", listed, _REMEDY if is_missing else "")
+                logger.log(level, "! metadata reports problems with topics: %s%s", problems, _REMEDY if is_missing else "")
 
     def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
         """Fail for good if bootstrap.servers lead there or may not be asked; else a broker may have got an address of ours."""
-        self._metadata.failed_update(now_ms)
+        self._metadata.note_failed_update(now_ms)
         if self._metadata.cluster().is_bootstrap or not self._may_rebootstrap:
-            self._metadata.cluster_changed(cluster_id)
+            self._metadata.report_other_cluster(cluster_id)
             return
         logger.warning(
             "! ignoring metadata from a broker of another cluster, %s; asking bootstrap.servers", printable(cluster_id)
         )
-        self._attempts_since_ms = LONG_AGO_MS  # so that needs_rebootstrap() is true in this poll
+        self._update_due_since_ms = LONG_AGO_MS  # so that needs_rebootstrap() is true in this poll
 
     def needs_rebootstrap(self, now_ms: int) -> bool:
         """Whether no update has succeeded for metadata.recovery.rebootstrap.trigger.ms, or a broker demands it (KIP-1102)."""
-        since_ms = self._attempts_since_ms
+        since_ms = self._update_due_since_ms
         return self._may_rebootstrap and since_ms is not None and now_ms - since_ms > self._rebootstrap_trigger_ms
 
     def rebootstrap(self, now_ms: int) -> None:
+        """Start again from bootstrap.servers. The time after which this may be repeated begins now."""
         self._metadata.rebootstrap()
-        self._attempts_since_ms = now_ms
+        self._update_due_since_ms = now_ms
 
 
 def _warn_of_lost_listeners(response: MetadataResponse) -> None:
-    unlisted = [
+    partitions = [
         str(TopicPartition(topic.name or "", partition.partition_index))
         for topic in response.topics
         for partition in topic.partitions
         if partition.error_code == Errors.LISTENER_NOT_FOUND.number
     ]
-    if unlisted:
-        logger.warning("! the leaders of %d partitions do not have this listener: %s", len(unlisted), printable_list(unlisted))
+    if partitions:
+        logger.warning(
+            "! the leaders of %d partitions do not have this listener: %s", len(partitions), printable_list(partitions)
+        )

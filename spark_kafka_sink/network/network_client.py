@@ -85,9 +85,9 @@ class NetworkClient:
         self._random = random or Random()
         self._login = login_for(config, clock, self._random)  # None without SASL
         self._metrics = metrics or NetworkMetrics()
-        self._selector = selector or _selector(config, clock, self._metrics)
+        self._selector = selector or _make_selector(config, clock, self._metrics)
         self._connections: dict[int, BrokerConnection] = {}  # of every node to which a connection was ever attempted
-        self._learnt: dict[int, Node] = {}  # coordinators, which answers other than Metadata's have named; latest last
+        self._learnt_nodes: dict[int, Node] = {}  # coordinators, which answers other than Metadata's have named; latest last
         self._setup = ConnectionSetup(
             self._connections,
             metadata,
@@ -118,7 +118,7 @@ class NetworkClient:
         if not self._updater.is_update_due(now_ms) and self.can_send(node_id, now_ms):
             return True
         self.renew_session(node_id, now_ms)
-        node = self._metadata.cluster().node(node_id) or self._learnt.get(node_id)
+        node = self._metadata.cluster().node(node_id) or self._learnt_nodes.get(node_id)
         if node is not None and self.can_connect(node_id, now_ms):
             self.initiate_connect(node, now_ms)
         return False
@@ -128,10 +128,10 @@ class NetworkClient:
 
         The MAX_LEARNT_NODES nodes that were learnt last are kept. An address in the metadata takes precedence.
         """
-        self._learnt.pop(node.id, None)
-        self._learnt[node.id] = node
-        if len(self._learnt) > MAX_LEARNT_NODES:
-            del self._learnt[next(iter(self._learnt))]
+        self._learnt_nodes.pop(node.id, None)
+        self._learnt_nodes[node.id] = node
+        if len(self._learnt_nodes) > MAX_LEARNT_NODES:
+            del self._learnt_nodes[next(iter(self._learnt_nodes))]
 
     def can_send(self, node_id: int, now_ms: int) -> bool:
         connection = self._connections.get(node_id)
@@ -156,6 +156,7 @@ class NetworkClient:
         return 0 if connection is None else connection.poll_delay_ms(now_ms)
 
     def connection_failed(self, node_id: int) -> bool:
+        """Whether the last connection or attempt has ended, and no new attempt has begun."""
         connection = self._connections.get(node_id)
         return connection is not None and connection.is_disconnected
 
@@ -202,12 +203,12 @@ class NetworkClient:
         """
         nodes = list(self._metadata.cluster().nodes)
         self._random.shuffle(nodes)  # so that not every client chooses the first among equals
-        known = self._connections_of(nodes)
-        is_any_connected = any(each.is_connected and each.is_channel_ready for each in known)
-        usable = [each for each in known if each.can_send(now_ms)]
+        connections = self._connections_of(nodes)
+        is_any_connected = any(each.is_connected and each.is_channel_ready for each in connections)
+        usable = [each for each in connections if each.can_send(now_ms)]
         if usable:
             return min(usable, key=lambda each: len(each.in_flight)).node, is_any_connected
-        preparing = [each for each in known if each.is_preparing or each.is_session_due(now_ms)]
+        preparing = [each for each in connections if each.is_preparing or each.is_session_due(now_ms)]
         if preparing:
             return preparing[0].node, is_any_connected
         connectable = [node for node in nodes if self.can_connect(node.id, now_ms)]
@@ -230,10 +231,10 @@ class NetworkClient:
         """
         connection = self._connections.get(node.id)
         if connection is None or (connection.node.host, connection.node.port) != (node.host, node.port):
-            moved, connection = connection, BrokerConnection(node, self._config, self._selector, self._random)
-            if moved is not None:
-                logger.info("= node %d moved from %s to %s", node.id, moved.node.address, node.address)
-                connection.last_warning_ms = moved.last_warning_ms
+            old_connection, connection = connection, BrokerConnection(node, self._config, self._selector, self._random)
+            if old_connection is not None:
+                logger.info("= node %d moved from %s to %s", node.id, old_connection.node.address, node.address)
+                connection.last_warning_ms = old_connection.last_warning_ms
             self._connections[node.id] = connection
         self._setup.initiate(connection, now_ms)
 
@@ -260,6 +261,7 @@ class NetworkClient:
             self._handle_written(connection, now_ms)
 
     def send_metadata_request(self, node_id: int, message: MetadataRequest, now_ms: int) -> None:
+        """Send it to a node for which `can_send` is true. If no version is in common, a caller who waits gets an error."""
         try:
             self._connections[node_id].send_internal(message, now_ms)
         except UnsupportedVersionError as error:
@@ -323,11 +325,11 @@ class NetworkClient:
             self._handle_written(connection, now_ms)
 
     def _handle_written(self, connection: BrokerConnection, now_ms: int) -> None:
-        sent = connection.in_flight[-1]
-        if not sent.request.expect_response:
-            self._responses += [sent.response(now_ms)]
+        in_flight = connection.in_flight[-1]
+        if not in_flight.request.expect_response:
+            self._responses += [in_flight.response(now_ms)]
             connection.in_flight.pop()
-            logger.debug("< %s is written, which completes it (acks=0)", sent)
+            logger.debug("< %s is written, which completes it (acks=0)", in_flight)
 
     def _handle_completed_receives(self, now_ms: int) -> None:
         while self._selector.completed_receives:
@@ -346,20 +348,20 @@ class NetworkClient:
             self._handle_answer(connection, response, now_ms)
 
     def _handle_answer(self, connection: BrokerConnection, response: Response, now_ms: int) -> None:
-        answered = connection.in_flight[0]
-        if not answered.is_internal:
-            self._responses += [answered.response(now_ms, response.message)]
+        in_flight = connection.in_flight[0]
+        if not in_flight.is_internal:
+            self._responses += [in_flight.response(now_ms, response.message)]
             connection.in_flight.popleft()
-        _note_accepted(connection)
-        logger.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
+        _note_first_answer(connection)
+        logger.debug("< %s is answered after %d ms", in_flight, now_ms - in_flight.sent_ms)
         self._maybe_throttle(connection, response, now_ms)
-        if not answered.is_internal:
+        if not in_flight.is_internal:
             return
         if isinstance(response.message, MetadataResponse):
-            self._updater.handle_response(answered.request.message, response.message, response.version, now_ms)
+            self._updater.handle_response(in_flight.request.message, response.message, response.version, now_ms)
         else:
             self._setup.advance_handshake(connection, Outcome(response.message, None), now_ms)
-        if connection.in_flight and connection.in_flight[0] is answered:  # else the answer has ended the connection
+        if connection.in_flight and connection.in_flight[0] is in_flight:  # else the answer has ended the connection
             connection.in_flight.popleft()
 
     def _maybe_throttle(self, connection: BrokerConnection, response: Response, now_ms: int) -> None:
@@ -377,14 +379,14 @@ class NetworkClient:
             connection = self._connections[node_id]
             if connection.is_disconnected:
                 continue  # an answer in the same poll ended the connection
-            if _too_large(connection) is not None:
-                _note_accepted(connection)
-            error = connection.login_detection.demanded_login() if disconnect.state is ChannelState.READY else None
+            if _too_large_error(connection) is not None:
+                _note_first_answer(connection)
+            error = connection.login_detection.detected_error() if disconnect.state is ChannelState.READY else None
             if error is None:
                 self._process_disconnection(connection, now_ms, disconnect)
             else:
                 disconnect = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
-                self._process_disconnection(connection, now_ms, disconnect, attempts=CONNECTIONS_NEEDED)
+                self._process_disconnection(connection, now_ms, disconnect, attempt_count=CONNECTIONS_NEEDED)
 
     def _handle_connections(self, now_ms: int) -> None:
         while self._selector.connected:
@@ -394,14 +396,14 @@ class NetworkClient:
         overdue = [each for each in self._connections.values() if each.times_out_at_ms <= now_ms]
         for connection in overdue:
             if connection.is_connecting:
-                self._time_attempt_out(connection, now_ms)
+                self._end_attempt(connection, now_ms)
             else:
                 reason = "no answer to a request within its time-out (request.timeout.ms)"
                 logger.info("- node %d: disconnecting: %s", connection.node.id, reason)
                 disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, timed_out=True)
                 self._close_connection(connection, now_ms, disconnect)
 
-    def _time_attempt_out(self, connection: BrokerConnection, now_ms: int) -> None:
+    def _end_attempt(self, connection: BrokerConnection, now_ms: int) -> None:
         is_resolving = connection.is_resolving
         what = f"no answer of DNS about {printable(connection.node.host)}" if is_resolving else "no connection"
         limit = f"{connection.setup_timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
@@ -424,34 +426,34 @@ class NetworkClient:
         self._process_disconnection(connection, now_ms, disconnect)
 
     def _process_disconnection(
-        self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, *, attempts: int = 1
+        self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, *, attempt_count: int = 1
     ) -> None:
         """After the Selector has closed a connection: back off, and fail the requests that were in flight on it."""
         node = connection.node
-        too_large = _too_large(connection)
+        too_large_error = _too_large_error(connection)
         self._failures.report(connection, disconnect, now_ms)
         if disconnect.state is ChannelState.READY:
-            connection.login_detection.connection_lost()
+            connection.login_detection.note_lost_connection()
         self._setup.forget(node.id)
-        connection.disconnected(now_ms)
-        self._cancel_in_flight(connection, now_ms, disconnect, too_large)
+        connection.note_disconnected(now_ms)
+        self._cancel_in_flight(connection, now_ms, disconnect, too_large_error)
         self._updater.handle_disconnect(f"{node.id} ({node.address})", now_ms)
         if disconnect.error is not None:
-            self._failures.authentication_failed(connection, now_ms, disconnect.error, attempts=attempts)
+            self._failures.handle_failed_login(connection, now_ms, disconnect.error, attempt_count=attempt_count)
 
     def _cancel_in_flight(
-        self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, too_large: ResponseTooLargeError | None
+        self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, too_large_error: ResponseTooLargeError | None
     ) -> None:
         while connection.in_flight:
-            lost = connection.in_flight[0]
-            logger.debug("! %s is cancelled after %d ms", lost, now_ms - lost.sent_ms)
-            if not lost.is_internal:
-                response = lost.response(now_ms, disconnected=True, timed_out=disconnect.timed_out, error=too_large)
+            in_flight = connection.in_flight[0]
+            logger.debug("! %s is cancelled after %d ms", in_flight, now_ms - in_flight.sent_ms)
+            if not in_flight.is_internal:
+                response = in_flight.response(now_ms, disconnected=True, timed_out=disconnect.timed_out, error=too_large_error)
                 self._responses += [response]
-            elif isinstance(lost.request.message, MetadataRequest):
+            elif isinstance(in_flight.request.message, MetadataRequest):
                 self._updater.handle_failed_request(now_ms)
             connection.in_flight.popleft()
-            too_large = None  # only the oldest request has this error
+            too_large_error = None  # only the oldest request has this error
 
     # CLOSING
 
@@ -467,14 +469,14 @@ class NetworkClient:
             raise ProducerClosedError("the network client is closed")
 
 
-def _note_accepted(connection: BrokerConnection) -> None:
+def _note_first_answer(connection: BrokerConnection) -> None:
     """The broker has answered, so its listener accepts this client, also without a login."""
     if connection.login_detection.awaits_first_answer:
-        connection.login_detection.answered()
-        connection.accepted()
+        connection.login_detection.note_answered()
+        connection.note_accepted()
 
 
-def _too_large(connection: BrokerConnection) -> ResponseTooLargeError | None:
+def _too_large_error(connection: BrokerConnection) -> ResponseTooLargeError | None:
     """The error of the oldest request in flight, if its response has ended the connection."""
     error = None if connection.framing is None else connection.framing.error
     if not isinstance(error, ResponseTooLargeError):
@@ -507,7 +509,7 @@ def login_for(config: ProducerConfig, clock: Clock, random: Random) -> Login | N
     return login_of(config, clock, random)
 
 
-def _selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> Selector:
+def _make_selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> Selector:
     return Selector(
         clock,
         connections_max_idle_ms=config.connections_max_idle_ms,

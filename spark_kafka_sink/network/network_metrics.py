@@ -22,8 +22,8 @@ NETWORK_METRICS = [
     *average_and_max("produce-throttle-time", "throttle", "Milliseconds for which a response throttles the client (quotas)."),
     *total("produce-throttle-time-total", "throttle", "Sum behind `produce-throttle-time-avg`, over responses."),
     *gauge("connection-count", "Connections now."),
-    *meter("connection-creation", "created", "Connections established."),
-    *meter("connection-close", "closed", "Connections closed, also those that were never established."),
+    *meter("connection-creation", "creations", "Connections established."),
+    *meter("connection-close", "closures", "Connections closed, also those that were never established."),
     *count_meter("select", "waits", "Calls of select."),
     *average("io-wait-time-ns-avg", "waits", "Nanoseconds of a call of select, waiting included."),
     *time_and_share("io-wait", "waits", "Nanoseconds of all calls of select; and as a part of time."),
@@ -53,46 +53,49 @@ class NetworkMetrics:
     def __init__(self, samples: Samples | None = None) -> None:
         self.samples = samples or Samples()
         self.nodes: dict[int, NodeMetrics] = {}
-        self.connections = 0
+        self.connection_count = 0
         self.requests = self.samples.stat()  # as NodeMetrics, of all nodes
         self.outgoing = self.samples.stat()
         self.responses = self.samples.stat()
         self.incoming = self.samples.stat()
         self.transfers = self.samples.stat()
         self.throttle = self.samples.stat()  # ms, of each response
-        self.created = self.samples.stat()
-        self.closed = self.samples.stat()
+        self.creations = self.samples.stat()
+        self.closures = self.samples.stat()
         self.waits = self.samples.stat()  # ns of each select
         self.io = self.samples.stat()  # ns of reading and writing after each select
 
     def node(self, node_id: int) -> NodeMetrics:
-        found = self.nodes.get(node_id)
-        if found is None:
-            found = self.nodes[node_id] = NodeMetrics(self.samples)
-        return found
+        """The Stats of a node, made at the first call."""
+        metrics = self.nodes.get(node_id)
+        if metrics is None:
+            metrics = self.nodes[node_id] = NodeMetrics(self.samples)
+        return metrics
 
-    def wrote(self, node_id: int, size_bytes: int) -> None:
+    def record_write(self, node_id: int, size_bytes: int) -> None:
         self.transfers.count += 1
         self.outgoing.record(size_bytes)
         self.node(node_id).outgoing.record(size_bytes)
 
-    def sent_request(self, node_id: int, size_bytes: int) -> None:
+    def record_request(self, node_id: int, size_bytes: int) -> None:
         self.requests.record(size_bytes)
         self.node(node_id).requests.record(size_bytes)
 
-    def read(self, node_id: int, size_bytes: int, responses: int) -> None:
+    def record_read(self, node_id: int, size_bytes: int, response_count: int) -> None:
         self.transfers.count += 1
         self.incoming.record(size_bytes)
-        self.responses.count += responses
+        self.responses.count += response_count
         node = self.node(node_id)
         node.incoming.record(size_bytes)
-        node.responses.count += responses
+        node.responses.count += response_count
 
     def snapshot(self, now_ms: int, *, since_start: bool) -> dict[str, float]:
+        """The values of NETWORK_METRICS by name. Any thread."""
         values = snapshot(self.samples, NETWORK_METRICS, self, now_ms, since_start=since_start)
-        return values | {"connection-count": self.connections}
+        return values | {"connection-count": self.connection_count}
 
     def node_snapshots(self, now_ms: int, *, since_start: bool) -> dict[int, dict[str, float]]:
+        """Node id -> the values of NODE_METRICS by name. Any thread."""
         return {
             node_id: snapshot(self.samples, NODE_METRICS, node, now_ms, since_start=since_start)
             for node_id, node in sorted(self.nodes.copy().items())

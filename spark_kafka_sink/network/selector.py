@@ -65,15 +65,15 @@ class _OutgoingFrame:
     def next_buffers(self) -> list[Buffer]:
         return self._buffers[self._index : self._index + MAX_BUFFERS]
 
-    def advance(self, written: int) -> bool:
+    def advance(self, byte_count: int) -> bool:
         """True when everything is written."""
-        self.written_bytes += written
+        self.written_bytes += byte_count
         buffers, index = self._buffers, self._index
-        while index < len(buffers) and written >= len(buffers[index]):
-            written -= len(buffers[index])
+        while index < len(buffers) and byte_count >= len(buffers[index]):
+            byte_count -= len(buffers[index])
             index += 1
-        if written:
-            buffers[index] = memoryview(buffers[index])[written:]
+        if byte_count:
+            buffers[index] = memoryview(buffers[index])[byte_count:]
         self._index = index
         return index == len(buffers)
 
@@ -112,7 +112,7 @@ class Selector:
         self._open_transport = open_transport
         self._channels: dict[int, _Channel] = {}
         self._last_active_ms: dict[int, int] = {}  # node id -> time, least recently active first
-        self._connected_at_once: list[_Channel] = []
+        self._immediate_connections: list[_Channel] = []
         self._buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
         self._selector = selectors.DefaultSelector()
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
@@ -137,15 +137,15 @@ class Selector:
         channel = _Channel(node_id, transport, connection)
         try:
             if transport.connect(address):
-                self._connected_at_once.append(channel)
+                self._immediate_connections.append(channel)
             self._selector.register(transport, selectors.EVENT_WRITE, channel)
         except OSError:
             transport.close()
             raise
         channel.interest = selectors.EVENT_WRITE
         self._channels[node_id] = channel
-        self._metrics.connections = len(self._channels)
-        self._touch(channel)
+        self._metrics.connection_count = len(self._channels)
+        self._note_activity(channel)
 
     def is_channel_ready(self, node_id: int) -> bool:
         channel = self._channels.get(node_id)
@@ -191,8 +191,8 @@ class Selector:
         channel.is_connected = False
         channel.outgoing = None
         del self._channels[channel.node_id]
-        self._metrics.connections = len(self._channels)
-        self._metrics.closed.record(1)
+        self._metrics.connection_count = len(self._channels)
+        self._metrics.closures.record(1)
         del self._last_active_ms[channel.node_id]
 
     def _disconnect(self, channel: _Channel, state: ChannelState, reason: str, error: AuthenticationError | None = None) -> None:
@@ -207,7 +207,7 @@ class Selector:
         state = ChannelState.READY if channel.is_connected else ChannelState.NOT_CONNECTED
         self._disconnect(channel, state, str(error) or type(error).__name__)
 
-    def _touch(self, channel: _Channel) -> None:
+    def _note_activity(self, channel: _Channel) -> None:
         self._last_active_ms.pop(channel.node_id, None)
         self._last_active_ms[channel.node_id] = self._clock.now_ms()
 
@@ -219,11 +219,11 @@ class Selector:
         self._finish_immediate_connects()
         if self.connected or self.disconnected:
             timeout_ms = 0
-        asked_ns = self._clock.now_ns()
+        started_ns = self._clock.now_ns()
         ready = self._selector.select(min(max(timeout_ms, 0), MAX_POLL_MS) / 1000)
         ready_ns = self._clock.now_ns()
         self._metrics.samples.roll(ready_ns // NS_PER_MS)
-        self._metrics.waits.record(ready_ns - asked_ns)
+        self._metrics.waits.record(ready_ns - started_ns)
         for key, events in ready:
             channel: _Channel | None = key.data
             if channel is None:
@@ -234,7 +234,7 @@ class Selector:
         self._close_oldest_idle_connection()
 
     def _finish_immediate_connects(self) -> None:
-        channels, self._connected_at_once = self._connected_at_once, []
+        channels, self._immediate_connections = self._immediate_connections, []
         for channel in channels:
             if self._is_open(channel):
                 self._finish_connect(channel)
@@ -248,7 +248,7 @@ class Selector:
                 continue
 
     def _handle(self, channel: _Channel, events: int) -> None:
-        self._touch(channel)
+        self._note_activity(channel)
         if not channel.is_connected:
             self._finish_connect(channel)
             return
@@ -266,7 +266,7 @@ class Selector:
             self._fail(channel, error)
             return
         channel.is_connected = True
-        self._metrics.created.record(1)
+        self._metrics.creations.record(1)
         self._set_interest(channel, selectors.EVENT_READ)
         self.connected.append(channel.node_id)
 
@@ -281,12 +281,12 @@ class Selector:
         assert outgoing is not None
         try:
             while True:
-                written = channel.transport.send(outgoing.next_buffers())
-                if written:
-                    self._metrics.wrote(channel.node_id, written)
-                if outgoing.advance(written):
+                byte_count = channel.transport.send(outgoing.next_buffers())
+                if byte_count:
+                    self._metrics.record_write(channel.node_id, byte_count)
+                if outgoing.advance(byte_count):
                     break
-                if written == 0:
+                if byte_count == 0:
                     self._set_interest(channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
                     return False
         except (OSError, AuthenticationError) as error:
@@ -295,25 +295,25 @@ class Selector:
                 self._fail(channel, error)
             return False
         channel.outgoing = None
-        self._metrics.sent_request(channel.node_id, outgoing.written_bytes)
-        self._touch(channel)
+        self._metrics.record_request(channel.node_id, outgoing.written_bytes)
+        self._note_activity(channel)
         self._set_interest(channel, selectors.EVENT_READ)
         return True
 
     def _read(self, channel: _Channel) -> None:
         for _ in range(_MAX_READS_PER_POLL):
             try:
-                size = channel.transport.receive_into(self._buffer)
-            except (OSError, AuthenticationError) as failure:
-                self._fail(channel, failure)
+                byte_count = channel.transport.receive_into(self._buffer)
+            except (OSError, AuthenticationError) as transport_error:
+                self._fail(channel, transport_error)
                 return
-            if size is None:
+            if byte_count is None:
                 return
-            if size == 0:
+            if byte_count == 0:
                 self._disconnect(channel, ChannelState.READY, "the broker closed the connection")
                 return
-            responses = channel.connection.receive_data(self._buffer[:size])
-            self._metrics.read(channel.node_id, size, len(responses))
+            responses = channel.connection.receive_data(self._buffer[:byte_count])
+            self._metrics.record_read(channel.node_id, byte_count, len(responses))
             self.completed_receives.extend((channel.node_id, response) for response in responses)
             error = channel.connection.error
             if isinstance(error, AuthenticationError):
@@ -322,7 +322,7 @@ class Selector:
             if error is not None:
                 self._disconnect(channel, ChannelState.READY, error.message)
                 return
-            if size < len(self._buffer):
+            if byte_count < len(self._buffer):
                 return
 
     def _close_oldest_idle_connection(self) -> None:

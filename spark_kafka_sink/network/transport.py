@@ -96,10 +96,10 @@ def first_bytes(buffers: Sequence[Buffer], size: int) -> memoryview:
     if len(buffers[0]) >= size or len(buffers) == 1:
         return memoryview(buffers[0])[:size]
     parts: list[Buffer] = []
-    room = size
+    bytes_left = size
     for buffer in buffers:
-        parts.append(buffer if len(buffer) <= room else memoryview(buffer)[:room])
-        room -= len(parts[-1])
-        if room == 0:
+        parts.append(buffer if len(buffer) <= bytes_left else memoryview(buffer)[:bytes_left])
+        bytes_left -= len(parts[-1])
+        if bytes_left == 0:
             break
     return memoryview(b"".join(parts))

@@ -40,8 +40,12 @@ def _utf8(value: str) -> bytes:
 
 
 class Writer:
-    """Encodes one message, as a list of buffers. Every method but `buffers` appends one value. It raises ProtocolError for a string
-    that is too long or cannot be encoded, struct.error for a number that is too large."""
+    """Encodes one message, as a list of buffers. Every method but `buffers` appends one value.
+
+    Raises:
+        ProtocolError: a string is too long, or has half of a surrogate pair.
+        struct.error: a number does not fit.
+    """
 
     __slots__ = ("_buffers", "_small_fields")
 
@@ -163,8 +167,10 @@ class Writer:
 
 
 class Reader:
-    """Decodes one frame from its start. Strings and bytes are copies; `records`, `take` and `rest` are views of the frame. Methods
-    named after a type read the next value, and raise ProtocolError if it is malformed or exceeds the frame."""
+    """Decodes one frame from its start. Strings and bytes are copies; `records`, `take` and `rest` are views of the frame.
+
+    Methods named after a type read the next value, and raise ProtocolError if it is malformed or exceeds the frame.
+    """
 
     __slots__ = ("_data", "_elements_left", "_end", "_position")
 

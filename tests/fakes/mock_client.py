@@ -312,6 +312,6 @@ class MockClient:
         if self._metadata_updates:
             self._last_metadata = self._metadata_updates.popleft()
         if self._last_metadata is None:
-            self.metadata.failed_update(now_ms)
+            self.metadata.note_failed_update(now_ms)
         else:
             self.metadata.update(self._last_metadata, now_ms)

@@ -291,7 +291,7 @@ class Steps:
         request = OffsetFetchRequest.for_groups({group: topics}, require_stable=require_stable)
         for version in (7, 9):
             found, error = self._settled(
-                lambda version=version: self.client.ask(request, version).of(group, version),
+                lambda version=version: self.client.ask(request, version).answer_for(group, version),
                 lambda found: found.error_code,
             )
             learnt = [

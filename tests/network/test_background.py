@@ -32,7 +32,7 @@ class Bench:
     def run(self, node_id: int, work: Callable[[], Any]) -> list[tuple[int, Outcome]]:
         self.worker.start(node_id, work, 1000)
         self.wakeups.get(timeout=LIMIT_S)
-        return self.worker.finished()
+        return self.worker.take_finished()
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def test_work_is_done_on_another_thread_and_its_result_comes_once(bench: Bench) 
     assert node_id == 3
     assert outcome.result is not threading.current_thread()
     assert outcome.result.daemon  # a callback that hangs must not keep the interpreter from ending
-    assert bench.worker.finished() == []
-    assert bench.worker.overdue(10**9) == []
+    assert bench.worker.take_finished() == []
+    assert bench.worker.overdue_nodes(10**9) == []
 
 
 def test_works_of_several_nodes_do_not_wait_for_each_other(bench: Bench) -> None:
@@ -55,19 +55,19 @@ def test_works_of_several_nodes_do_not_wait_for_each_other(bench: Bench) -> None
     assert bench.run(2, lambda: "done") == [(2, Outcome("done", None))]
     release.set()
     bench.wakeups.get(timeout=LIMIT_S)
-    assert bench.worker.finished() == [(1, Outcome(True, None))]
+    assert bench.worker.take_finished() == [(1, Outcome(True, None))]
 
 
 def test_what_takes_too_long_is_overdue_until_it_is_forgotten(bench: Bench) -> None:
     release = threading.Event()
     bench.worker.start(1, lambda: release.wait(LIMIT_S), 1000)
-    assert bench.worker.overdue(999) == []
-    assert bench.worker.overdue(1000) == [1]
+    assert bench.worker.overdue_nodes(999) == []
+    assert bench.worker.overdue_nodes(1000) == [1]
     bench.worker.forget(1)
-    assert bench.worker.overdue(1000) == []
+    assert bench.worker.overdue_nodes(1000) == []
     release.set()
     bench.wakeups.get(timeout=LIMIT_S)
-    assert bench.worker.finished() == []
+    assert bench.worker.take_finished() == []
 
 
 def test_the_late_outcome_of_a_forgotten_work_is_not_taken_for_the_next_ones(bench: Bench) -> None:
@@ -78,10 +78,10 @@ def test_the_late_outcome_of_a_forgotten_work_is_not_taken_for_the_next_ones(ben
     bench.worker.start(1, lambda: second.wait(LIMIT_S) and "new", 1000)
     release.set()
     bench.wakeups.get(timeout=LIMIT_S)
-    assert bench.worker.finished() == []
+    assert bench.worker.take_finished() == []
     second.set()
     bench.wakeups.get(timeout=LIMIT_S)
-    assert bench.worker.finished() == [(1, Outcome("new", None))]
+    assert bench.worker.take_finished() == [(1, Outcome("new", None))]
 
 
 def test_work_that_hangs_and_is_asked_for_again_takes_one_thread(bench: Bench) -> None:
@@ -101,11 +101,11 @@ def test_work_that_hangs_and_is_asked_for_again_takes_one_thread(bench: Bench) -
     bench.worker.start(2, lambda: look_up("a"), 1000, key="a")
     release.set()
     bench.wakeups.get(timeout=LIMIT_S)
-    assert bench.worker.finished() == [(1, Outcome("a", None)), (2, Outcome("a", None))]
+    assert bench.worker.take_finished() == [(1, Outcome("a", None)), (2, Outcome("a", None))]
     assert started == ["a"]
     bench.worker.start(1, lambda: look_up("a"), 1000, key="a")  # done: asked for anew
     bench.wakeups.get(timeout=LIMIT_S)
-    assert bench.worker.finished() == [(1, Outcome("a", None))]
+    assert bench.worker.take_finished() == [(1, Outcome("a", None))]
     assert started == ["a", "a"]
 
 
@@ -122,11 +122,11 @@ def test_work_that_hangs_for_minutes_is_given_up_and_done_anew() -> None:
     worker.start(1, lambda: second.wait(LIMIT_S) and "new", 1000, key="a")
     release.set()
     wakeups.get(timeout=LIMIT_S)
-    assert worker.finished() == []
+    assert worker.take_finished() == []
     worker.start(2, lambda: "not asked for", 1000, key="a")  # the second work is still the one to wait for
     second.set()
     wakeups.get(timeout=LIMIT_S)
-    assert worker.finished() == [(1, Outcome("new", None)), (2, Outcome("new", None))]
+    assert worker.take_finished() == [(1, Outcome("new", None)), (2, Outcome("new", None))]
 
 
 def test_a_thread_that_cannot_be_started_is_a_failure_of_the_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

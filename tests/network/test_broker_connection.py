@@ -71,9 +71,9 @@ def address(host: str) -> Address:
 
 def connect(connection: BrokerConnection, names: Names | None = None) -> str:
     """Begin an attempt. Returns the address that is tried."""
-    connection.connecting(NOW)
+    connection.begin_attempt(NOW)
     if connection.needs_address:
-        connection.resolved([address(name) for name in (names or Names(["a"])).look_up()], NOW)
+        connection.set_addresses([address(name) for name in (names or Names(["a"])).look_up()], NOW)
     connection.open()
     _, tried = connection._selector.attempts[-1]
     return str(tried.socket_address[0])
@@ -134,17 +134,17 @@ def test_reconnect_back_off_doubles_until_its_limit_and_ends_with_ready() -> Non
     connection = broker()
     for expected in (50, 100, 200, 400, 800):
         connect(connection)
-        connection.disconnected(NOW)
+        connection.note_disconnected(NOW)
         assert is_about(connection.poll_delay_ms(NOW), expected)
         assert not connection.can_connect(NOW)
         assert connection.can_connect(NOW + expected * 2)
     for _ in range(70):
         connect(connection)
-        connection.disconnected(NOW)
+        connection.note_disconnected(NOW)
     assert connection.poll_delay_ms(NOW) <= 1000
     connect(connection)
     become_ready(connection)
-    connection.disconnected(NOW)
+    connection.note_disconnected(NOW)
     assert is_about(connection.poll_delay_ms(NOW), 50)
 
 
@@ -152,12 +152,12 @@ def test_back_off_counts_from_the_end_of_a_connection_not_from_its_beginning() -
     connection = broker()
     connect(connection)
     become_ready(connection)
-    connection.disconnected(NOW + 60_000)
+    connection.note_disconnected(NOW + 60_000)
     assert not connection.can_connect(NOW + 60_000)
     assert is_about(connection.poll_delay_ms(NOW + 60_000), 50)
-    connection.connecting(NOW + 120_000)
-    connection.disconnected(NOW + 130_000)
-    connection.authentication_failed(NOW + 140_000, AuthenticationError("no"))
+    connection.begin_attempt(NOW + 120_000)
+    connection.note_disconnected(NOW + 130_000)
+    connection.note_failed_login(NOW + 140_000, AuthenticationError("no"))
     assert not connection.can_connect(NOW + 140_000)
 
 
@@ -169,7 +169,7 @@ def test_set_up_time_out_doubles_with_each_attempt_and_ends_with_a_connection() 
         assert connection.setup_timeout_ms <= 30_000
         assert connection.times_out_at_ms > NOW + connection.setup_timeout_ms
         assert connection.times_out_at_ms <= NOW + connection.setup_timeout_ms + 1
-        connection.disconnected(NOW)
+        connection.note_disconnected(NOW)
     connect(connection)
     check_versions(connection)
     assert is_about(connection.setup_timeout_ms, 10_000)
@@ -187,8 +187,8 @@ def test_refused_authentication_is_remembered_until_the_node_accepts_us() -> Non
     error = AuthenticationError("no")
     connect(connection)
     check_versions(connection)
-    connection.disconnected(NOW)
-    connection.authentication_failed(NOW, error)
+    connection.note_disconnected(NOW)
+    connection.note_failed_login(NOW, error)
     assert connection.authentication_error is error
     assert connection.is_disconnected
     assert not connection.can_connect(NOW)
@@ -196,23 +196,23 @@ def test_refused_authentication_is_remembered_until_the_node_accepts_us() -> Non
     connect(connection)
     assert connection.authentication_error is error
     become_ready(connection)
-    assert (connection.refusals, connection.is_shut_out) == (1, False)
-    connection.accepted()
+    assert (connection.failed_login_count, connection.is_shut_out) == (1, False)
+    connection.note_accepted()
     assert connection.authentication_error is None
-    assert connection.refusals == 0
+    assert connection.failed_login_count == 0
 
 
 def test_refusals_in_a_row_are_counted_whatever_fails_between_them() -> None:
     connection = broker()
     for expected in (1, 2):
         connect(connection)
-        connection.disconnected(NOW)  # not reached at all: says nothing
+        connection.note_disconnected(NOW)  # not reached at all: says nothing
         assert connection.is_shut_out
         connect(connection)
         check_versions(connection)
-        connection.disconnected(NOW)
-        connection.authentication_failed(NOW, AuthenticationError("no"))
-        assert connection.refusals == expected
+        connection.note_disconnected(NOW)
+        connection.note_failed_login(NOW, AuthenticationError("no"))
+        assert connection.failed_login_count == expected
 
 
 def test_a_node_that_was_lost_is_not_shut_out_until_it_cannot_be_reached() -> None:
@@ -221,11 +221,11 @@ def test_a_node_that_was_lost_is_not_shut_out_until_it_cannot_be_reached() -> No
     connect(connection)
     assert not connection.is_shut_out
     become_ready(connection)
-    connection.accepted()
-    connection.disconnected(NOW)
+    connection.note_accepted()
+    connection.note_disconnected(NOW)
     assert not connection.is_shut_out
     connect(connection)
-    connection.disconnected(NOW)
+    connection.note_disconnected(NOW)
     assert connection.is_shut_out
 
 
@@ -246,7 +246,7 @@ def test_a_disconnected_node_waits_for_back_off_though_it_was_throttled() -> Non
     connection = broker()
     connect(connection)
     connection.throttle(10_000, NOW)
-    connection.disconnected(NOW)
+    connection.note_disconnected(NOW)
     assert connection.poll_delay_ms(NOW) <= 60
 
 
@@ -256,7 +256,7 @@ def test_every_address_is_tried_before_the_name_is_resolved_again() -> None:
     tried = []
     for _ in range(4):
         tried.append(connect(connection, names))
-        connection.disconnected(NOW)
+        connection.note_disconnected(NOW)
     assert tried == ["a", "b", "c", "d"]
     assert names.asked == 2
 
@@ -266,7 +266,7 @@ def test_a_single_address_is_resolved_again_for_each_attempt() -> None:
     connection = broker()
     for _ in range(3):
         assert connect(connection, names) == "a"
-        connection.disconnected(NOW)
+        connection.note_disconnected(NOW)
     assert names.asked == 3
 
 
@@ -275,29 +275,29 @@ def test_after_a_lost_connection_the_name_is_resolved_to_another_address_first()
     connection = broker()
     assert connect(connection, names) == "a"
     check_versions(connection)
-    connection.disconnected(NOW)
+    connection.note_disconnected(NOW)
     assert connect(connection, names) == "b"
     assert names.asked == 2
 
 
 def test_a_name_that_does_not_resolve_can_be_tried_again() -> None:
     connection = broker()
-    connection.connecting(NOW)
+    connection.begin_attempt(NOW)
     assert connection.needs_address
-    connection.disconnected(NOW)
+    connection.note_disconnected(NOW)
     assert connect(connection) == "a"
 
 
 def test_resolving_is_limited_by_the_set_up_time_out_and_leaves_the_address_its_own() -> None:
     connection = broker()
-    connection.connecting(NOW)
+    connection.begin_attempt(NOW)
     limit_ms = connection.setup_timeout_ms
     assert connection.times_out_at_ms == NOW + limit_ms + 1
     assert connection.times_out_at_ms <= NOW + limit_ms + 1
-    connection.resolved([address("a")], NOW + limit_ms)
+    connection.set_addresses([address("a")], NOW + limit_ms)
     assert connection.times_out_at_ms > NOW + limit_ms + 1
     assert connection.times_out_at_ms == NOW + limit_ms + limit_ms + 1
-    connection.disconnected(NOW + limit_ms)
+    connection.note_disconnected(NOW + limit_ms)
     assert connection.times_out_at_ms == NEVER_MS
 
 

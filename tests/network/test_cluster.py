@@ -26,7 +26,7 @@ def test_changed_topics_are_those_before_with_the_changes_and_those_before_stay(
         removed = random.sample(NAMES, random.randrange(3))
         added = {name: topic(number) for name in random.sample(NAMES, random.randrange(4))}
         expected = {name: each for name, each in expected.items() if name not in removed} | added
-        made.append((made[-1][0].changed(added, removed), expected))
+        made.append((made[-1][0].with_changes(added, removed), expected))
     for topics, then in made:
         assert dict(topics) == then
         assert len(topics) == len(then)
@@ -35,7 +35,7 @@ def test_changed_topics_are_those_before_with_the_changes_and_those_before_stay(
 
 
 def test_a_topic_that_was_removed_is_not_there() -> None:
-    topics = Topics(dict.fromkeys(NAMES, topic(1))).changed({}, NAMES[:1])
+    topics = Topics(dict.fromkeys(NAMES, topic(1))).with_changes({}, NAMES[:1])
     assert topics.get(NAMES[0], "another") == "another"
     with pytest.raises(KeyError):
         topics[NAMES[0]]
@@ -45,6 +45,6 @@ def test_a_topic_that_was_removed_is_not_there() -> None:
 def test_a_change_takes_no_more_steps_when_there_are_thousands_of_topics() -> None:
     def steps(count: int) -> int:
         topics = Topics({f"t{number}": topic(number) for number in range(count)})
-        return count_steps(lambda: topics.changed({"new": topic(0)}))
+        return count_steps(lambda: topics.with_changes({"new": topic(0)}))
 
     assert steps(10_000) == steps(100)

@@ -34,7 +34,7 @@ def test_the_client_can_connect_to_every_coordinator_that_the_directory_gives() 
     client = RememberedNodes()
     directory = CoordinatorDirectory(client)
     assert directory.get(A) is None
-    directory.found(A, NODE)
+    directory.remember(A, NODE)
     client.learnt.clear()
     assert directory.get(A) == NODE
     assert client.learnt == [NODE]
@@ -42,9 +42,9 @@ def test_the_client_can_connect_to_every_coordinator_that_the_directory_gives() 
 
 def test_a_coordinator_that_is_lost_is_forgotten_and_may_be_lost_again() -> None:
     directory = CoordinatorDirectory(RememberedNodes())
-    directory.found(A, NODE)
-    directory.lost(A)
-    directory.lost(A)
+    directory.remember(A, NODE)
+    directory.forget(A)
+    directory.forget(A)
     assert directory.get(A) is None
 
 
@@ -52,7 +52,7 @@ def test_of_too_many_coordinators_the_one_found_first_is_forgotten(monkeypatch: 
     monkeypatch.setattr(coordinators, "MAX_COORDINATORS", 2)
     directory = CoordinatorDirectory(RememberedNodes())
     for key in (A, B, A, C):
-        directory.found(key, NODE)
+        directory.remember(key, NODE)
     assert [directory.get(key) for key in (A, B, C)] == [NODE, None, NODE]
 
 

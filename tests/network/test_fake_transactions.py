@@ -268,14 +268,14 @@ def test_only_its_coordinator_answers_for_an_id_and_a_group() -> None:
     assert [each.transaction_states[0].error_code for each in described] == [Errors.NOT_COORDINATOR.number, 0]
     answer = clients[1].ask(init, 5)
     assert (answer.error_code, answer.producer_epoch) == (0, 1)
-    fetched = [client.ask(OffsetFetchRequest.for_groups({"x": None}), 9).of("x", 9) for client in clients]
+    fetched = [client.ask(OffsetFetchRequest.for_groups({"x": None}), 9).answer_for("x", 9) for client in clients]
     assert [group and group.error_code for group in fetched] == [0, Errors.NOT_COORDINATOR.number]
 
 
 def test_a_coordinator_that_is_down_cannot_be_found() -> None:
     broker = FakeBroker(topics={"t": 1})
     for version in (3, 4):
-        answer = DirectClient(broker).ask(FindCoordinatorRequest.for_keys(KeyType.GROUP, ["g"]), version).of("g", version)
+        answer = DirectClient(broker).ask(FindCoordinatorRequest.for_keys(KeyType.GROUP, ["g"]), version).answer_for("g", version)
         assert answer is not None
         assert answer.error_code == Errors.COORDINATOR_NOT_AVAILABLE.number
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.background import BackgroundWork
-from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake, login_demanded
+from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake, missing_login_error
 from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramLogin
@@ -116,7 +116,7 @@ def doubted(answer: SaslHandshakeResponse) -> tuple[str, ...]:
 
 def test_a_listener_that_is_doubted_tells_the_logins_that_it_may_demand() -> None:
     assert doubted(SaslHandshakeResponse(error_code=33, mechanisms=("PLAIN", "GSSAPI"))) == ("PLAIN", "GSSAPI")
-    error = login_demanded(("PLAIN", "GSSAPI"))
+    error = missing_login_error(("PLAIN", "GSSAPI"))
     assert error.condition == "KAFKA_AUTHENTICATION_FAILED"
     assert error.message.startswith("this listener demands a login")
     assert error.message.endswith("those it offers: PLAIN, GSSAPI")

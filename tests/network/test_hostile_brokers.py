@@ -23,7 +23,7 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProtocolErr
 from spark_kafka_sink.network.background import outcome_of
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.dns import resolve
-from spark_kafka_sink.network.handshake import login_demanded
+from spark_kafka_sink.network.handshake import missing_login_error
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -275,7 +275,7 @@ def test_names_that_brokers_tell_cannot_forge_a_log_or_make_it_long(caplog: pyte
     for text in texts:
         assert text.isprintable(), text[:500]
         assert len(text) < 20_000
-    shared.cluster_changed("other" + forged)
+    shared.report_other_cluster("other" + forged)
     assert_harmless(str(shared.permanent_error()))
 
 
@@ -309,8 +309,8 @@ def test_what_a_broker_says_at_the_login_is_bounded_in_error_and_log(caplog: pyt
 
 
 def test_the_logins_that_a_broker_offers_are_bounded_in_the_error() -> None:
-    assert_harmless(str(login_demanded((FORGED,) * 1)))
-    assert len(str(login_demanded((FORGED,) * 1000))) < 20_000
+    assert_harmless(str(missing_login_error((FORGED,) * 1)))
+    assert len(str(missing_login_error((FORGED,) * 1000))) < 20_000
 
 
 def test_a_scram_error_of_the_broker_is_bounded_in_the_error() -> None:

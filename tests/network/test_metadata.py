@@ -242,10 +242,10 @@ def test_a_requested_update_waits_for_back_off(orders: Metadata, clock: ManualCl
 def test_failed_updates_back_off_exponentially(orders: Metadata, clock: ManualClock) -> None:
     orders.request_update("test")
     for expected in (100, 200, 400, 800):
-        orders.failed_update(clock.now_ms())
+        orders.note_failed_update(clock.now_ms())
         assert is_about(orders.time_to_next_update_ms(clock.now_ms()), expected)
     for _ in range(60):
-        orders.failed_update(clock.now_ms())
+        orders.note_failed_update(clock.now_ms())
     assert orders.time_to_next_update_ms(clock.now_ms()) <= MAX_BACKOFF_MS
     orders.update(metadata(topic("orders", [0, 1], epoch=6, topic_id=ID_1)), clock.now_ms())
     orders.request_update("again")
@@ -271,7 +271,7 @@ def test_an_update_that_must_not_wait_follows_an_answer_at_once(orders: Metadata
 
 
 def test_an_update_that_must_not_wait_waits_after_a_failure_all_the_same(orders: Metadata, clock: ManualClock) -> None:
-    orders.failed_update(clock.now_ms())
+    orders.note_failed_update(clock.now_ms())
     orders.request_update("test", is_urgent=True)
     assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
 
@@ -390,7 +390,7 @@ def test_a_topic_is_not_forgotten_before_it_was_answered_for(meta: Metadata, clo
 
 def test_an_update_for_a_topic_that_is_still_new_is_partial_and_at_once(orders: Metadata, clock: ManualClock) -> None:
     orders.add_topic("new", clock.now_ms())
-    orders.failed_update(clock.now_ms())
+    orders.note_failed_update(clock.now_ms())
     orders.request_update_for_topic("new")
     assert orders.time_to_next_update_ms(clock.now_ms()) == 0
     assert names(orders, clock) == ["new"]

@@ -170,7 +170,7 @@ def test_a_future_keeps_no_frames_of_the_send_that_failed() -> None:
 
 def test_metadata_raise_a_permanent_error_to_every_caller() -> None:
     metadata = Metadata(config(), ManualClock())
-    metadata.cluster_changed("another")
+    metadata.report_other_cluster("another")
     calls_keep_nothing(lambda: metadata.raise_error_for_topic("orders"))
     calls_keep_nothing(lambda: metadata.await_update(0, 0))
     assert keep_no_frames(metadata.permanent_error())

@@ -180,7 +180,7 @@ def test_a_broker_that_sends_a_client_back_to_bootstrap_is_obeyed() -> None:
     clock = ManualClock()
     metadata = Metadata(options, clock)
     updater = MetadataUpdater(metadata, MockClient(clock, metadata), options)
-    updater._in_progress = asked = metadata.new_request(clock.now_ms())
+    updater._request_in_progress = asked = metadata.new_request(clock.now_ms())
     response = MetadataResponse(error_code=Errors.REBOOTSTRAP_REQUIRED.number)
     updater.handle_response(asked.request, response, 13, clock.now_ms())
     assert updater.needs_rebootstrap(clock.now_ms())

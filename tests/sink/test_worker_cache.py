@@ -324,7 +324,7 @@ def test_a_producer_that_finds_another_cluster_while_idle_is_not_lent_again(brok
     """Such a producer can never write again. If the cache lent it, it would fail a task for which a new producer works."""
     write(cache, broker, 10)
     (idle,) = cache._entries
-    idle.kept._metadata.cluster_changed("another")
+    idle.kept._metadata.report_other_cluster("another")
     assert not idle.kept.is_at_rest()
     assert write(cache, broker, 10)["record-error-total"] == 0
 

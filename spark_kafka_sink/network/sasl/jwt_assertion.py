@@ -28,9 +28,9 @@ def assertion_of(config: ProducerConfig, clock: Clock) -> Secret:
     header, claims = _template(config)
     header = {"alg": config.sasl_oauthbearer_assertion_algorithm, "typ": "JWT"} | header
     claims = claims | assertion_claims(config, clock.wall_ms() // 1000)
-    signed = SecretBytes(b"%b.%b" % (_base64url(json.dumps(header).encode()), _base64url(json.dumps(claims).encode())))
-    signature = _sign(signed, key, config.sasl_oauthbearer_assertion_private_key_passphrase, header["alg"])
-    return Secret(f"{signed.decode()}.{_base64url(signature).decode()}")
+    signing_input = SecretBytes(b"%b.%b" % (_base64url(json.dumps(header).encode()), _base64url(json.dumps(claims).encode())))
+    signature = _sign(signing_input, key, config.sasl_oauthbearer_assertion_private_key_passphrase, header["alg"])
+    return Secret(f"{signing_input.decode()}.{_base64url(signature).decode()}")
 
 
 def assertion_claims(config: ProducerConfig, now_s: int) -> dict[str, object]:
@@ -73,25 +73,25 @@ def require_cryptography() -> None:
         ) from error
 
 
-def _sign(signed: SecretBytes, key: Secret, passphrase: Secret | None, algorithm: str) -> SecretBytes:
+def _sign(signing_input: SecretBytes, key: Secret, passphrase: Secret | None, algorithm: str) -> SecretBytes:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    loaded: Any = None
+    private_key: Any = None
     try:
-        loaded = load_pem_private_key(key.reveal().encode(), None if passphrase is None else passphrase.reveal().encode())
+        private_key = load_pem_private_key(key.reveal().encode(), None if passphrase is None else passphrase.reveal().encode())
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         problem = str(error)
-    if loaded is None:
+    if private_key is None:
         raise token_error(f"{KEY_FILE} cannot be used: {printable(problem)}")
-    if algorithm == "RS256" and isinstance(loaded, rsa.RSAPrivateKey):
-        return SecretBytes(loaded.sign(signed, padding.PKCS1v15(), SHA256()))
-    if algorithm == "ES256" and isinstance(loaded, ec.EllipticCurvePrivateKey) and loaded.curve.name == "secp256r1":
-        r, s = decode_dss_signature(loaded.sign(signed, ec.ECDSA(SHA256())))
-        return SecretBytes(r.to_bytes(32, "big") + s.to_bytes(32, "big"))
+    if algorithm == "RS256" and isinstance(private_key, rsa.RSAPrivateKey):
+        return SecretBytes(private_key.sign(signing_input, padding.PKCS1v15(), SHA256()))
+    if algorithm == "ES256" and isinstance(private_key, ec.EllipticCurvePrivateKey) and private_key.curve.name == "secp256r1":
+        signature_r, signature_s = decode_dss_signature(private_key.sign(signing_input, ec.ECDSA(SHA256())))
+        return SecretBytes(signature_r.to_bytes(32, "big") + signature_s.to_bytes(32, "big"))
     raise token_error(f"the key of {KEY_FILE} does not fit sasl.oauthbearer.assertion.algorithm={algorithm}")
 
 

@@ -56,15 +56,15 @@ class GssapiLogin:
         self.who = f"Kerberos principal '{self._principal}'" if self._principal else "the owner of the Kerberos tickets"
 
     def start(self, host: str) -> Exchange:
-        context, token, stands = yield login_work(partial(self._begin, host))
+        context, token, is_established = yield login_work(partial(self._open_context, host))
         challenge = yield token
-        while not stands:
-            token, stands = yield login_work(partial(self._step, context, challenge))
+        while not is_established:
+            token, is_established = yield login_work(partial(self._advance_context, context, challenge))
             challenge = yield token
         choice = yield login_work(partial(self._choose_layer, context, challenge))
         yield choice
 
-    def _begin(self, host: str) -> tuple[Any, SecretBytes, bool]:
+    def _open_context(self, host: str) -> tuple[Any, SecretBytes, bool]:
         gssapi = self._gssapi
         try:
             target = gssapi.Name(f"{self._service_name}@{host}", gssapi.NameType.hostbased_service)
@@ -73,8 +73,8 @@ class GssapiLogin:
             )
             return context, SecretBytes(context.step(None) or b""), bool(context.complete)
         except gssapi.exceptions.GSSError as error:
-            problem = self._in_words(error)
-        raise self._failed(f"no ticket for {self._service_name}@{printable(host)}: {problem}")
+            problem = self._error_text(error)
+        raise self._login_error(f"no ticket for {self._service_name}@{printable(host)}: {problem}")
 
     def _credentials(self) -> Any:
         """None for the default credentials of the Kerberos library."""
@@ -82,31 +82,31 @@ class GssapiLogin:
         if self._principal is None and not self._store:
             return None
         name = None if self._principal is None else gssapi.Name(self._principal, gssapi.NameType.kerberos_principal)
-        more = {"store": self._store} if self._store else {}
-        return gssapi.Credentials(name=name, mechs=[gssapi.MechType.kerberos], usage="initiate", **more)
+        store_option = {"store": self._store} if self._store else {}
+        return gssapi.Credentials(name=name, mechs=[gssapi.MechType.kerberos], usage="initiate", **store_option)
 
-    def _step(self, context: Any, challenge: bytes) -> tuple[SecretBytes, bool]:
+    def _advance_context(self, context: Any, challenge: bytes) -> tuple[SecretBytes, bool]:
         """The next token, and whether the context is established. `complete` raises the error of a step with a token."""
         try:
             return SecretBytes(context.step(challenge) or b""), bool(context.complete)
         except self._gssapi.exceptions.GSSError as error:
-            problem = self._in_words(error)
-        raise self._failed(problem)
+            problem = self._error_text(error)
+        raise self._login_error(problem)
 
     def _choose_layer(self, context: Any, challenge: bytes) -> SecretBytes:
         """No layer, no buffer (RFC 4752, 3.1), and the authorization identity: the initiator itself."""
         try:
             offer = context.unwrap(challenge).message
             if len(offer) == _OFFER_BYTES and offer[0] & _NO_LAYER:
-                who = str(context.initiator_name).encode()
-                return SecretBytes(context.wrap(bytes([_NO_LAYER, 0, 0, 0]) + who, False).message)
+                identity = str(context.initiator_name).encode()
+                return SecretBytes(context.wrap(bytes([_NO_LAYER, 0, 0, 0]) + identity, False).message)
         except self._gssapi.exceptions.GSSError as error:
-            failure = self._failed(self._in_words(error))
+            failure = self._login_error(self._error_text(error))
         else:
             failure = illegal_challenge("it does not offer to continue without a GSSAPI security layer")
         raise failure
 
-    def _in_words(self, error: Any) -> str:
+    def _error_text(self, error: Any) -> str:
         """The Kerberos library's message and a remedy. The library keeps messages per thread, so call it on the same thread."""
         code = int(error.min_code) & 0xFFFF_FFFF
         words = ", ".join(error.get_all_statuses(error.min_code, False)) if code else str(error)
@@ -117,7 +117,7 @@ class GssapiLogin:
         words = printable(words)
         return f"{words}; {remedy}" if remedy else words
 
-    def _failed(self, text: str) -> AuthenticationError:
+    def _login_error(self, text: str) -> AuthenticationError:
         return AuthenticationError(f"Kerberos: {text}", condition="KAFKA_LOGIN_FAILED")
 
 
@@ -128,16 +128,16 @@ def _credential_store(entry: JaasEntry) -> dict[str, str]:
     """The Kerberos library's store options; empty for its defaults. A keytab takes precedence over a ticket cache."""
     keytab, cache = entry.get("keyTab"), entry.get("ticketCache")
     if keytab and entry.is_true("useKeyTab"):
-        path = _readable("keyTab", keytab)
+        path = _check_readable("keyTab", keytab)
         # One cache for all producers of this process with this keytab and principal: the library never removes a cache.
         owner = hashlib.sha256(f"{os.path.abspath(path)}\0{entry.get('principal')}".encode()).hexdigest()[:16]
         return {"client_keytab": path, "ccache": f"MEMORY:pykafka-sink-{owner}"}
     if cache and entry.is_true("useTicketCache"):
-        return {"ccache": _readable("ticketCache", cache)}
+        return {"ccache": _check_readable("ticketCache", cache)}
     return {}
 
 
-def _readable(option: str, name: str) -> str:
+def _check_readable(option: str, name: str) -> str:
     path = kerberos_file(name)
     if path is None:
         return name

@@ -28,11 +28,11 @@ class OAuthBearerLogin:
         return "the bearer of a token" if name is None else f"token principal '{printable(name)}'"
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
-        refusal = yield (yield login_work(lambda: first_message(self._tokens.token())))
-        if not refusal:
+        rejection = yield (yield login_work(lambda: first_message(self._tokens.token())))
+        if not rejection:
             return
         yield SecretBytes(b"\x01")  # required by RFC 7628 before the broker ends the exchange with an error
-        text = printable(refusal.decode("ascii", errors="replace"))
+        text = printable(rejection.decode("ascii", errors="replace"))
         raise AuthenticationError(f"the broker rejected the token: '{text}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
 
 

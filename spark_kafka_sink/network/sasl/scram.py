@@ -44,14 +44,16 @@ class ScramKeys:
 
     def __init__(self, mechanism: str, password: Secret, salt: bytes, iterations: int) -> None:
         self._hash = _HASHES[mechanism]
-        salted = SecretBytes(hashlib.pbkdf2_hmac(self._hash, password.reveal().encode(), salt, iterations))
-        self._client_key = SecretBytes(hmac.digest(salted, b"Client Key", self._hash))
-        self._server_key = SecretBytes(hmac.digest(salted, b"Server Key", self._hash))
+        salted_password = SecretBytes(hashlib.pbkdf2_hmac(self._hash, password.reveal().encode(), salt, iterations))
+        self._client_key = SecretBytes(hmac.digest(salted_password, b"Client Key", self._hash))
+        self._server_key = SecretBytes(hmac.digest(salted_password, b"Server Key", self._hash))
 
     def proof(self, auth_message: bytes) -> bytes:
         stored_key = SecretBytes(hashlib.new(self._hash, self._client_key).digest())
         signature = SecretBytes(hmac.digest(stored_key, auth_message, self._hash))
-        return SecretBytes(a ^ b for a, b in zip(self._client_key, signature, strict=True))
+        return SecretBytes(
+            key_byte ^ signature_byte for key_byte, signature_byte in zip(self._client_key, signature, strict=True)
+        )
 
     def has_signed(self, auth_message: bytes, signature: bytes) -> bool:
         """Whether a server that knows the password too has made `signature`."""
@@ -76,12 +78,12 @@ class ScramLogin:
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
         nonce = self._nonce or secrets.token_urlsafe(_NONCE_BYTES)
-        first = f"n={_saslname(self._username)},r={nonce}{self._extensions}"
-        server_first = yield SecretBytes(f"n,,{first}".encode())
-        answer = read_server_first(server_first, nonce)
-        without_proof = f"c=biws,r={answer.nonce}"  # biws: "n,,", no channel binding
-        auth_message = b",".join((first.encode(), server_first, without_proof.encode()))
-        keys = ScramKeys(self.mechanism, self._password, answer.salt, answer.iterations)
+        client_first = f"n={_saslname(self._username)},r={nonce}{self._extensions}"
+        challenge = yield SecretBytes(f"n,,{client_first}".encode())
+        server_first = read_server_first(challenge, nonce)
+        without_proof = f"c=biws,r={server_first.nonce}"  # biws: "n,,", no channel binding
+        auth_message = b",".join((client_first.encode(), challenge, without_proof.encode()))
+        keys = ScramKeys(self.mechanism, self._password, server_first.salt, server_first.iterations)
         server_final = yield SecretBytes(b"%b,p=%b" % (without_proof.encode(), _base64(keys.proof(auth_message))))
         check_server_final(server_final, auth_message, keys)
 

@@ -98,7 +98,7 @@ class TokenEndpoint:
         self._read_timeout_ms = config.sasl_login_read_timeout_ms or DEFAULT_TIMEOUT_MS
         self._config = config
         self._extensions = entry.with_prefix("extension_")
-        self._tls = _tls(entry)
+        self._tls_context = _tls_context(entry)
         self._make_post = make_post
         self._clock = clock
 
@@ -111,18 +111,22 @@ class TokenEndpoint:
         first_ms, max_ms = max(self._config.sasl_login_retry_backoff_ms, 1), self._config.sasl_login_retry_backoff_max_ms
         backoff = ExponentialBackoff(first_ms, max(max_ms, first_ms), Random())
         deadline_ms = self._clock.now_ms() + max_ms
-        attempts = 0
+        attempt_count = 0
         while True:
             outcome = self._ask_within_time(self._make_post())
             if isinstance(outcome, OAuthBearerToken):
                 return outcome
-            wait_ms = min(backoff.backoff_ms(attempts), deadline_ms - self._clock.now_ms())
-            attempts += 1
+            wait_ms = min(backoff.backoff_ms(attempt_count), deadline_ms - self._clock.now_ms())
+            attempt_count += 1
             if not outcome.may_retry or wait_ms <= 0:
-                text = f"no token from {self._url} after {attempts} attempt(s): {outcome.text}"
+                text = f"no token from {self._url} after {attempt_count} attempt(s): {outcome.text}"
                 raise RetriableTokenError(text) if outcome.may_retry else token_error(text)
             logger.warning(
-                "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempts, self._url, outcome.text, wait_ms
+                "! attempt %d to get a token from %s failed: %s; retrying in %d ms",
+                attempt_count,
+                self._url,
+                outcome.text,
+                wait_ms,
             )
             sleep(self._clock, wait_ms)
 
@@ -138,7 +142,7 @@ class TokenEndpoint:
         return result
 
     def _ask(self, post: Post) -> OAuthBearerToken | _FailedAttempt:
-        handler = _Handler(self._connect_timeout_ms / 1000, self._read_timeout_ms / 1000, self._tls)
+        handler = _Handler(self._connect_timeout_ms / 1000, self._read_timeout_ms / 1000, self._tls_context)
         proxy = proxy_for(self._url)
         opener = build_opener(ProxyHandler({} if proxy is None else {"https": proxy.address}), handler, _NoRedirects)
         try:
@@ -172,11 +176,11 @@ def _request(url: str, post: Post, proxy_login: Secret | None) -> Request:
 def _rejection(error: HTTPError) -> _FailedAttempt:
     try:
         body = json.loads(error.read(MAX_TOKEN_BYTES))
-        quoted = [str(body[key]) for key in ("error", "error_description") if key in body]
+        server_texts = [str(body[key]) for key in ("error", "error_description") if key in body]
     except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError):
-        quoted = []
+        server_texts = []
     return _FailedAttempt(
-        f"HTTP status {error.code} {printable(': '.join(quoted))}".rstrip(),
+        f"HTTP status {error.code} {printable(': '.join(server_texts))}".rstrip(),
         error.code >= 400 and error.code not in _FINAL_STATUS,
     )
 
@@ -213,13 +217,13 @@ class _Connection(http.client.HTTPConnection):
     """A connection with time limits: `connect_s` for connecting, with the TLS handshake and a proxy's answer to CONNECT, and
     `read_s` for the answer."""
 
-    def __init__(self, host: str, *, connect_s: float, read_s: float, **more: Any) -> None:
-        super().__init__(host, **{**more, "timeout": connect_s})
+    def __init__(self, host: str, *, connect_s: float, read_s: float, **options: Any) -> None:
+        super().__init__(host, **{**options, "timeout": connect_s})
         self._read_s = read_s
         self._deadline = _Deadline(connect_s)
 
-    def response_class(self, sock: socket.socket, *args: Any, **more: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        response = http.client.HTTPResponse(sock, *args, **more)
+    def response_class(self, sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
+        response = http.client.HTTPResponse(sock, *args, **options)
         response.fp = io.BufferedReader(_TimedReader(response.fp.detach(), sock, self._deadline))
         return response
 
@@ -235,7 +239,7 @@ class _TlsConnection(_Connection, http.client.HTTPSConnection):
     pass
 
 
-def _tls(entry: JaasEntry) -> ssl.SSLContext:
+def _tls_context(entry: JaasEntry) -> ssl.SSLContext:
     """Read the ssl.* options inside the login module, as Java does: the ssl.* options of the producer are for brokers."""
     options = ProducerConfig.conceal({f"ssl.{name}": value for name, value in entry.with_prefix("ssl.").items()})
     return tls_context(options, "sasl.jaas.config")

@@ -45,12 +45,12 @@ def unsecured_token(entry: JaasEntry, clock: Clock) -> OAuthBearerToken:
 def unsecured_claims(entry: JaasEntry, now_s: float) -> dict[str, object]:
     """The claims that the options set. Raises AuthenticationError if a number is malformed, or a claim must not be set."""
     claims: dict[str, object] = {"iat": now_s, "exp": now_s + _number(entry.get("unsecuredLoginLifetimeSeconds") or "3600")}
-    convert: dict[str, Callable[[str], object]] = {"String": str, "Number": _number, "List": _listed}
-    for kind, read in convert.items():
+    converters: dict[str, Callable[[str], object]] = {"String": str, "Number": _number, "List": _split_list}
+    for kind, convert in converters.items():
         for name, value in entry.with_prefix(f"unsecuredLogin{kind}Claim_").items():
             if name in ("iat", "exp"):
                 raise token_error(f"sasl.jaas.config must not set the claim {name}")
-            claims[name] = read(value)
+            claims[name] = convert(value)
     return claims
 
 
@@ -61,7 +61,7 @@ def _number(text: str) -> float:
     raise token_error("an unsecuredLogin… option of sasl.jaas.config must be a number, and is not")
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     """The first character separates the rest: `|a|b`."""
     return text[1:].split(text[0]) if len(text) > 1 else []
 
@@ -88,22 +88,22 @@ def token_of_callback(callback: Callable[[Mapping[str, str]], Any], entry: JaasE
     It returns the token as str (a JWT contains its expiry), or (token, expiry in seconds since 1970), or an OAuthBearerToken.
     If it raises, the login fails; the text of the exception is shown, so it must not contain a secret.
     """
-    returned = _Returned(callback(entry.with_prefix("")))
+    result = _HiddenResult(callback(entry.with_prefix("")))
     extensions = entry.with_prefix("extension_")
-    if isinstance(returned.value, OAuthBearerToken):
-        return returned.value
-    if isinstance(returned.value, str):
-        return token_from_jwt(Secret(returned.value), extensions=extensions)
-    if returned.is_pair():
-        known = token_from_jwt(Secret(returned.value[0]), extensions=extensions)
-        return OAuthBearerToken(known.value, int(returned.value[1] * 1000), known.principal_name, None, extensions)
+    if isinstance(result.value, OAuthBearerToken):
+        return result.value
+    if isinstance(result.value, str):
+        return token_from_jwt(Secret(result.value), extensions=extensions)
+    if result.is_pair():
+        token = token_from_jwt(Secret(result.value[0]), extensions=extensions)
+        return OAuthBearerToken(token.value, int(result.value[1] * 1000), token.principal_name, None, extensions)
     raise token_error(
-        f"the token callback returned a {type(returned.value).__name__}; it must return a str, (str, expiry in seconds since"
+        f"the token callback returned a {type(result.value).__name__}; it must return a str, (str, expiry in seconds since"
         " 1970) or OAuthBearerToken"
     )
 
 
-class _Returned:
+class _HiddenResult:
     """Hides what a callback returned from tracebacks."""
 
     __slots__ = ("value",)
@@ -158,8 +158,8 @@ _AWS_HOST = re.compile(r"\.kafka(?:-serverless)?\.(?P<region>[a-z]{2}(?:-[a-z]+)
 
 def aws_region(config: ProducerConfig, environment: Mapping[str, str]) -> str | None:
     """The cluster's region: from its host names, else from AWS_REGION or AWS_DEFAULT_REGION."""
-    found = next((match for host, _ in config.bootstrap_servers if (match := _AWS_HOST.search(host))), None)
-    return found["region"] if found else environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    match = next((match for host, _ in config.bootstrap_servers if (match := _AWS_HOST.search(host))), None)
+    return match["region"] if match else environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
 
 
 def aws_source(config: ProducerConfig, entry: JaasEntry) -> Source:
@@ -182,17 +182,17 @@ def aws_source(config: ProducerConfig, entry: JaasEntry) -> Source:
 
 
 def _aws_token(signer: Any, region: str, entry: JaasEntry) -> OAuthBearerToken:
-    debug = entry.is_true("awsDebugCreds")
+    must_log_credentials = entry.is_true("awsDebugCreds")
     profile, role = entry.get("awsProfileName"), entry.get("awsRoleArn")
     try:
         if role:
             session = entry.get("awsRoleSessionName") or "pykafka-sink"
-            returned = _Returned(signer.generate_auth_token_from_role_arn(region, role, session))
+            result = _HiddenResult(signer.generate_auth_token_from_role_arn(region, role, session))
         elif profile:
-            returned = _Returned(signer.generate_auth_token_from_profile(region, profile))
+            result = _HiddenResult(signer.generate_auth_token_from_profile(region, profile))
         else:
-            returned = _Returned(signer.generate_auth_token(region, aws_debug_creds=debug))
-        return OAuthBearerToken(Secret(returned.value[0]), int(returned.value[1]), role or profile)
+            result = _HiddenResult(signer.generate_auth_token(region, aws_debug_creds=must_log_credentials))
+        return OAuthBearerToken(Secret(result.value[0]), int(result.value[1]), role or profile)
     except KafkaError:
         raise
     except Exception as error:  # noqa: BLE001 - botocore's errors have no common base here

@@ -112,11 +112,11 @@ class RefreshWindow(NamedTuple):
         """When to renew a token fetched at `now_ms`, in wall time; as in Kafka's ExpiringCredentialRefreshingLogin."""
         if token.lifetime_ms is None:
             return now_ms
-        part = self.factor + self.jitter * random.random()
+        share = self.factor + self.jitter * random.random()
         if now_ms + self.min_period_ms + self.buffer_ms > token.lifetime_ms:  # the lifetime is too short for both limits
-            return now_ms + int((token.lifetime_ms - now_ms) * part)
+            return now_ms + int((token.lifetime_ms - now_ms) * share)
         start_ms = now_ms if token.start_time_ms is None else token.start_time_ms
-        proposed_ms = start_ms + int((token.lifetime_ms - start_ms) * part)
+        proposed_ms = start_ms + int((token.lifetime_ms - start_ms) * share)
         return max(min(proposed_ms, token.lifetime_ms - self.buffer_ms), now_ms + self.min_period_ms)
 
 
@@ -145,12 +145,14 @@ class TokenCache:
         self._wait_ms = wait_ms
         self._random = random
         # Guards all below; notified when a fetch ends. A Condition is safe here, as only threads of background.py wait.
-        self._changed = threading.Condition()  # an exception to the rule of interrupts.py, listed in tests/test_interrupt_rule.py
+        self._fetch_ended = (
+            threading.Condition()
+        )  # an exception to the rule of interrupts.py, listed in tests/test_interrupt_rule.py
         self._token: OAuthBearerToken | None = None
         self._refresh_at_ms = 0
         self._latest_fetch: object | None = None  # the fetch to wait for, while it runs
-        self._began_ms = 0  # of the latest fetch, by the monotonic clock
-        self._running = 0  # fetches, including those that hang
+        self._latest_fetch_start_ms = 0  # of the latest fetch, by the monotonic clock
+        self._running_fetches = 0  # fetches, including those that hang
 
     @property
     def principal_name(self) -> str | None:
@@ -163,21 +165,21 @@ class TokenCache:
 
         Blocks while this caller fetches a token, or, without a valid token, at most `wait_ms` for another caller's fetch.
         """
-        with self._changed:
+        with self._fetch_ended:
             token = self._token_or_wait_locked()
             if token is not None:
                 return token
             fetch = self._latest_fetch = object()
-            self._began_ms = self._clock.now_ms()
-            self._running += 1
+            self._latest_fetch_start_ms = self._clock.now_ms()
+            self._running_fetches += 1
         try:
             return self._fetch_token()
         finally:
-            with self._changed:
-                self._running -= 1
+            with self._fetch_ended:
+                self._running_fetches -= 1
                 if self._latest_fetch is fetch:
                     self._latest_fetch = None
-                self._changed.notify_all()
+                self._fetch_ended.notify_all()
 
     def _token_or_wait_locked(self) -> OAuthBearerToken | None:
         """None if the caller has to fetch one."""
@@ -188,13 +190,16 @@ class TokenCache:
                 return self._token
             if self._latest_fetch is None:
                 return None
-            if _is_good(self._token, wall_ms):
+            if _is_valid(self._token, wall_ms):
                 return self._token
-            if now_ms - self._began_ms >= _HANGS_AFTER_WAITS * self._wait_ms and self._running < _MAX_RUNNING:
+            if (
+                now_ms - self._latest_fetch_start_ms >= _HANGS_AFTER_WAITS * self._wait_ms
+                and self._running_fetches < _MAX_RUNNING
+            ):
                 return None
             if now_ms >= deadline_ms:
                 raise RetriableTokenError(f"another connection has been fetching a token for more than {self._wait_ms} ms")
-            self._clock.wait(self._changed, deadline_ms - now_ms)
+            self._clock.wait(self._fetch_ended, deadline_ms - now_ms)
 
     def _fetch_token(self) -> OAuthBearerToken:
         try:
@@ -203,19 +208,19 @@ class TokenCache:
             if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
                 raise token_error("the token that was issued has expired already; are the clocks right?")
         except BaseException as error:  # a user's function may call sys.exit()
-            with self._changed:
-                old = self._token
-            if old is None or not _is_good(old, self._clock.wall_ms()):
+            with self._fetch_ended:
+                old_token = self._token
+            if old_token is None or not _is_valid(old_token, self._clock.wall_ms()):
                 raise
             logger.warning(
                 "! an OAuth token could not be renewed, the old one is used until it expires: %s", describe_error(error)
             )
-            return old
-        with self._changed:
+            return old_token
+        with self._fetch_ended:
             self._token, self._refresh_at_ms = token, self._window.refresh_at_ms(token, now_ms, self._random)
         return token
 
 
-def _is_good(token: OAuthBearerToken | None, wall_ms: int) -> bool:
+def _is_valid(token: OAuthBearerToken | None, wall_ms: int) -> bool:
     """Whether the token is valid now, so that it can be used while there is no new one."""
     return token is not None and token.lifetime_ms is not None and token.lifetime_ms > wall_ms

@@ -56,17 +56,19 @@ class TlsConnector:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
-        self._read_at = _stamps(config)  # taken before the files are read: a change while they are read leads to reading again
-        self._unusable: tuple[object, ...] = ()  # the stamps of files that were logged as unreadable
+        self._stamps_in_use = _stamps(
+            config
+        )  # taken before the files are read: a change while they are read leads to reading again
+        self._unusable_stamps: tuple[object, ...] = ()  # the stamps of files that were logged as unreadable
         self.context = client_context(config)
         self.allowed_ciphers = allowed_ciphers(config)
-        self.silent: set[Address] = set()  # they closed the connection at the first TLS message; probed next time
+        self.silent_addresses: set[Address] = set()  # they closed the connection at the first TLS message; probed next time
         self._trust = describe_trust(config)
         self._has_certificate = bool(config.ssl_keystore_location or config.ssl_keystore_key)
 
     def __call__(self, address: Address) -> TlsTransport:
         stamps = _stamps(self.config)
-        if stamps not in (self._read_at, self._unusable):
+        if stamps not in (self._stamps_in_use, self._unusable_stamps):
             self._read_again(stamps)
         return TlsTransport(address, self)
 
@@ -75,10 +77,10 @@ class TlsConnector:
             self.context = client_context(self.config)
         except ConfigError as error:
             logger.warning("! certificate files have changed, but %s; the certificates read before stay in use", error.message)
-            self._unusable = stamps
+            self._unusable_stamps = stamps
         else:
             logger.info("= certificate files have changed: new connections use them")
-            self._read_at = stamps
+            self._stamps_in_use = stamps
 
     def of_any_certificate(self) -> TlsConnector:
         """A connector that accepts every certificate and shows none of its own, to look at a certificate that was not accepted.
@@ -90,7 +92,7 @@ class TlsConnector:
         connector.context.check_hostname = False
         connector.context.verify_mode = ssl.CERT_NONE
         connector.allowed_ciphers = frozenset()
-        connector.silent = set()
+        connector.silent_addresses = set()
         return connector
 
     def explain(self, error: ssl.SSLError, host: str, *, is_first_answer: bool) -> str:
@@ -137,11 +139,11 @@ class TlsTransport(Transport):
         self._events = selectors.EVENT_WRITE
         self._is_established = False
         self._has_received = False  # anything beyond the handshake
-        self._rounds = 0  # how often the client has waited for the broker in the handshake
+        self._round_count = 0  # how often the client has waited for the broker in the handshake
         self._unsent: memoryview | None = None  # bytes of the caller with which OpenSSL has begun: it must get them again
         self._failure: OSError | AuthenticationError | None = None  # for the next call, as the bytes before it come first
-        self._probe = _Probe(self._socket) if address in connector.silent else None
-        connector.silent.discard(address)
+        self._probe = _Probe(self._socket) if address in connector.silent_addresses else None
+        connector.silent_addresses.discard(address)
 
     @property
     def is_reached(self) -> bool:
@@ -164,11 +166,11 @@ class TlsTransport(Transport):
                 self._events = selectors.EVENT_READ
                 self._probe.advance()
                 return False
-            self._tls = self._socket = self._wrapped()
+            self._tls = self._socket = self._wrap_socket()
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
-            self._rounds += 1
+            self._round_count += 1
             self._events = selectors.EVENT_READ
             return False
         except ssl.SSLWantWriteError:
@@ -180,7 +182,7 @@ class TlsTransport(Transport):
         self._is_established = True
         return True
 
-    def _wrapped(self) -> ssl.SSLSocket:
+    def _wrap_socket(self) -> ssl.SSLSocket:
         host = self._address.host or str(self._address.socket_address[0])
         name = host.partition("%")[0].rstrip(".")  # certificates contain neither a scope nor the root's dot
         try:
@@ -189,24 +191,24 @@ class TlsTransport(Transport):
             raise OSError(f"'{printable(host)}' cannot be a name in a certificate: {printable(error)}") from error
 
     def _handshake_failure(self, error: OSError) -> OSError | AuthenticationError:
-        if isinstance(error, ssl.SSLError) and not _is_the_end(error):
-            return self._refused(error)
-        if self._rounds <= 1:
-            self._connector.silent.add(self._address)
-        return OSError(f"the broker closed the connection during the TLS handshake ({_end_in_words(error)})")
+        if isinstance(error, ssl.SSLError) and not _is_end_of_connection(error):
+            return self._authentication_error(error)
+        if self._round_count <= 1:
+            self._connector.silent_addresses.add(self._address)
+        return OSError(f"the broker closed the connection during the TLS handshake ({_describe_end(error)})")
 
-    def _refused(self, error: ssl.SSLError) -> AuthenticationError:
+    def _authentication_error(self, error: ssl.SSLError) -> AuthenticationError:
         host = self._address.host or str(self._address)
         is_first_answer = isinstance(self._tls, ssl.SSLSocket) and self._tls.cipher() is None
-        explained = self._connector.explain(error, host, is_first_answer=is_first_answer)
-        return AuthenticationError(explained, condition=CONDITION)
+        explanation = self._connector.explain(error, host, is_first_answer=is_first_answer)
+        return AuthenticationError(explanation, condition=CONDITION)
 
     def _check_cipher(self, tls: ssl.SSLSocket) -> None:
         """Python cannot disable single suites of TLS 1.3: one that is not allowed is rejected after the broker has chosen it."""
-        chosen, allowed = tls.cipher(), self._connector.allowed_ciphers
-        if allowed and chosen is not None and chosen[0] not in allowed:
+        cipher, allowed_ciphers = tls.cipher(), self._connector.allowed_ciphers
+        if allowed_ciphers and cipher is not None and cipher[0] not in allowed_ciphers:
             raise AuthenticationError(
-                f"the broker chose the cipher suite {chosen[0]}, which ssl.cipher.suites does not name; add it, or allow"
+                f"the broker chose the cipher suite {cipher[0]}, which ssl.cipher.suites does not name; add it, or allow"
                 " TLSv1.2 only (ssl.enabled.protocols), where every suite can be disabled",
                 condition=CONDITION,
             )
@@ -217,51 +219,51 @@ class TlsTransport(Transport):
         assert self._tls is not None
         self._raise_failure()
         piece = self._unsent or first_bytes(buffers, PIECE_BYTES)
-        written = 0
+        written_bytes = 0
         try:
             while piece:
-                size = self._tls.send(piece)
-                written += size
-                piece = piece[size:]
+                byte_count = self._tls.send(piece)
+                written_bytes += byte_count
+                piece = piece[byte_count:]
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             self._unsent = piece
-            return written
+            return written_bytes
         except ssl.SSLError as error:
-            raise self._broken(error) from error
+            raise self._broken_error(error) from error
         self._unsent = None
-        return written
+        return written_bytes
 
     def receive_into(self, buffer: memoryview) -> int | None:
         """As in Transport. `buffer` must have room for a record, so that select() sees all unread bytes."""
         assert self._tls is not None
         self._raise_failure()
-        filled = 0
+        filled_bytes = 0
         try:
-            while filled == 0 or len(buffer) - filled >= RECORD_BYTES:
-                size = self._tls.recv_into(buffer[filled:])
-                if size == 0:
-                    return filled
+            while filled_bytes == 0 or len(buffer) - filled_bytes >= RECORD_BYTES:
+                byte_count = self._tls.recv_into(buffer[filled_bytes:])
+                if byte_count == 0:
+                    return filled_bytes
                 self._has_received = True
-                filled += size
+                filled_bytes += byte_count
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return filled or None
+            return filled_bytes or None
         except BrokenPipeError:  # OpenSSL 3.6 replies to the end of the stream, and the broker has gone already
-            return filled
+            return filled_bytes
         except OSError as error:
-            failure = self._broken(error) if isinstance(error, ssl.SSLError) else error
-            if not filled:
+            failure = self._broken_error(error) if isinstance(error, ssl.SSLError) else error
+            if not filled_bytes:
                 raise failure from error
             self._failure = failure
-        return filled
+        return filled_bytes
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise fresh_copy(self._failure)
 
-    def _broken(self, error: ssl.SSLError) -> OSError | AuthenticationError:
+    def _broken_error(self, error: ssl.SSLError) -> OSError | AuthenticationError:
         """With TLS 1.3 the broker may reject the client's certificate after the client has completed the handshake."""
-        if not self._has_received and "ALERT" in _reason(error) and not _is_the_end(error):
-            return self._refused(error)
+        if not self._has_received and "ALERT" in _reason(error) and not _is_end_of_connection(error):
+            return self._authentication_error(error)
         return OSError(f"the TLS connection broke: {_reason(error).lower().replace('_', ' ')}")
 
     def close(self) -> None:
@@ -292,11 +294,11 @@ class _Probe:
             self._is_sent = True
             return
         try:
-            received = self._socket.recv(_PROBE_ANSWER.size - len(self._answer))
+            data = self._socket.recv(_PROBE_ANSWER.size - len(self._answer))
         except (BlockingIOError, InterruptedError):
             return
-        self._answer += received
-        if received and len(self._answer) < _PROBE_ANSWER.size:
+        self._answer += data
+        if data and len(self._answer) < _PROBE_ANSWER.size:
             return
         if self._is_kafka():
             raise AuthenticationError(
@@ -344,13 +346,13 @@ def _reason(error: ssl.SSLError) -> str:
     return error.reason or str(error)
 
 
-def _is_the_end(error: ssl.SSLError) -> bool:
+def _is_end_of_connection(error: ssl.SSLError) -> bool:
     """Whether the connection ended, or the broker reports an internal error: another attempt may succeed."""
-    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
-    return ended or "ALERT_INTERNAL_ERROR" in _reason(error)
+    has_ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+    return has_ended or "ALERT_INTERNAL_ERROR" in _reason(error)
 
 
-def _end_in_words(error: OSError) -> str:
+def _describe_end(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return _reason(error).lower().replace("_", " ")
     return str(error) or type(error).__name__

@@ -55,7 +55,7 @@ def certificate_of(certificate_fields: Mapping[str, Any]) -> PeerCertificate:
 
 def _common_name(name: Sequence[Sequence[tuple[str, str]]]) -> str:
     """The common name; without one, all parts of the name."""
-    parts = [pair for several in name for pair in several]
+    parts = [pair for pairs in name for pair in pairs]
     common = [value for key, value in parts if key == "commonName"]
     return common[-1] if common else ", ".join(f"{key}={value}" for key, value in parts)
 

@@ -39,8 +39,8 @@ def client_context(config: ProducerConfig) -> ssl.SSLContext:
     # As in Java: every certificate in the truststore is trusted, even if it is not a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _set_versions(context, config)
-    _trust(context, config)
-    _identify(context, config)
+    _load_truststore(context, config)
+    _load_keystore(context, config)
     return context
 
 
@@ -66,22 +66,22 @@ def _set_versions(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 def _set_ciphers(context: ssl.SSLContext, config: ProducerConfig, versions: list[ssl.TLSVersion]) -> list[ssl.TLSVersion]:
     """Of TLS 1.2, offer only the named suites; TlsTransport checks those of 1.3. Returns the versions that have a named suite."""
-    suites = allowed_ciphers(config)
-    older = ":".join(name for name in suites if not name.startswith("TLS_"))
-    has_older = bool(older)
-    if older:
+    suite_names = allowed_ciphers(config)
+    older_suites = ":".join(name for name in suite_names if not name.startswith("TLS_"))
+    has_older = bool(older_suites)
+    if older_suites:
         try:
-            context.set_ciphers(older)  # skips names that OpenSSL does not know
+            context.set_ciphers(older_suites)  # skips names that OpenSSL does not know
         except ssl.SSLError:
             has_older = False
-    has_newest = any(name in _TLS_1_3_SUITES for name in suites)
-    left = [version for version in versions if (has_newest if version == ssl.TLSVersion.TLSv1_3 else has_older)]
-    if not left:
+    has_newest = any(name in _TLS_1_3_SUITES for name in suite_names)
+    usable_versions = [version for version in versions if (has_newest if version == ssl.TLSVersion.TLSv1_3 else has_older)]
+    if not usable_versions:
         raise ConfigError(
             f"ssl.cipher.suites={','.join(config.ssl_cipher_suites)}: OpenSSL ({ssl.OPENSSL_VERSION}) knows none of these for"
             f" {', '.join(config.ssl_enabled_protocols)}; remove the option, or name others (openssl ciphers -stdname lists them)"
         )
-    return left
+    return usable_versions
 
 
 _TLS_1_3_SUITES = frozenset(
@@ -119,19 +119,19 @@ def openssl_cipher_name(name: str) -> str:
 # TRUSTSTORE
 
 
-def _trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
+def _load_truststore(context: ssl.SSLContext, config: ProducerConfig) -> None:
     if config.ssl_truststore_certificates is not None:
         _add_trusted(context, pem_certificates(config.ssl_truststore_certificates), "ssl.truststore.certificates")
     elif config.ssl_truststore_location:
         option = f"ssl.truststore.location={config.ssl_truststore_location}"
-        _add_trusted(context, _trusted_in_file(config, config.ssl_truststore_location), option)
+        _add_trusted(context, _certificates_in_file(config, config.ssl_truststore_location), option)
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
 
 
-def _trusted_in_file(config: ProducerConfig, location: str) -> list[str]:
-    found, content = read_store("ssl.truststore", location, config)
-    if found is not StoreFormat.PEM:
+def _certificates_in_file(config: ProducerConfig, location: str) -> list[str]:
+    store_format, content = read_store("ssl.truststore", location, config)
+    if store_format is not StoreFormat.PEM:
         return open_pkcs12("ssl.truststore", location, content, config.ssl_truststore_password).certificates
     if config.ssl_truststore_password is not None:
         raise ConfigError(f"ssl.truststore.password is set, but ssl.truststore.location={location} is a PEM file; remove it")
@@ -150,19 +150,19 @@ def _add_trusted(context: ssl.SSLContext, certificates: list[str], option: str) 
 # KEYSTORE
 
 
-def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
+def _load_keystore(context: ssl.SSLContext, config: ProducerConfig) -> None:
     if config.ssl_keystore_key is not None and config.ssl_keystore_certificate_chain is not None:
         keys, chain = pem_keys(config.ssl_keystore_key), pem_certificates(config.ssl_keystore_certificate_chain)
         _check_pem_keystore(keys, chain, "ssl.keystore.key", "ssl.keystore.certificate.chain")
         _load_chain(context, keys[0], chain, config.ssl_key_password, "ssl.keystore.key and ssl.keystore.certificate.chain")
     elif config.ssl_keystore_location:
-        _identify_with_file(context, config, config.ssl_keystore_location)
+        _load_keystore_file(context, config, config.ssl_keystore_location)
 
 
-def _identify_with_file(context: ssl.SSLContext, config: ProducerConfig, location: str) -> None:
+def _load_keystore_file(context: ssl.SSLContext, config: ProducerConfig, location: str) -> None:
     option = f"ssl.keystore.location={location}"
-    found, content = read_store("ssl.keystore", location, config)
-    if found is StoreFormat.PEM:
+    store_format, content = read_store("ssl.keystore", location, config)
+    if store_format is StoreFormat.PEM:
         if config.ssl_keystore_password is not None:
             raise ConfigError(
                 f"ssl.keystore.password is set, but {option} is a PEM file; the password of its key is ssl.key.password"
@@ -171,10 +171,10 @@ def _identify_with_file(context: ssl.SSLContext, config: ProducerConfig, locatio
         _check_pem_keystore(keys, chain, option, option)
         _load_chain(context, keys[0], chain, config.ssl_key_password, option)
         return
-    opened = open_pkcs12("ssl.keystore", location, content, config.ssl_keystore_password)
-    if opened.key is None:
+    store = open_pkcs12("ssl.keystore", location, content, config.ssl_keystore_password)
+    if store.key is None:
         raise ConfigError(f"{option}: there is no private key with its certificate in it")
-    _load_chain(context, opened.key, opened.certificates, None, option)
+    _load_chain(context, store.key, store.certificates, None, option)
 
 
 def _check_pem_keystore(keys: list[Secret], chain: list[str], key_option: str, chain_option: str) -> None:
@@ -192,7 +192,7 @@ def _load_chain(context: ssl.SSLContext, key: Secret, chain: list[str], password
         with _as_file(Secret("\n".join([key.reveal(), *chain]))) as path:
             context.load_cert_chain(path, password=key_password)
     except ssl.SSLError as error:
-        raise ConfigError(f"{option}: {_why_refused(error, key_password.was_asked)}") from error
+        raise ConfigError(f"{option}: {_load_problem(error, key_password.was_asked)}") from error
 
 
 class _KeyPassword:
@@ -210,7 +210,7 @@ class _KeyPassword:
         return self._password.reveal()
 
 
-def _why_refused(error: ssl.SSLError, has_password: bool) -> str:
+def _load_problem(error: ssl.SSLError, has_password: bool) -> str:
     reason = error.reason or str(error)
     if "KEY_VALUES_MISMATCH" in reason or "KEY_TYPE_MISMATCH" in reason:
         return "the private key does not belong to the first certificate of the chain"

@@ -36,7 +36,7 @@ class StoreFormat(Enum):
     JKS = "JKS"
 
 
-def java_store_problem(which: str, location: str) -> str | None:
+def java_store_problem(prefix: str, location: str) -> str | None:
     """What is wrong if the file at `location` is a store that only Java can read; else None, also if the file cannot be read.
 
     Args:
@@ -44,17 +44,17 @@ def java_store_problem(which: str, location: str) -> str | None:
     """
     try:
         with Path(location).open("rb") as file:
-            begin = Secret(file.read(4).decode("latin-1"))
+            beginning = Secret(file.read(4).decode("latin-1"))
     except OSError:
         return None
-    return _only_for_java(which, location) if _format_of(begin) is StoreFormat.JKS else None
+    return _only_for_java(prefix, location) if _format_of(beginning) is StoreFormat.JKS else None
 
 
-def _only_for_java(which: str, location: str) -> str:
-    return f"{which}.location={location} is a JKS store, which only Java can read; {_conversion(which, location)}"
+def _only_for_java(prefix: str, location: str) -> str:
+    return f"{prefix}.location={location} is a JKS store, which only Java can read; {_conversion(prefix, location)}"
 
 
-def read_store(which: str, location: str, config: ProducerConfig) -> tuple[StoreFormat, Secret]:
+def read_store(prefix: str, location: str, config: ProducerConfig) -> tuple[StoreFormat, Secret]:
     """What the file is, PEM or PKCS12, and its bytes as latin-1.
 
     Args:
@@ -63,18 +63,20 @@ def read_store(which: str, location: str, config: ProducerConfig) -> tuple[Store
     Raises:
         ConfigError: the file cannot be read, is larger than MAX_STORE_BYTES, is not what ssl.….type says, or only Java reads it.
     """
-    option = f"{which}.location={location}"
+    option = f"{prefix}.location={location}"
     content = _read(option, location)
-    found = _format_of(content)
-    if found is None:
+    store_format = _format_of(content)
+    if store_format is None:
         raise ConfigError(f"{option} is neither a PEM file nor a PKCS12 store")
-    if found is StoreFormat.JKS:
-        raise ConfigError(_only_for_java(which, location))
+    if store_format is StoreFormat.JKS:
+        raise ConfigError(_only_for_java(prefix, location))
     # Kafka's default, JKS, does not count: Java reads PKCS12 under that name too.
-    given_type = getattr(config, f"{which}.type".replace(".", "_"))
-    if f"{which}.type" in config.given and (found is StoreFormat.PEM) != (given_type == "PEM"):
-        raise ConfigError(f"{option} is {found.value}, but {which}.type={given_type}; set it to {found.value}, or remove it")
-    return found, content
+    option_type = getattr(config, f"{prefix}.type".replace(".", "_"))
+    if f"{prefix}.type" in config.given and (store_format is StoreFormat.PEM) != (option_type == "PEM"):
+        raise ConfigError(
+            f"{option} is {store_format.value}, but {prefix}.type={option_type}; set it to {store_format.value}, or remove it"
+        )
+    return store_format, content
 
 
 def _read(option: str, location: str) -> Secret:
@@ -99,11 +101,11 @@ def _format_of(content: Secret) -> StoreFormat | None:
     return StoreFormat.PKCS12 if content.reveal().startswith("\x30") else None  # any ASN.1 sequence
 
 
-def _conversion(which: str, location: str) -> str:
+def _conversion(prefix: str, location: str) -> str:
     """How to convert a Java store to PEM, with the tools that come with Java and OpenSSL."""
     file, stem = shlex.quote(location), os.path.splitext(location)[0]
     pem, pkcs12 = shlex.quote(stem + ".pem"), shlex.quote(stem + ".p12")
-    if which == "ssl.truststore":
+    if prefix == "ssl.truststore":
         return f"convert it with: keytool -list -rfc -keystore {file} > {pem}"
     return (
         f"convert it with: keytool -importkeystore -srckeystore {file} -destkeystore {pkcs12} -deststoretype PKCS12 &&"
@@ -132,9 +134,9 @@ def _blocks(pem: Secret) -> list[tuple[str, str]]:
     """Label and body of each block. A block without an end is left out, as Java does."""
     marks = [*_MARK.finditer(pem.reveal())]
     return [
-        (begin[2], begin.string[begin.end() : end.start()].strip("-"))
-        for begin, end in pairwise(marks)
-        if (begin[1], end[1], begin[2]) == ("BEGIN", "END", end[2])
+        (begin_mark[2], begin_mark.string[begin_mark.end() : end_mark.start()].strip("-"))
+        for begin_mark, end_mark in pairwise(marks)
+        if (begin_mark[1], end_mark[1], begin_mark[2]) == ("BEGIN", "END", end_mark[2])
     ]
 
 
@@ -156,7 +158,7 @@ class Pkcs12(NamedTuple):
     certificates: list[str]  # with a key: the one for the key first, then its issuers in order
 
 
-def open_pkcs12(which: str, location: str, content: Secret, password: Secret | None) -> Pkcs12:
+def open_pkcs12(prefix: str, location: str, content: Secret, password: Secret | None) -> Pkcs12:
     """Read a PKCS12 store.
 
     Args:
@@ -166,13 +168,13 @@ def open_pkcs12(which: str, location: str, content: Secret, password: Secret | N
     Raises:
         ConfigError: it is not a PKCS12 store, the password is missing or wrong, or the package `cryptography` is not installed.
     """
-    option = f"{which}.location={location}"
+    option = f"{prefix}.location={location}"
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError as error:
         raise ConfigError(
             f"{option} is a PKCS12 store; to read it: pip install cryptography (on the executors too), or"
-            f" {_conversion_of_pkcs12(which, location)}"
+            f" {_conversion_of_pkcs12(prefix, location)}"
         ) from error
     data = SecretBytes(content.reveal().encode("latin-1"))
     try:
@@ -181,28 +183,28 @@ def open_pkcs12(which: str, location: str, content: Secret, password: Secret | N
         except ValueError:
             store = pkcs12.load_pkcs12(data, None)  # as Java, which ignores the password of a store that has none
     except (ValueError, TypeError) as error:  # the library's error does not tell a wrong password from a wrong format
-        cause = f"{which}.password may be wrong" if password is not None else f"{which}.password is not set"
+        cause = f"{prefix}.password may be wrong" if password is not None else f"{prefix}.password is not set"
         raise ConfigError(f"{option} cannot be opened: {cause}, or it is not a PKCS12 store") from error
     others = [each.certificate for each in store.additional_certs]
     if store.cert is None or store.key is None:
         return Pkcs12(None, [_pem_of(certificate) for certificate in others])
-    own = store.cert.certificate
-    if which == "ssl.truststore":  # as in Java, an entry with a key is trusted by its own certificate
-        return Pkcs12(None, [_pem_of(certificate) for certificate in [own, *others]])
-    return Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own, others)])
+    own_certificate = store.cert.certificate
+    if prefix == "ssl.truststore":  # as in Java, an entry with a key is trusted by its own certificate
+        return Pkcs12(None, [_pem_of(certificate) for certificate in [own_certificate, *others]])
+    return Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own_certificate, others)])
 
 
-def _conversion_of_pkcs12(which: str, location: str) -> str:
+def _conversion_of_pkcs12(prefix: str, location: str) -> str:
     file, pem = shlex.quote(location), shlex.quote(os.path.splitext(location)[0] + ".pem")
-    if which == "ssl.truststore":
+    if prefix == "ssl.truststore":
         return f"convert it with: openssl pkcs12 -in {file} -nokeys -out {pem}"
     return f"convert it with: openssl pkcs12 -in {file} -out {pem} (its new password is then ssl.key.password)"
 
 
-def _chain(own: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
+def _chain(own_certificate: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
     """A certificate, its issuer, the issuer's issuer, …, as far as `others` has them."""
     by_subject = {certificate.subject: certificate for certificate in others}
-    chain = [own]
+    chain = [own_certificate]
     while (issuer := by_subject.pop(chain[-1].issuer, None)) is not None:
         chain.append(issuer)
     return chain

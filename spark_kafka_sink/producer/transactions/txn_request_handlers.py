@@ -216,7 +216,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         found = read_coordinator(self.key, answer, self.version)
         assert isinstance(found, Node)
         logger.debug("= the coordinator of %s is node %d at %s:%d", self.key, found.id, found.host, found.port)
-        self.directory.found(self.key, found)
+        self.directory.remember(self.key, found)
 
 
 @dataclass(eq=False, repr=False)

@@ -152,7 +152,7 @@ class TxnRequestQueue:
 
     def _look_for(self, key: CoordinatorKey, not_before_ms: int) -> None:
         """Queue a FindCoordinator, which goes before all others."""
-        self.coordinators.lost(key)
+        self.coordinators.forget(key)
         request = FindCoordinatorHandler(key=key, directory=self.coordinators)
         request.not_before_ms = not_before_ms
         self.enqueue(request)
@@ -227,7 +227,7 @@ class TxnRequestQueue:
 
     def _forget_coordinator_of(self, request: TxnRequestHandler) -> None:
         if request.coordinator is not None:
-            self.coordinators.lost(request.coordinator)
+            self.coordinators.forget(request.coordinator)
 
     def retry(self, request: TxnRequestHandler, at_most_ms: int | None = None) -> None:
         """Queue the request again, after a back-off that grows with the attempts, or after at most `at_most_ms`."""

@@ -22,7 +22,7 @@ from spark_kafka_sink.network.background import BackgroundWork, outcome_of, outc
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.dns import Resolver, look_up, resolve
-from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions, Session, handshake, login_demanded
+from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions, Session, handshake, missing_login_error
 from spark_kafka_sink.network.network_client import transport_factory
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
@@ -270,7 +270,7 @@ class _Steps:
         if disconnect.error is not None:
             return disconnect.error
         if self._contact.mechanisms:
-            return login_demanded(self._contact.mechanisms)
+            return missing_login_error(self._contact.mechanisms)
         if self._connection.error is not None:
             return self._connection.error
         protocol = self._config.security_protocol

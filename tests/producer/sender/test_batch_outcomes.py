@@ -288,7 +288,7 @@ def test_another_cluster_behind_bootstrap_fails_everything_queued_and_in_flight(
     stage = idempotent() if idempotence else Stage()
     deliveries = [stage.send(b"1")]
     deliveries.append(stage.append(b"2"))
-    stage.metadata.cluster_changed("other")
+    stage.metadata.report_other_cluster("other")
     stage.run(2)
     assert [delivery.failed for delivery in deliveries] == [1, 1]
     assert all(delivery.error is stage.metadata.permanent_error() for delivery in deliveries)

@@ -263,7 +263,7 @@ def test_close_ends_at_once_after_a_fatal_error(stage: TransactionStage) -> None
 
 def test_close_ends_at_once_where_the_brokers_are_those_of_another_cluster(stage: TransactionStage) -> None:
     """The abort could not be sent, and close() waited for it until its time was over."""
-    stage.metadata.cluster_changed("another")
+    stage.metadata.report_other_cluster("another")
     stage.sender.initiate_close()
     Closing(stage).ends()
     assert stage.ended == []
