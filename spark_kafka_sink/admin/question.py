@@ -59,11 +59,10 @@ def results_of(asks: Sequence[Ask[Any, T]], outcomes: Sequence[T | KafkaError], 
         for ask, outcome in zip(asks, outcomes, strict=True)
         if isinstance(outcome, KafkaTimeoutError)
     ]
-    other_errors = [
-        outcome for outcome in outcomes if isinstance(outcome, KafkaError) and not isinstance(outcome, KafkaTimeoutError)
-    ]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, KafkaError)]
+    other_errors = [error for error in errors if not isinstance(error, KafkaTimeoutError)]
     if other_errors or len(timeouts) == 1:
-        raise (other_errors or [timeouts[0][1]])[0]
+        raise (other_errors or errors)[0]
     items = printable_list(description for description, _ in timeouts)
     raise KafkaTimeoutError(
         f"{len(timeouts):,} of {len(outcomes):,} requests were not answered within {timeout_ms} ms: {items}; the first of them:"

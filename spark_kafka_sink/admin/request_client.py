@@ -97,8 +97,8 @@ class RequestClient:
             is_first_attempt = False
             asks = _asks(nodes, operation, item)
             outcomes = self.ask(asks, max(deadline_ms - self.clock.now_ms(), 0))
-            is_complete = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self.known_brokers()
-            if is_complete or self.clock.now_ms() >= deadline_ms:
+            is_unchanged = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self.known_brokers()
+            if is_unchanged or self.clock.now_ms() >= deadline_ms:
                 return dict(zip(nodes, results_of(asks, outcomes, timeout_ms), strict=True))
             logger.debug("= the brokers of the cluster have changed: asking all of them again")
 
@@ -107,13 +107,10 @@ class RequestClient:
         nodes = self.known_brokers()
         if not nodes:
             return self.ask_every_broker(operation, item, timeout_ms)
-        asks = _asks(nodes, operation, item)
-        outcomes: list[ResultT | KafkaError] = self.ask(asks, timeout_ms)
-        positions = [position for position, outcome in enumerate(outcomes) if not isinstance(outcome, BrokerGoneError)]
-        results = results_of(
-            [asks[position] for position in positions], [outcomes[position] for position in positions], timeout_ms
-        )
-        return dict(zip([nodes[position] for position in positions], results, strict=True))
+        answers: list[ResultT | KafkaError] = self.ask(_asks(nodes, operation, item), timeout_ms)
+        outcomes = {node: each for node, each in zip(nodes, answers, strict=True) if not isinstance(each, BrokerGoneError)}
+        results: list[ResultT] = results_of(_asks(outcomes, operation, item), list(outcomes.values()), timeout_ms)
+        return dict(zip(outcomes, results, strict=True))
 
     def back_off(self, failure_count: int, at_most_ms: int) -> None:
         """Wait before the next attempt of a caller whose attempts have failed so often. Blocks at most `at_most_ms`.

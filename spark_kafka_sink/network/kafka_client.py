@@ -97,17 +97,10 @@ class InFlightRequest:
         timed_out: bool = False,
         error: KafkaError | None = None,
     ) -> ClientResponse:
-        return ClientResponse(
-            self.request,
-            message,
-            self.version,
-            now_ms,
-            disconnected=disconnected,
-            timed_out=timed_out,
-            correlation_id=self.correlation_id,
-            error=error,
-        )
+        """The response with this outcome, of which one call of the callback is made."""
+        return ClientResponse(self.request, message, self.version, now_ms, disconnected, timed_out, self.correlation_id, error)
 
     @property
     def times_out_at_ms(self) -> int:
+        """The first millisecond at which it has taken too long, of Clock.now_ms."""
         return self.sent_ms + self.throttled_ms + self.request.request_timeout_ms + 1

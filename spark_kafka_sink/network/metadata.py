@@ -103,7 +103,6 @@ class Metadata:
     # WHAT IS KNOWN
 
     def cluster(self) -> Cluster:
-        """The latest snapshot. Never blocks."""
         return self._cluster
 
     def last_successful_refresh_ms(self) -> int | None:
@@ -343,7 +342,6 @@ class Metadata:
             self._connection_errors[address] = reason
 
     def report_reachable(self, address: str) -> None:
-        """Forget why the broker could not be reached."""
         with self._lock:
             self._connection_errors.pop(address, None)
 
@@ -387,21 +385,18 @@ class Metadata:
         self, response: MetadataResponse, now_ms: int, is_partial_update: bool, has_reliable_leader_epochs: bool
     ) -> None:
         removed_topics = self._remove_topics_locked(now_ms)
-        answered_topics = {
+        topics = {
             answer.name: self._read_topic_locked(answer, answer.name, has_reliable_leader_epochs)
             for answer in response.topics
             if answer.name is not None and answer.name in self._topics
         }
-        if is_partial_update:
-            topics = self._cluster.topics.with_changes(answered_topics, removed_topics)
-        else:
-            topics = Topics(answered_topics)
+        all_topics = self._cluster.topics.with_changes(topics, removed_topics) if is_partial_update else Topics(topics)
         self._cluster = Cluster(
             nodes=[Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers],
-            topics=topics,
+            topics=all_topics,
             cluster_id=response.cluster_id,
         )
-        errors = {name: self._cluster.topic_error(name) for name in (*self._rejected_topics, *answered_topics)}
+        errors = {name: self._cluster.topic_error(name) for name in (*self._rejected_topics, *topics)}
         self._rejected_topics = {name: error for name, error in errors.items() if error in _REJECTION_ERRORS}
         self._topic_errors = self._rejected_topics.copy()
         addresses = {node.address for node in self._cluster.nodes}
@@ -446,11 +441,7 @@ class Metadata:
         return Topic(topic_id, partitions, None, answer.is_internal)
 
     def _read_partition_locked(
-        self,
-        topic: str,
-        answer: MetadataResponsePartition,
-        is_recreated: bool,
-        has_reliable_leader_epochs: bool,
+        self, topic: str, answer: MetadataResponsePartition, is_recreated: bool, has_reliable_leader_epochs: bool
     ) -> PartitionInfo:
         """The partition as answered; as known before, if the answer has an older epoch."""
         key = TopicPartition(topic, answer.partition_index)
@@ -483,44 +474,34 @@ class Metadata:
         """
         with self._lock:
             known_nodes = {node.id: node for node in self._cluster.nodes} | {node.id: node for node in nodes}
-            newer_leaders = {
-                topic_partition: hint
-                for topic_partition, hint in leaders.items()
-                if self._is_newer_locked(topic_partition, hint, known_nodes)
-            }
+            newer_leaders = {each: hint for each, hint in leaders.items() if self._is_newer_locked(each, hint, known_nodes)}
             if not newer_leaders:
                 return set()
             topics: dict[str, Topic] = {}
-            for topic_partition, hint in newer_leaders.items():
-                logger.debug("= metadata: %s is led by node %s in epoch %s", topic_partition, hint.leader, hint.epoch)
-                topic = topics.get(topic_partition.topic) or self._cluster.topics[topic_partition.topic]
-                info = topic.partitions[topic_partition.partition]._replace(leader=hint.leader, leader_epoch=hint.epoch)
-                topics[topic_partition.topic] = topic._replace(partitions={**topic.partitions, topic_partition.partition: info})
+            for partition, hint in newer_leaders.items():
+                logger.debug("= metadata: %s is led by node %s in epoch %s", partition, hint.leader, hint.epoch)
+                topic = topics.get(partition.topic) or self._cluster.topics[partition.topic]
+                info = topic.partitions[partition.partition]._replace(leader=hint.leader, leader_epoch=hint.epoch)
+                topics[partition.topic] = topic._replace(partitions={**topic.partitions, partition.partition: info})
                 assert hint.epoch is not None
-                self._epochs.setdefault(topic_partition.topic, {})[topic_partition.partition] = hint.epoch
+                self._epochs.setdefault(partition.topic, {})[partition.partition] = hint.epoch
             self._cluster = Cluster(
                 nodes=known_nodes.values(), topics=self._cluster.topics.with_changes(topics), cluster_id=self._cluster.cluster_id
             )
             return set(newer_leaders)
 
-    def _is_newer_locked(self, topic_partition: TopicPartition, hint: LeaderAndEpoch, nodes: Mapping[int, Node]) -> bool:
-        epoch = self.leader_and_epoch(topic_partition).epoch
+    def _is_newer_locked(self, partition: TopicPartition, hint: LeaderAndEpoch, nodes: Mapping[int, Node]) -> bool:
+        epoch = self.leader_and_epoch(partition).epoch
         return (
             hint.leader in nodes
             and hint.epoch is not None
             and hint.epoch >= 0
             and (epoch is None or hint.epoch > epoch)
-            and self._cluster.partition(topic_partition) is not None
+            and self._cluster.partition(partition) is not None
         )
 
 
 def _partition_info(topic: str, answer: MetadataResponsePartition, epoch: int | None) -> PartitionInfo:
-    return PartitionInfo(
-        topic,
-        answer.partition_index,
-        answer.leader_id if answer.leader_id >= 0 else None,
-        epoch,
-        answer.replica_nodes,
-        answer.isr_nodes,
-        answer.offline_replicas,
-    )
+    leader = answer.leader_id if answer.leader_id >= 0 else None
+    replicas = answer.replica_nodes, answer.isr_nodes, answer.offline_replicas
+    return PartitionInfo(topic, answer.partition_index, leader, epoch, *replicas)

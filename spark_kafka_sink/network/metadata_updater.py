@@ -56,8 +56,7 @@ class MetadataUpdater:
         self._rebootstrap_trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._request_in_progress: MetadataRequestAndVersion | None = None
         self._update_due_since_ms: int | None = None  # since when an update has been due without success
-        # topic -> since when answers say that it is unknown or has no leader
-        self._in_creation_since_ms: dict[str | None, int] = {}
+        self._unready_since_ms: dict[str | None, int] = {}  # topic -> since when answers say that it is unknown or has no leader
         self._logged_errors: dict[str | None, ErrorCode] = {}  # topic -> the error that was logged last, while it lasts
 
     def is_update_due(self, now_ms: int) -> bool:
@@ -115,11 +114,11 @@ class MetadataUpdater:
 
     def handle_response(self, request: Request[Any], response: MetadataResponse, version: int, now_ms: int) -> None:
         """Pass the answer on to Metadata, with a warning for each topic that has an error. Ends the request in progress."""
-        request_in_progress = self._request_in_progress
-        if request_in_progress is None or request_in_progress.request is not request:
+        in_progress = self._request_in_progress
+        if in_progress is None or in_progress.request is not request:
             return  # after an interrupt of a send, an answer comes that nothing waits for
         self._request_in_progress = None
-        self._warn_of_topics(response, now_ms, is_partial=request_in_progress.is_partial_update)
+        self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
             self._update_due_since_ms = LONG_AGO_MS  # so that needs_rebootstrap() is true in this poll
@@ -134,8 +133,8 @@ class MetadataUpdater:
             self._metadata.update(
                 response,
                 now_ms,
-                request_version=request_in_progress.request_version,
-                is_partial_update=request_in_progress.is_partial_update,
+                request_version=in_progress.request_version,
+                is_partial_update=in_progress.is_partial_update,
                 has_reliable_leader_epochs=version >= _FIRST_VERSION_WITH_RELIABLE_EPOCHS,
             )
 
@@ -143,12 +142,12 @@ class MetadataUpdater:
         """Warn once of each topic's error. A topic in creation is unknown, then has no leader: a warning only if that lasts."""
         errors = {topic.name: Errors.for_code(topic.error_code) for topic in response.topics if topic.error_code}
         answered_names = {topic.name for topic in response.topics}
-        names_in_creation = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
+        unready_names = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
         if not is_partial:  # the answer is about all topics
-            answered_names |= self._in_creation_since_ms.keys() | self._logged_errors.keys()
-        since_ms = {name: ms for name, ms in self._in_creation_since_ms.items() if name not in answered_names}
-        self._in_creation_since_ms = since_ms | {name: self._in_creation_since_ms.get(name, now_ms) for name in names_in_creation}
-        new_names = {name for name in names_in_creation if now_ms - self._in_creation_since_ms[name] < _CREATION_MS}
+            answered_names |= self._unready_since_ms.keys() | self._logged_errors.keys()
+        since_ms = {name: ms for name, ms in self._unready_since_ms.items() if name not in answered_names}
+        self._unready_since_ms = since_ms | {name: self._unready_since_ms.get(name, now_ms) for name in unready_names}
+        new_names = {name for name in unready_names if now_ms - self._unready_since_ms[name] < _CREATION_MS}
         logged_errors = {name: error for name, error in self._logged_errors.items() if name not in answered_names}
         logged_names = {name for name, error in errors.items() if self._logged_errors.get(name) == error}
         self._logged_errors = logged_errors | {name: error for name, error in errors.items() if name not in new_names}
@@ -182,13 +181,11 @@ class MetadataUpdater:
 
 
 def _warn_of_lost_listeners(response: MetadataResponse) -> None:
-    partitions = [
+    names = [
         str(TopicPartition(topic.name or "", partition.partition_index))
         for topic in response.topics
         for partition in topic.partitions
         if partition.error_code == Errors.LISTENER_NOT_FOUND.number
     ]
-    if partitions:
-        logger.warning(
-            "! the leaders of %d partitions do not have this listener: %s", len(partitions), printable_list(partitions)
-        )
+    if names:
+        logger.warning("! the leaders of %d partitions do not have this listener: %s", len(names), printable_list(names))

@@ -511,10 +511,7 @@ def login_for(config: ProducerConfig, clock: Clock, random: Random) -> Login | N
 
 def _make_selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> Selector:
     return Selector(
-        clock,
-        connections_max_idle_ms=config.connections_max_idle_ms,
-        open_transport=transport_factory(config),
-        metrics=metrics,
+        clock, connections_max_idle_ms=config.connections_max_idle_ms, open_transport=transport_factory(config), metrics=metrics
     )
 
 

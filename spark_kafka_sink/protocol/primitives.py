@@ -40,12 +40,7 @@ def _utf8(value: str) -> bytes:
 
 
 class Writer:
-    """Encodes one message, as a list of buffers. Every method but `buffers` appends one value.
-
-    Raises:
-        ProtocolError: a string is too long, or has half of a surrogate pair.
-        struct.error: a number does not fit.
-    """
+    """Encodes one message. Every method but `buffers` appends a value; raises ProtocolError or struct.error if it does not fit."""
 
     __slots__ = ("_buffers", "_small_fields")
 
@@ -167,10 +162,7 @@ class Writer:
 
 
 class Reader:
-    """Decodes one frame from its start. Strings and bytes are copies; `records`, `take` and `rest` are views of the frame.
-
-    Methods named after a type read the next value, and raise ProtocolError if it is malformed or exceeds the frame.
-    """
+    """Decodes one frame, or raises ProtocolError. Strings and bytes are copies; `records`, `take` and `rest` are views of it."""
 
     __slots__ = ("_data", "_elements_left", "_end", "_position")
 

@@ -221,42 +221,35 @@ def _fields(cls: type[Message]) -> list[_Field]:
 
 def _structure_codec(cls: type[Message], version: int, is_flexible: bool) -> FieldCodec:
     fields = _fields(cls)
-    present_fields = [(field, _type_codec(field.hint, version, is_flexible)) for field in fields if field.is_in(version)]
-    untagged_fields = [(field, field_codec) for field, field_codec in present_fields if field.versions.tag is None]
-    tagged_fields = sorted(
-        (field.versions.tag, field, field_codec) for field, field_codec in present_fields if field.versions.tag is not None
-    )
+    present_fields = [field for field in fields if field.is_in(version)]
     absent_fields = [field for field in fields if not field.is_in(version) and not field.is_ignorable]
+    codecs = {field.name: _type_codec(field.hint, version, is_flexible) for field in present_fields}
+    names = [field.name for field in present_fields if field.versions.tag is None]
+    tagged_fields = {field.versions.tag: field for field in present_fields if field.versions.tag is not None}
 
-    encoders: tuple[tuple[Callable[[Any], Any], Encode], ...] = tuple(
-        (attrgetter(field.name), field_codec.encode) for field, field_codec in untagged_fields
-    )
+    encoders: list[tuple[Callable[[Any], Any], Encode]] = [(attrgetter(name), codecs[name].encode) for name in names]
     if absent_fields:
-        encoders = (*encoders, (lambda value: value, _refuse_set_fields(cls, version, absent_fields)))
+        encoders.append((lambda value: value, _refuse_set_fields(cls, version, absent_fields)))
     if is_flexible:
-        encoders = (
-            *encoders,
-            (lambda value: value, _tag_encoder([(tag, field, field_codec.encode) for tag, field, field_codec in tagged_fields])),
-        )
+        tags = [(tag, field, codecs[field.name].encode) for tag, field in sorted(tagged_fields.items())]
+        encoders.append((lambda value: value, _tag_encoder(tags)))
 
     def encode(writer: Writer, value: Any) -> None:
         for get_value, encode_field in encoders:
             encode_field(writer, get_value(value))
 
-    decoders = tuple((field.name, field_codec.decode) for field, field_codec in untagged_fields)
-    known_tags = {tag: (field.name, field_codec.decode) for tag, field, field_codec in tagged_fields}
+    decoders = [(name, codecs[name].decode) for name in names]
 
     def decode(reader: Reader) -> Any:
         values = {name: decode_field(reader) for name, decode_field in decoders}
         if is_flexible:
-            for tag, data in reader.tagged_fields(known_tags).items():
-                name, decode_field = known_tags[tag]
-                values[name] = reader.read_tag(data, decode_field)
+            for tag, data in reader.tagged_fields(tagged_fields).items():
+                name = tagged_fields[tag].name
+                values[name] = reader.read_tag(data, codecs[name].decode)
         return cls(**values)
 
-    return FieldCodec(
-        encode, decode, sum(field_codec.least_bytes for _, field_codec in untagged_fields) + is_flexible
-    )  # flexible: the number of tags
+    tag_count_bytes = 1 if is_flexible else 0
+    return FieldCodec(encode, decode, sum(codecs[name].least_bytes for name in names) + tag_count_bytes)
 
 
 def _refuse_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:

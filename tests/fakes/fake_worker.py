@@ -24,7 +24,7 @@ class FakeWorker:
         assert node_id not in self.waiting
         self.waiting[node_id] = _Waiting(work, deadline_ms, key)
 
-    def finished(self) -> list[tuple[int, Outcome]]:
+    def take_finished(self) -> list[tuple[int, Outcome]]:
         done = {node_id: waiting for node_id, waiting in self.waiting.items() if not self._is_held(waiting.key)}
         self.waiting = {node_id: waiting for node_id, waiting in self.waiting.items() if node_id not in done}
         return [(node_id, outcome_of(waiting.work)) for node_id, waiting in done.items()]
@@ -32,7 +32,7 @@ class FakeWorker:
     def _is_held(self, key: object) -> bool:
         return key[0] in self.silent_names if isinstance(key, tuple) else self.holds_logins
 
-    def overdue(self, now_ms: int) -> list[int]:
+    def overdue_nodes(self, now_ms: int) -> list[int]:
         return [node_id for node_id, waiting in self.waiting.items() if now_ms >= waiting.deadline_ms]
 
     def forget(self, node_id: int) -> None:

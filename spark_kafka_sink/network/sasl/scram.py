@@ -49,11 +49,10 @@ class ScramKeys:
         self._server_key = SecretBytes(hmac.digest(salted_password, b"Server Key", self._hash))
 
     def proof(self, auth_message: bytes) -> bytes:
+        """The client's proof that it knows the password: ClientProof of RFC 5802, not encoded."""
         stored_key = SecretBytes(hashlib.new(self._hash, self._client_key).digest())
         signature = SecretBytes(hmac.digest(stored_key, auth_message, self._hash))
-        return SecretBytes(
-            key_byte ^ signature_byte for key_byte, signature_byte in zip(self._client_key, signature, strict=True)
-        )
+        return SecretBytes(one ^ other for one, other in zip(self._client_key, signature, strict=True))
 
     def has_signed(self, auth_message: bytes, signature: bytes) -> bool:
         """Whether a server that knows the password too has made `signature`."""
@@ -102,6 +101,7 @@ def read_server_first(challenge: bytes, client_nonce: str) -> ServerFirst:
 
 
 def check_server_final(challenge: bytes, auth_message: bytes, keys: ScramKeys) -> None:
+    """Check the broker's last message. Raises AuthenticationError if it rejects the proof, or does not know the password."""
     match = _SERVER_FINAL.fullmatch(_text(challenge))
     if match is None:
         raise illegal_challenge("the last message of SCRAM cannot be read")

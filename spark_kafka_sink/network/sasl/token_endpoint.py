@@ -54,6 +54,7 @@ class Post(NamedTuple):
 
 
 def client_credentials_post(config: ProducerConfig, entry: JaasEntry) -> Post:
+    """The request of the client credentials flow. An option of the configuration precedes that of the login module."""
     client_id = config.sasl_oauthbearer_client_credentials_client_id or entry.get("clientId") or ""
     secret = config.sasl_oauthbearer_client_credentials_client_secret or Secret(entry.get("clientSecret") or "")
     encode: Callable[[str], str] = quote_plus if config.sasl_oauthbearer_header_urlencode else str
@@ -63,6 +64,7 @@ def client_credentials_post(config: ProducerConfig, entry: JaasEntry) -> Post:
 
 
 def jwt_bearer_post(config: ProducerConfig, entry: JaasEntry, clock: Clock) -> Post:
+    """The request of the JWT bearer flow, with the assertion that `assertion_of` returns. Raises as that does."""
     assertion = assertion_of(config, clock)
     return Post(
         SecretBytes(urlencode({"grant_type": _JWT_BEARER, "assertion": assertion.reveal()} | _scope(config, entry)).encode()),
@@ -111,22 +113,18 @@ class TokenEndpoint:
         first_ms, max_ms = max(self._config.sasl_login_retry_backoff_ms, 1), self._config.sasl_login_retry_backoff_max_ms
         backoff = ExponentialBackoff(first_ms, max(max_ms, first_ms), Random())
         deadline_ms = self._clock.now_ms() + max_ms
-        attempt_count = 0
+        attempt = 0
         while True:
             outcome = self._ask_within_time(self._make_post())
             if isinstance(outcome, OAuthBearerToken):
                 return outcome
-            wait_ms = min(backoff.backoff_ms(attempt_count), deadline_ms - self._clock.now_ms())
-            attempt_count += 1
+            wait_ms = min(backoff.backoff_ms(attempt), deadline_ms - self._clock.now_ms())
+            attempt += 1
             if not outcome.may_retry or wait_ms <= 0:
-                text = f"no token from {self._url} after {attempt_count} attempt(s): {outcome.text}"
+                text = f"no token from {self._url} after {attempt} attempt(s): {outcome.text}"
                 raise RetriableTokenError(text) if outcome.may_retry else token_error(text)
             logger.warning(
-                "! attempt %d to get a token from %s failed: %s; retrying in %d ms",
-                attempt_count,
-                self._url,
-                outcome.text,
-                wait_ms,
+                "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempt, self._url, outcome.text, wait_ms
             )
             sleep(self._clock, wait_ms)
 
@@ -153,8 +151,7 @@ class TokenEndpoint:
                 return _rejection(error)
         except (URLError, OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
-            is_final = isinstance(reason, ssl.SSLCertVerificationError)
-            return _FailedAttempt(describe_error(reason), not is_final)
+            return _FailedAttempt(describe_error(reason), may_retry=not isinstance(reason, ssl.SSLCertVerificationError))
         token = _access_token(answer)
         if token is None:
             return _FailedAttempt("the answer has no access_token", may_retry=False)
@@ -179,10 +176,8 @@ def _rejection(error: HTTPError) -> _FailedAttempt:
         server_texts = [str(body[key]) for key in ("error", "error_description") if key in body]
     except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError):
         server_texts = []
-    return _FailedAttempt(
-        f"HTTP status {error.code} {printable(': '.join(server_texts))}".rstrip(),
-        error.code >= 400 and error.code not in _FINAL_STATUS,
-    )
+    text = f"HTTP status {error.code} {printable(': '.join(server_texts))}".rstrip()
+    return _FailedAttempt(text, may_retry=error.code >= 400 and error.code not in _FINAL_STATUS)
 
 
 def _access_token(answer: SecretBytes) -> Secret | None:
@@ -236,8 +231,6 @@ class _Connection(http.client.HTTPConnection):
 class _TlsConnection(_Connection, http.client.HTTPSConnection):
     """The same with TLS."""
 
-    pass
-
 
 def _tls_context(entry: JaasEntry) -> ssl.SSLContext:
     """Read the ssl.* options inside the login module, as Java does: the ssl.* options of the producer are for brokers."""
@@ -256,7 +249,7 @@ class _Deadline:
         self._end_s = time.monotonic() + seconds
 
     def left_s(self) -> float:
-        """Raises TimeoutError when none is left."""
+        """The seconds that are left. Raises TimeoutError if there are none."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError(f"timed out: no complete answer within {self._seconds * 1000:.0f} ms")

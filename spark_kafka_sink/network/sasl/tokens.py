@@ -101,6 +101,7 @@ class RefreshWindow(NamedTuple):
 
     @classmethod
     def of(cls, config: ProducerConfig) -> RefreshWindow:
+        """The window that the configuration sets."""
         return cls(
             config.sasl_login_refresh_window_factor,
             config.sasl_login_refresh_window_jitter,
@@ -121,7 +122,7 @@ class RefreshWindow(NamedTuple):
 
 
 _HANGS_AFTER_WAITS = 2  # after this many times `wait_ms`, a fetch counts as hanging and another may begin
-_MAX_RUNNING = 4  # fetches that run at the same time
+_MAX_FETCH_COUNT = 4  # fetches that run at the same time
 
 
 class TokenCache:
@@ -144,19 +145,18 @@ class TokenCache:
         self._clock = clock
         self._wait_ms = wait_ms
         self._random = random
-        # Guards all below; notified when a fetch ends. A Condition is safe here, as only threads of background.py wait.
-        self._fetch_ended = (
-            threading.Condition()
-        )  # an exception to the rule of interrupts.py, listed in tests/test_interrupt_rule.py
+        # Guards all below; notified when a fetch ends. A Condition is safe here, as only threads of background.py wait: an
+        # exception to the rule of interrupts.py, listed in tests/test_interrupt_rule.py.
+        self._fetch_ended = threading.Condition()
         self._token: OAuthBearerToken | None = None
         self._refresh_at_ms = 0
         self._latest_fetch: object | None = None  # the fetch to wait for, while it runs
-        self._latest_fetch_start_ms = 0  # of the latest fetch, by the monotonic clock
-        self._running_fetches = 0  # fetches, including those that hang
+        self._fetch_start_ms = 0  # of the latest fetch, by the monotonic clock
+        self._fetch_count = 0  # fetches that run now, including those that hang
 
     @property
     def principal_name(self) -> str | None:
-        """Return the name in the latest token."""
+        """The name in the latest token; None before the first one, or if it has none. Never blocks."""
         token = self._token
         return None if token is None else token.principal_name
 
@@ -170,19 +170,19 @@ class TokenCache:
             if token is not None:
                 return token
             fetch = self._latest_fetch = object()
-            self._latest_fetch_start_ms = self._clock.now_ms()
-            self._running_fetches += 1
+            self._fetch_start_ms = self._clock.now_ms()
+            self._fetch_count += 1
         try:
             return self._fetch_token()
         finally:
             with self._fetch_ended:
-                self._running_fetches -= 1
+                self._fetch_count -= 1
                 if self._latest_fetch is fetch:
                     self._latest_fetch = None
                 self._fetch_ended.notify_all()
 
     def _token_or_wait_locked(self) -> OAuthBearerToken | None:
-        """None if the caller has to fetch one."""
+        """The token to use, after a wait for another caller's fetch if there is none; None: the caller has to fetch one."""
         deadline_ms = self._clock.now_ms() + self._wait_ms
         while True:
             wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
@@ -192,10 +192,7 @@ class TokenCache:
                 return None
             if _is_valid(self._token, wall_ms):
                 return self._token
-            if (
-                now_ms - self._latest_fetch_start_ms >= _HANGS_AFTER_WAITS * self._wait_ms
-                and self._running_fetches < _MAX_RUNNING
-            ):
+            if now_ms - self._fetch_start_ms >= _HANGS_AFTER_WAITS * self._wait_ms and self._fetch_count < _MAX_FETCH_COUNT:
                 return None
             if now_ms >= deadline_ms:
                 raise RetriableTokenError(f"another connection has been fetching a token for more than {self._wait_ms} ms")

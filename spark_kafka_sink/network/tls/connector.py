@@ -56,9 +56,7 @@ class TlsConnector:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
-        self._stamps_in_use = _stamps(
-            config
-        )  # taken before the files are read: a change while they are read leads to reading again
+        self._used_stamps = _stamps(config)  # taken before the files are read: a change meanwhile leads to reading them again
         self._unusable_stamps: tuple[object, ...] = ()  # the stamps of files that were logged as unreadable
         self.context = client_context(config)
         self.allowed_ciphers = allowed_ciphers(config)
@@ -68,7 +66,7 @@ class TlsConnector:
 
     def __call__(self, address: Address) -> TlsTransport:
         stamps = _stamps(self.config)
-        if stamps not in (self._stamps_in_use, self._unusable_stamps):
+        if stamps not in (self._used_stamps, self._unusable_stamps):
             self._read_again(stamps)
         return TlsTransport(address, self)
 
@@ -80,7 +78,7 @@ class TlsConnector:
             self._unusable_stamps = stamps
         else:
             logger.info("= certificate files have changed: new connections use them")
-            self._stamps_in_use = stamps
+            self._used_stamps = stamps
 
     def of_any_certificate(self) -> TlsConnector:
         """A connector that accepts every certificate and shows none of its own, to look at a certificate that was not accepted.

@@ -174,7 +174,7 @@ def _load_keystore_file(context: ssl.SSLContext, config: ProducerConfig, locatio
     store = open_pkcs12("ssl.keystore", location, content, config.ssl_keystore_password)
     if store.key is None:
         raise ConfigError(f"{option}: there is no private key with its certificate in it")
-    _load_chain(context, store.key, store.certificates, None, option)
+    _load_chain(context, store.key, store.certificates, password=None, option=option)
 
 
 def _check_pem_keystore(keys: list[Secret], chain: list[str], key_option: str, chain_option: str) -> None:

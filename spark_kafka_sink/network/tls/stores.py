@@ -40,7 +40,7 @@ def java_store_problem(prefix: str, location: str) -> str | None:
     """What is wrong if the file at `location` is a store that only Java can read; else None, also if the file cannot be read.
 
     Args:
-        which: ssl.keystore or ssl.truststore.
+        prefix: ssl.keystore or ssl.truststore.
     """
     try:
         with Path(location).open("rb") as file:
@@ -58,7 +58,7 @@ def read_store(prefix: str, location: str, config: ProducerConfig) -> tuple[Stor
     """What the file is, PEM or PKCS12, and its bytes as latin-1.
 
     Args:
-        which: ssl.keystore or ssl.truststore.
+        prefix: ssl.keystore or ssl.truststore.
 
     Raises:
         ConfigError: the file cannot be read, is larger than MAX_STORE_BYTES, is not what ssl.….type says, or only Java reads it.
@@ -71,11 +71,9 @@ def read_store(prefix: str, location: str, config: ProducerConfig) -> tuple[Stor
     if store_format is StoreFormat.JKS:
         raise ConfigError(_only_for_java(prefix, location))
     # Kafka's default, JKS, does not count: Java reads PKCS12 under that name too.
-    option_type = getattr(config, f"{prefix}.type".replace(".", "_"))
+    name, option_type = store_format.value, getattr(config, f"{prefix}.type".replace(".", "_"))
     if f"{prefix}.type" in config.given and (store_format is StoreFormat.PEM) != (option_type == "PEM"):
-        raise ConfigError(
-            f"{option} is {store_format.value}, but {prefix}.type={option_type}; set it to {store_format.value}, or remove it"
-        )
+        raise ConfigError(f"{option} is {name}, but {prefix}.type={option_type}; set it to {name}, or remove it")
     return store_format, content
 
 
@@ -162,7 +160,7 @@ def open_pkcs12(prefix: str, location: str, content: Secret, password: Secret | 
     """Read a PKCS12 store.
 
     Args:
-        which: ssl.keystore or ssl.truststore.
+        prefix: ssl.keystore or ssl.truststore.
         content: as `read_store` returns it.
 
     Raises:
