@@ -82,7 +82,7 @@ class Samples:
     def __init__(self, window_ms: int = 30_000, count: int = 2, started_ms: int = 0) -> None:
         self.started_ms = started_ms
         self._window_ms = max(1, window_ms)
-        self._count = count
+        self._window_count = count
         self._window_started_ms = started_ms
         self._stats: list[Stat] = []
         self._marks_lock = threading.Lock()  # held while roll and restart change marks and maxima
@@ -106,7 +106,7 @@ class Samples:
             for stat in self._stats:
                 stat.largest = max(stat.largest, stat.window_largest)
                 closed_mark = self._largest_so_far(stat)
-                stat.marks = (*stat.marks[:-1], closed_mark, Mark(now_ms, stat.count, stat.total))[-self._count - 1 :]
+                stat.marks = (*stat.marks[:-1], closed_mark, Mark(now_ms, stat.count, stat.total))[-self._window_count - 1 :]
                 stat.window_largest = 0
 
     def restart(self, now_ms: int) -> None:
@@ -130,8 +130,8 @@ class Samples:
         if since_start:
             count, total = count - stat.origin.count, total - stat.origin.total
             return Reading(count, total, max(largest, stat.largest), max(1, now_ms - self.started_ms), count, total)
-        min_elapsed_ms = (self._count - 1) * self._window_ms
-        recent_marks = [mark for mark in stat.marks if now_ms - mark.started_ms < (self._count + 1) * self._window_ms]
+        min_elapsed_ms = (self._window_count - 1) * self._window_ms
+        recent_marks = [mark for mark in stat.marks if now_ms - mark.started_ms < (self._window_count + 1) * self._window_ms]
         if not recent_marks:
             return Reading(0, 0, 0, max(1, min_elapsed_ms), count, total)
         elapsed_ms = now_ms - recent_marks[0].started_ms
@@ -196,7 +196,6 @@ def count_meter(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def average_and_max(name: str, stat: str, doc: str) -> list[Metric]:
-    """The average and the largest of the values."""
     return [Metric(f"{name}-avg", stat, _average, doc), Metric(f"{name}-max", stat, _largest, doc)]
 
 

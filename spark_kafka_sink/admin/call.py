@@ -68,7 +68,7 @@ class Call:
         self._outcomes: dict[int, Any] = {}  # by position in `asks`
         self._pending_asks = [_PendingAsk(ask, partial(self._settle, position)) for position, ask in enumerate(asks)]
         self._queues: dict[_Destination, dict[Operation[Any, Any], deque[_PendingAsk]]] = {}  # without empty queues
-        self._backing_off: list[tuple[int, int, _PendingAsk]] = []  # a heap: end of the back-off, a number for equal times
+        self._backoffs: list[tuple[int, int, _PendingAsk]] = []  # a heap: end of the back-off, a number for equal times
         self._tie_breakers = count()
         self._asks_awaiting_look_up: dict[CoordinatorKey, list[_PendingAsk]] = {}
         self._is_over = False
@@ -143,8 +143,8 @@ class Call:
             self._enqueue(outcome.id, pending)
 
     def _end_backoffs(self, now_ms: int) -> None:
-        while self._backing_off and self._backing_off[0][0] <= now_ms:
-            self._route([heappop(self._backing_off)[2]])
+        while self._backoffs and self._backoffs[0][0] <= now_ms:
+            self._route([heappop(self._backoffs)[2]])
 
     def _retry(self, pending: _PendingAsk, trouble: str, *, must_look_up: bool) -> None:
         """Queue an ask again after a back-off. `must_look_up`: look up its coordinator again first, if it has one."""
@@ -155,7 +155,7 @@ class Call:
         self._note_trouble(pending, trouble)
         pending.failure_count += 1
         due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failure_count)
-        heappush(self._backing_off, (due_ms, next(self._tie_breakers), pending))
+        heappush(self._backoffs, (due_ms, next(self._tie_breakers), pending))
 
     def _note_trouble(self, pending: _PendingAsk, trouble: str) -> None:
         """Remember why an ask waits. The asks that wait for a look-up get its reason."""
@@ -169,7 +169,7 @@ class Call:
     def _send(self, now_ms: int) -> int:
         """Send what can be sent now. Returns for how many milliseconds to wait for events."""
         waits_ms = [self._send_to(destination, now_ms) for destination in list(self._queues)]
-        backoff_left_ms = self._backing_off[0][0] - now_ms if self._backing_off else NEVER_MS
+        backoff_left_ms = self._backoffs[0][0] - now_ms if self._backoffs else NEVER_MS
         return min(*waits_ms, backoff_left_ms) if waits_ms else backoff_left_ms
 
     def _send_to(self, destination: _Destination, now_ms: int) -> int:

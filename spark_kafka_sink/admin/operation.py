@@ -71,11 +71,11 @@ class Operation(ABC, Generic[ItemT, ResultT]):
         Raises:
             UnsupportedVersionError: there is none.
         """
-        oldest, newest = self.versions
-        version = broker.latest_usable_version(self.api_key, newest)
-        if version < oldest:
+        oldest_version, newest_version = self.versions
+        version = broker.latest_usable_version(self.api_key, newest_version)
+        if version < oldest_version:
             raise UnsupportedVersionError(
-                f"{self.api_key.name} is needed in version {oldest}, but the newest that the broker supports is {version}"
+                f"{self.api_key.name} is needed in version {oldest_version}, but the newest that the broker supports is {version}"
             )
         return version
 

@@ -471,7 +471,7 @@ class TransactionClient:
     ) -> Question[dict[str, dict[TopicPartition, CommittedOffset]]]:
         """A question whose answer is what `fetch_offsets` returns."""
         operation = FetchOffsets(require_stable)
-        items = [OffsetsToFetch(group, None if partitions is None else tuple(partitions)) for group, partitions in groups.items()]
+        items = [OffsetsToFetch(group_id, None if each is None else tuple(each)) for group_id, each in groups.items()]
         asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in items]
         return Question(asks, lambda results: dict(zip(groups, results, strict=True)))
 

@@ -125,17 +125,17 @@ def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
 def outcomes_within(functions: Sequence[Callable[[], Any]], timeout_ms: int, clock: Clock | None = None) -> list[Outcome | None]:
     """Run all functions at the same time, each on a thread; wait at most `timeout_ms`. None: it has not finished by then."""
     clock = clock or Clock()
-    finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+    outcome_queue: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     for position, work in enumerate(functions):
         try:
-            _start_thread(partial(_put_outcome, finished, position, work))
+            _start_thread(partial(_put_outcome, outcome_queue, position, work))
         except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
-            finished.put((position, _start_failure(error)))
+            outcome_queue.put((position, _start_failure(error)))
     outcomes: list[Outcome | None] = [None] * len(functions)
     deadline_ms = clock.now_ms() + timeout_ms
     with contextlib.suppress(queue.Empty):
         for _ in functions:
-            position, outcome = finished.get(timeout=wait_seconds(deadline_ms - clock.now_ms()))
+            position, outcome = outcome_queue.get(timeout=wait_seconds(deadline_ms - clock.now_ms()))
             outcomes[position] = outcome
     return outcomes
 
@@ -144,8 +144,8 @@ def _start_failure(error: RuntimeError) -> Outcome:
     return Outcome(None, NetworkError(f"no background thread could be started: {error}"))
 
 
-def _put_outcome(finished: queue.SimpleQueue[tuple[int, Outcome]], position: int, work: Callable[[], Any]) -> None:
-    finished.put((position, outcome_of(work)))
+def _put_outcome(outcome_queue: queue.SimpleQueue[tuple[int, Outcome]], position: int, work: Callable[[], Any]) -> None:
+    outcome_queue.put((position, outcome_of(work)))
 
 
 def _start_thread(target: Callable[[], None]) -> None:

@@ -80,14 +80,10 @@ class BrokerConnection:
         self.in_flight: deque[InFlightRequest] = deque()  # sent and not answered, oldest first; any thread may read its length
         self.last_attempt_ms = 0  # when the last attempt began, or the connection ended
         self.last_warning_ms = LONG_AGO_MS  # when a failure to connect was last logged as a warning
-        # The next two: attempts since the node last accepted this client, in which authentication failed, on either side;
-        # that ended before READY, for any reason
-        self.failed_login_count = 0
+        self.failed_login_count = 0  # since the node last accepted this client: failed authentications, on either side
         self.authentication_error: AuthenticationError | None = None
         self.login_detection = LoginDetection()  # for a client without a login: whether the listener demands one
-        self._failed_attempt_count = (
-            0  # since the node last accepted this client: attempts that ended before READY, for any reason
-        )
+        self._failed_attempt_count = 0  # since then: attempts that ended before READY, for any reason
         self._config = config
         self._selector = selector
         self._random = random

@@ -129,29 +129,29 @@ class Connection:
         return frame
 
     def _read_response(self, frame: bytearray) -> Response:
-        expected = self._expected_responses.popleft()
+        request = self._expected_responses.popleft()
         reader = Reader(frame)
-        correlation_id = read_response_header(reader, expected.api_key, expected.version)
-        if correlation_id != expected.correlation_id:
+        correlation_id = read_response_header(reader, request.api_key, request.version)
+        if correlation_id != request.correlation_id:
             raise ProtocolError(
-                f"the broker answered request {correlation_id}, but the oldest unanswered one is {expected.correlation_id}"
-                f" ({expected.api_key.name} v{expected.version})"
+                f"the broker answered request {correlation_id}, but the oldest unanswered one is {request.correlation_id}"
+                f" ({request.api_key.name} v{request.version})"
             )
-        message = expected.response_type.read(expected.version, reader)
-        self._log_surplus(expected, reader.remaining())
+        message = request.response_type.read(request.version, reader)
+        self._log_surplus(request, reader.remaining())
         self._has_answered = True
-        return Response(correlation_id, expected.version, message)
+        return Response(correlation_id, request.version, message)
 
-    def _log_surplus(self, expected: _ExpectedResponse, surplus_bytes: int) -> None:
+    def _log_surplus(self, request: _ExpectedResponse, surplus_bytes: int) -> None:
         """Log bytes after the last field, once for each API. They are ignored, as the Java client and librdkafka do: some brokers
         that are not Apache Kafka send them (librdkafka's mock cluster ends Metadata with one byte too many).
         """
-        if surplus_bytes and expected.api_key not in self._logged_surplus:
-            self._logged_surplus.add(expected.api_key)
+        if surplus_bytes and request.api_key not in self._logged_surplus:
+            self._logged_surplus.add(request.api_key)
             logger.debug(
                 "! %s: ignoring %d bytes after the last field of %s v%d (logged once per connection)",
                 self._peer,
                 surplus_bytes,
-                expected.response_type.__name__,
-                expected.version,
+                request.response_type.__name__,
+                request.version,
             )

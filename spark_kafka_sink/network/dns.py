@@ -61,10 +61,8 @@ def look_up(resolve_host: Resolver, host: str, port: int) -> Sequence[Address]:
 def canonical_bootstrap_servers(servers: Sequence[tuple[str, int]], timeout_ms: int) -> list[tuple[str, int]]:
     """The canonical names of all servers. Waits for DNS at most `timeout_ms`; a server without an answer keeps its name."""
     outcomes = outcomes_within([partial(_try_canonical_servers, host, port) for host, port in servers], timeout_ms)
-    names: list[tuple[str, int]] = []
-    for (host, port), outcome in zip(servers, outcomes, strict=True):
-        names += _canonical_or_same(host, port, outcome, timeout_ms)
-    return names
+    answers = zip(servers, outcomes, strict=True)
+    return [server for (host, port), outcome in answers for server in _canonical_or_same(host, port, outcome, timeout_ms)]
 
 
 def _canonical_or_same(host: str, port: int, outcome: Outcome | None, timeout_ms: int) -> list[tuple[str, int]]:

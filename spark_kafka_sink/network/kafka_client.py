@@ -97,7 +97,7 @@ class InFlightRequest:
         timed_out: bool = False,
         error: KafkaError | None = None,
     ) -> ClientResponse:
-        """The response with this outcome, of which one call of the callback is made."""
+        """The ClientResponse that ends this request; None as `message`: without an answer."""
         return ClientResponse(self.request, message, self.version, now_ms, disconnected, timed_out, self.correlation_id, error)
 
     @property

@@ -125,11 +125,11 @@ class Metadata:
     def last_known_leader(self, topic_partition: TopicPartition) -> Node | None:
         """The leader, for error texts. While only the bootstrap servers are known, the leader before the last bootstrap()."""
         with self._lock:
-            cluster = self._last_known_locked()
+            cluster = self._last_known_cluster_locked()
             leader = cluster.leader_for(topic_partition)
             return None if leader is None else cluster.node(leader)
 
-    def _last_known_locked(self) -> Cluster:
+    def _last_known_cluster_locked(self) -> Cluster:
         return self._cluster_before_bootstrap if self._cluster.is_bootstrap else self._cluster
 
     # CALLERS: TOPICS, WAITING, ERRORS
@@ -210,9 +210,9 @@ class Metadata:
         with self._lock:
             error = self._topic_errors.get(topic)
             self._topic_errors = {}
-            kept = self._take_kept_error_locked()
-            if kept is not None:
-                raise fresh_copy(kept)
+            kept_error = self._take_kept_error_locked()
+            if kept_error is not None:
+                raise fresh_copy(kept_error)
             if error is not None:
                 exception = error.error(f"topic {topic}")
                 exception.message += to_grant(error, topic=topic)
@@ -321,10 +321,10 @@ class Metadata:
         with self._lock:
             if self._permanent_error is not None:
                 return
-            now, before = printable(cluster_id), printable(self._cluster_id)
+            new_id, old_id = printable(cluster_id), printable(self._cluster_id)
             self._permanent_error = NetworkError(
-                f"the brokers behind bootstrap.servers belong to cluster {now} now, but this producer has written to cluster"
-                f" {before}: the rows acknowledged so far are there, and it writes no rows to another cluster. Check"
+                f"the brokers behind bootstrap.servers belong to cluster {new_id} now, but this producer has written to cluster"
+                f" {old_id}: the rows acknowledged so far are there, and it writes no rows to another cluster. Check"
                 " bootstrap.servers; if the change is intended, write all rows again with a new producer (a retried task does)",
                 condition="KAFKA_CLUSTER_CHANGED",
             )
@@ -429,7 +429,7 @@ class Metadata:
             return Topic(topic_id, {}, error, answer.is_internal)
         # True also when no id was known, as after bootstrap(): any epoch is accepted then.
         is_recreated = topic_id is not None and topic_id != self._cluster.topic_id(name)
-        if is_recreated and self._last_known_locked().topic_id(name) not in (None, topic_id):
+        if is_recreated and self._last_known_cluster_locked().topic_id(name) not in (None, topic_id):
             logger.info("= metadata: topic %s was re-created with id %s", name, topic_id)
         partitions: dict[int, PartitionInfo] = {}
         for partition in answer.partitions:

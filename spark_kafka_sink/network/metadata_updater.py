@@ -60,7 +60,6 @@ class MetadataUpdater:
         self._logged_errors: dict[str | None, ErrorCode] = {}  # topic -> the error that was logged last, while it lasts
 
     def is_update_due(self, now_ms: int) -> bool:
-        """Whether `maybe_update` would ask a node now, or look for one to connect to."""
         return self._request_in_progress is None and self._metadata.time_to_next_update_ms(now_ms) == 0
 
     def maybe_update(self, now_ms: int) -> int:

@@ -205,14 +205,14 @@ class NetworkClient:
         self._random.shuffle(nodes)  # so that not every client chooses the first among equals
         connections = self._connections_of(nodes)
         is_any_connected = any(each.is_connected and each.is_channel_ready for each in connections)
-        usable = [each for each in connections if each.can_send(now_ms)]
-        if usable:
-            return min(usable, key=lambda each: len(each.in_flight)).node, is_any_connected
-        preparing = [each for each in connections if each.is_preparing or each.is_session_due(now_ms)]
-        if preparing:
-            return preparing[0].node, is_any_connected
-        connectable = [node for node in nodes if self.can_connect(node.id, now_ms)]
-        return min(connectable, key=self._last_attempt_ms, default=None), is_any_connected
+        usable_connections = [each for each in connections if each.can_send(now_ms)]
+        if usable_connections:
+            return min(usable_connections, key=lambda each: len(each.in_flight)).node, is_any_connected
+        preparing_connections = [each for each in connections if each.is_preparing or each.is_session_due(now_ms)]
+        if preparing_connections:
+            return preparing_connections[0].node, is_any_connected
+        connectable_nodes = [node for node in nodes if self.can_connect(node.id, now_ms)]
+        return min(connectable_nodes, key=self._last_attempt_ms, default=None), is_any_connected
 
     def _connections_of(self, nodes: Iterable[Node]) -> list[BrokerConnection]:
         return [self._connections[node.id] for node in nodes if node.id in self._connections]
@@ -325,11 +325,11 @@ class NetworkClient:
             self._handle_written(connection, now_ms)
 
     def _handle_written(self, connection: BrokerConnection, now_ms: int) -> None:
-        in_flight = connection.in_flight[-1]
-        if not in_flight.request.expect_response:
-            self._responses += [in_flight.response(now_ms)]
+        last_request = connection.in_flight[-1]
+        if not last_request.request.expect_response:
+            self._responses += [last_request.response(now_ms)]
             connection.in_flight.pop()
-            logger.debug("< %s is written, which completes it (acks=0)", in_flight)
+            logger.debug("< %s is written, which completes it (acks=0)", last_request)
 
     def _handle_completed_receives(self, now_ms: int) -> None:
         while self._selector.completed_receives:
@@ -348,20 +348,20 @@ class NetworkClient:
             self._handle_answer(connection, response, now_ms)
 
     def _handle_answer(self, connection: BrokerConnection, response: Response, now_ms: int) -> None:
-        in_flight = connection.in_flight[0]
-        if not in_flight.is_internal:
-            self._responses += [in_flight.response(now_ms, response.message)]
+        oldest_request = connection.in_flight[0]
+        if not oldest_request.is_internal:
+            self._responses += [oldest_request.response(now_ms, response.message)]
             connection.in_flight.popleft()
         _note_first_answer(connection)
-        logger.debug("< %s is answered after %d ms", in_flight, now_ms - in_flight.sent_ms)
+        logger.debug("< %s is answered after %d ms", oldest_request, now_ms - oldest_request.sent_ms)
         self._maybe_throttle(connection, response, now_ms)
-        if not in_flight.is_internal:
+        if not oldest_request.is_internal:
             return
         if isinstance(response.message, MetadataResponse):
-            self._updater.handle_response(in_flight.request.message, response.message, response.version, now_ms)
+            self._updater.handle_response(oldest_request.request.message, response.message, response.version, now_ms)
         else:
             self._setup.advance_handshake(connection, Outcome(response.message, None), now_ms)
-        if connection.in_flight and connection.in_flight[0] is in_flight:  # else the answer has ended the connection
+        if connection.in_flight and connection.in_flight[0] is oldest_request:  # else the answer has ended the connection
             connection.in_flight.popleft()
 
     def _maybe_throttle(self, connection: BrokerConnection, response: Response, now_ms: int) -> None:
@@ -393,8 +393,8 @@ class NetworkClient:
             self._setup.handle_connected(self._connections[self._selector.connected.pop(0)], now_ms)
 
     def _handle_timeouts(self, now_ms: int) -> None:
-        overdue = [each for each in self._connections.values() if each.times_out_at_ms <= now_ms]
-        for connection in overdue:
+        overdue_connections = [each for each in self._connections.values() if each.times_out_at_ms <= now_ms]
+        for connection in overdue_connections:
             if connection.is_connecting:
                 self._end_attempt(connection, now_ms)
             else:
@@ -445,12 +445,14 @@ class NetworkClient:
         self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, too_large_error: ResponseTooLargeError | None
     ) -> None:
         while connection.in_flight:
-            in_flight = connection.in_flight[0]
-            logger.debug("! %s is cancelled after %d ms", in_flight, now_ms - in_flight.sent_ms)
-            if not in_flight.is_internal:
-                response = in_flight.response(now_ms, disconnected=True, timed_out=disconnect.timed_out, error=too_large_error)
+            oldest_request = connection.in_flight[0]
+            logger.debug("! %s is cancelled after %d ms", oldest_request, now_ms - oldest_request.sent_ms)
+            if not oldest_request.is_internal:
+                response = oldest_request.response(
+                    now_ms, disconnected=True, timed_out=disconnect.timed_out, error=too_large_error
+                )
                 self._responses += [response]
-            elif isinstance(in_flight.request.message, MetadataRequest):
+            elif isinstance(oldest_request.request.message, MetadataRequest):
                 self._updater.handle_failed_request(now_ms)
             connection.in_flight.popleft()
             too_large_error = None  # only the oldest request has this error

@@ -40,7 +40,7 @@ def _utf8(value: str) -> bytes:
 
 
 class Writer:
-    """Encodes one message. Every method but `buffers` appends a value; raises ProtocolError or struct.error if it does not fit."""
+    """Encodes one message. Methods other than `buffers` append a value; ProtocolError or struct.error: it does not fit."""
 
     __slots__ = ("_buffers", "_small_fields")
 
@@ -164,16 +164,16 @@ class Writer:
 class Reader:
     """Decodes one frame, or raises ProtocolError. Strings and bytes are copies; `records`, `take` and `rest` are views of it."""
 
-    __slots__ = ("_data", "_elements_left", "_end", "_position")
+    __slots__ = ("_data", "_elements_left", "_position", "_size")
 
     def __init__(self, data: Buffer) -> None:
         self._elements_left = MAX_ELEMENTS
         self._data = memoryview(data)
         self._position = 0
-        self._end = len(self._data)
+        self._size = len(self._data)
 
     def remaining(self) -> int:
-        return self._end - self._position
+        return self._size - self._position
 
     def rest(self) -> memoryview:
         """What has not been read yet; it stays unread."""
@@ -181,7 +181,7 @@ class Reader:
 
     def expect_end(self) -> None:
         """Raise ProtocolError if bytes are left: the frame does not have the expected format."""
-        if self._position != self._end:
+        if self._position != self._size:
             raise ProtocolError(f"{self.remaining()} bytes are left after the last field")
 
     def take(self, length: int) -> memoryview:
@@ -190,8 +190,8 @@ class Reader:
 
     def _advance(self, length: int) -> int:
         start = self._position
-        if not 0 <= length <= self._end - start:
-            raise ProtocolError(f"a field of {length} bytes at offset {start} exceeds the frame of {self._end} bytes")
+        if not 0 <= length <= self._size - start:
+            raise ProtocolError(f"a field of {length} bytes at offset {start} exceeds the frame of {self._size} bytes")
         self._position = start + length
         return start
 

@@ -136,7 +136,7 @@ class Message:
         """The message in `data`. Raises ProtocolError if `data` is anything else, or has bytes after the message."""
         reader = Reader(data)
         message = cls.read(version, reader)
-        with _cannot_be_read(cls, version):
+        with _name_message_in_errors(cls, version):
             reader.expect_end()
         return message
 
@@ -144,13 +144,13 @@ class Message:
     def read(cls: type[M], version: int, reader: Reader) -> M:
         """The message at the position of `reader`. Raises ProtocolError. Bytes after its last field stay unread, as in Java: some
         brokers send more than the version has."""
-        with _cannot_be_read(cls, version):
+        with _name_message_in_errors(cls, version):
             message: M = codec(cls, version).decode(reader)
         return message
 
 
 @contextmanager
-def _cannot_be_read(cls: type[Message], version: int) -> Iterator[None]:
+def _name_message_in_errors(cls: type[Message], version: int) -> Iterator[None]:
     """Add the message's name to a ProtocolError."""
     try:
         yield
@@ -315,8 +315,8 @@ def _nullable_codec(structure: FieldCodec) -> FieldCodec:
 def _without_none(hint: Any) -> tuple[Any, bool]:
     if get_origin(hint) not in (Union, UnionType):
         return hint, False
-    (inner,) = (part for part in get_args(hint) if part is not NoneType)
-    return inner, True
+    (inner_hint,) = (part for part in get_args(hint) if part is not NoneType)
+    return inner_hint, True
 
 
 def _array_codec(element: FieldCodec, is_flexible: bool, is_nullable: bool) -> FieldCodec:

@@ -109,7 +109,7 @@ class Steps:
         request = FindCoordinatorRequest.for_keys(key_type, [key])
         for version in (1, 2, 3, 4, 5):
             _, error = self._settled(
-                lambda version=version: self.client.ask(request, version).of(key, version),
+                lambda version=version: self.client.ask(request, version).answer_for(key, version),
                 lambda answer: answer.error_code,
             )
             self.note(f"FindCoordinator v{version}", error)

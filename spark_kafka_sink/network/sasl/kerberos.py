@@ -109,13 +109,13 @@ class GssapiLogin:
     def _error_text(self, error: Any) -> str:
         """The Kerberos library's message and a remedy. The library keeps messages per thread, so call it on the same thread."""
         code = int(error.min_code) & 0xFFFF_FFFF
-        words = ", ".join(error.get_all_statuses(error.min_code, False)) if code else str(error)
+        message = ", ".join(error.get_all_statuses(error.min_code, False)) if code else str(error)
         if code in _NO_TICKETS:  # also when the keytab lacks the principal's key
             remedy = _REMEDIES[_NO_KEY] if "client_keytab" in self._store else _GET_TICKETS
         else:
             remedy = _REMEDIES.get(code, "")
-        words = printable(words)
-        return f"{words}; {remedy}" if remedy else words
+        message = printable(message)
+        return f"{message}; {remedy}" if remedy else message
 
     def _login_error(self, text: str) -> AuthenticationError:
         return AuthenticationError(f"Kerberos: {text}", condition="KAFKA_LOGIN_FAILED")

@@ -158,8 +158,8 @@ _AWS_HOST = re.compile(r"\.kafka(?:-serverless)?\.(?P<region>[a-z]{2}(?:-[a-z]+)
 
 def aws_region(config: ProducerConfig, environment: Mapping[str, str]) -> str | None:
     """The cluster's region: from its host names, else from AWS_REGION or AWS_DEFAULT_REGION."""
-    match = next((match for host, _ in config.bootstrap_servers if (match := _AWS_HOST.search(host))), None)
-    return match["region"] if match else environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    host_match = next((match for host, _ in config.bootstrap_servers if (match := _AWS_HOST.search(host))), None)
+    return host_match["region"] if host_match else environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
 
 
 def aws_source(config: ProducerConfig, entry: JaasEntry) -> Source:

@@ -101,7 +101,6 @@ class RefreshWindow(NamedTuple):
 
     @classmethod
     def of(cls, config: ProducerConfig) -> RefreshWindow:
-        """The window that the configuration sets."""
         return cls(
             config.sasl_login_refresh_window_factor,
             config.sasl_login_refresh_window_jitter,

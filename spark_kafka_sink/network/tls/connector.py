@@ -61,7 +61,7 @@ class TlsConnector:
         self.context = client_context(config)
         self.allowed_ciphers = allowed_ciphers(config)
         self.silent_addresses: set[Address] = set()  # they closed the connection at the first TLS message; probed next time
-        self._trust = describe_trust(config)
+        self._trust_text = describe_trust(config)
         self._has_certificate = bool(config.ssl_keystore_location or config.ssl_keystore_key)
 
     def __call__(self, address: Address) -> TlsTransport:
@@ -117,7 +117,7 @@ class TlsConnector:
                 " advertised.listeners). An empty ssl.endpoint.identification.algorithm disables this check"
             )
         if error.verify_code in _UNKNOWN_ISSUER:
-            return f"; its issuer is not in {self._trust}: add its certificate authority"
+            return f"; its issuer is not in {self._trust_text}: add its certificate authority"
         return ""
 
 

@@ -34,10 +34,10 @@ def tls_peer(connection: ssl.SSLSocket) -> TlsPeer:
 
 def _chain(connection: ssl.SSLSocket) -> list[Mapping[str, Any]]:
     """All certificates, as `getpeercert()` describes one. Python before 3.13 has no public method for that."""
-    inner = getattr(connection, "_sslobj", None)
+    ssl_object = getattr(connection, "_sslobj", None)
     context: ssl.SSLContext = connection.context
     name = "get_unverified_chain" if context.verify_mode == ssl.CERT_NONE else "get_verified_chain"
-    get_chain: Callable[[], Sequence[Any] | None] = getattr(inner, name, lambda: None)
+    get_chain: Callable[[], Sequence[Any] | None] = getattr(ssl_object, name, lambda: None)
     return [each.get_info() for each in get_chain() or () if hasattr(each, "get_info")]
 
 

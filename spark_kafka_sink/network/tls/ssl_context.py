@@ -57,8 +57,8 @@ def describe_trust(config: ProducerConfig) -> str:
 
 
 def _set_versions(context: ssl.SSLContext, config: ProducerConfig) -> None:
-    highest = _VERSIONS.get(config.ssl_protocol, ssl.TLSVersion.TLSv1_3)  # "TLS": any
-    versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols if _VERSIONS[name] <= highest]
+    highest_version = _VERSIONS.get(config.ssl_protocol, ssl.TLSVersion.TLSv1_3)  # "TLS": any
+    versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols if _VERSIONS[name] <= highest_version]
     if config.ssl_cipher_suites:
         versions = _set_ciphers(context, config, versions)
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -68,14 +68,16 @@ def _set_ciphers(context: ssl.SSLContext, config: ProducerConfig, versions: list
     """Of TLS 1.2, offer only the named suites; TlsTransport checks those of 1.3. Returns the versions that have a named suite."""
     suite_names = allowed_ciphers(config)
     older_suites = ":".join(name for name in suite_names if not name.startswith("TLS_"))
-    has_older = bool(older_suites)
+    has_older_suite = bool(older_suites)
     if older_suites:
         try:
             context.set_ciphers(older_suites)  # skips names that OpenSSL does not know
         except ssl.SSLError:
-            has_older = False
-    has_newest = any(name in _TLS_1_3_SUITES for name in suite_names)
-    usable_versions = [version for version in versions if (has_newest if version == ssl.TLSVersion.TLSv1_3 else has_older)]
+            has_older_suite = False
+    has_newest_suite = any(name in _TLS_1_3_SUITES for name in suite_names)
+    usable_versions = [
+        version for version in versions if (has_newest_suite if version == ssl.TLSVersion.TLSv1_3 else has_older_suite)
+    ]
     if not usable_versions:
         raise ConfigError(
             f"ssl.cipher.suites={','.join(config.ssl_cipher_suites)}: OpenSSL ({ssl.OPENSSL_VERSION}) knows none of these for"
@@ -144,7 +146,7 @@ def _add_trusted(context: ssl.SSLContext, certificates: list[str], option: str) 
     try:
         context.load_verify_locations(cadata="\n".join(certificates))
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"{option}: a certificate in it is malformed: {_text(error)}") from error
+        raise ConfigError(f"{option}: a certificate in it is malformed: {_error_text(error)}") from error
 
 
 # KEYSTORE
@@ -189,7 +191,7 @@ def _check_pem_keystore(keys: list[Secret], chain: list[str], key_option: str, c
 def _load_chain(context: ssl.SSLContext, key: Secret, chain: list[str], password: Secret | None, option: str) -> None:
     key_password = _KeyPassword(password, option)
     try:
-        with _as_file(Secret("\n".join([key.reveal(), *chain]))) as path:
+        with _temporary_file(Secret("\n".join([key.reveal(), *chain]))) as path:
             context.load_cert_chain(path, password=key_password)
     except ssl.SSLError as error:
         raise ConfigError(f"{option}: {_load_problem(error, key_password.was_asked)}") from error
@@ -215,14 +217,14 @@ def _load_problem(error: ssl.SSLError, has_password: bool) -> str:
     if "KEY_VALUES_MISMATCH" in reason or "KEY_TYPE_MISMATCH" in reason:
         return "the private key does not belong to the first certificate of the chain"
     if has_password:  # OpenSSL's error for a wrong one depends on the kind of encryption
-        return f"the private key cannot be decrypted, ssl.key.password may be wrong; or it is malformed ({_text(error)})"
-    return f"key or certificates are malformed, or too weak for OpenSSL: {_text(error)}"
+        return f"the private key cannot be decrypted, ssl.key.password may be wrong; or it is malformed ({_error_text(error)})"
+    return f"key or certificates are malformed, or too weak for OpenSSL: {_error_text(error)}"
 
 
 @contextlib.contextmanager
-def _as_file(text: Secret) -> Iterator[str]:
+def _temporary_file(text: Secret) -> Iterator[str]:
     """A path to the text while the block runs: in memory where possible (Linux), else a file that only this user can read."""
-    descriptor, path, is_on_disk = _nameless_file()
+    descriptor, path, is_on_disk = _open_nameless_file()
     try:
         with open(descriptor, "w", encoding="latin-1") as file:
             file.write(text.reveal())
@@ -233,7 +235,7 @@ def _as_file(text: Secret) -> Iterator[str]:
             os.unlink(path)
 
 
-def _nameless_file() -> tuple[int, str, bool]:
+def _open_nameless_file() -> tuple[int, str, bool]:
     if sys.platform == "linux" and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("pykafka-sink", os.MFD_CLOEXEC)
         return descriptor, f"/proc/self/fd/{descriptor}", False
@@ -241,7 +243,7 @@ def _nameless_file() -> tuple[int, str, bool]:
     return descriptor, path, True
 
 
-def _text(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """OpenSSL's message without the position in its sources."""
     reason = getattr(error, "reason", None) or re.sub(r"\s*\(_ssl\.c:\d+\)", "", str(error))
     return str(reason).lower().replace("_", " ")

@@ -47,10 +47,10 @@ def java_store_problem(prefix: str, location: str) -> str | None:
             beginning = Secret(file.read(4).decode("latin-1"))
     except OSError:
         return None
-    return _only_for_java(prefix, location) if _format_of(beginning) is StoreFormat.JKS else None
+    return _java_store_text(prefix, location) if _format_of(beginning) is StoreFormat.JKS else None
 
 
-def _only_for_java(prefix: str, location: str) -> str:
+def _java_store_text(prefix: str, location: str) -> str:
     return f"{prefix}.location={location} is a JKS store, which only Java can read; {_conversion(prefix, location)}"
 
 
@@ -69,7 +69,7 @@ def read_store(prefix: str, location: str, config: ProducerConfig) -> tuple[Stor
     if store_format is None:
         raise ConfigError(f"{option} is neither a PEM file nor a PKCS12 store")
     if store_format is StoreFormat.JKS:
-        raise ConfigError(_only_for_java(prefix, location))
+        raise ConfigError(_java_store_text(prefix, location))
     # Kafka's default, JKS, does not count: Java reads PKCS12 under that name too.
     name, option_type = store_format.value, getattr(config, f"{prefix}.type".replace(".", "_"))
     if f"{prefix}.type" in config.given and (store_format is StoreFormat.PEM) != (option_type == "PEM"):
@@ -183,13 +183,13 @@ def open_pkcs12(prefix: str, location: str, content: Secret, password: Secret | 
     except (ValueError, TypeError) as error:  # the library's error does not tell a wrong password from a wrong format
         cause = f"{prefix}.password may be wrong" if password is not None else f"{prefix}.password is not set"
         raise ConfigError(f"{option} cannot be opened: {cause}, or it is not a PKCS12 store") from error
-    others = [each.certificate for each in store.additional_certs]
+    other_certificates = [each.certificate for each in store.additional_certs]
     if store.cert is None or store.key is None:
-        return Pkcs12(None, [_pem_of(certificate) for certificate in others])
+        return Pkcs12(None, [_pem_of(certificate) for certificate in other_certificates])
     own_certificate = store.cert.certificate
     if prefix == "ssl.truststore":  # as in Java, an entry with a key is trusted by its own certificate
-        return Pkcs12(None, [_pem_of(certificate) for certificate in [own_certificate, *others]])
-    return Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own_certificate, others)])
+        return Pkcs12(None, [_pem_of(certificate) for certificate in [own_certificate, *other_certificates]])
+    return Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own_certificate, other_certificates)])
 
 
 def _conversion_of_pkcs12(prefix: str, location: str) -> str:
@@ -199,9 +199,9 @@ def _conversion_of_pkcs12(prefix: str, location: str) -> str:
     return f"convert it with: openssl pkcs12 -in {file} -out {pem} (its new password is then ssl.key.password)"
 
 
-def _chain(own_certificate: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
+def _chain(own_certificate: x509.Certificate, other_certificates: list[x509.Certificate]) -> list[x509.Certificate]:
     """A certificate, its issuer, the issuer's issuer, …, as far as `others` has them."""
-    by_subject = {certificate.subject: certificate for certificate in others}
+    by_subject = {certificate.subject: certificate for certificate in other_certificates}
     chain = [own_certificate]
     while (issuer := by_subject.pop(chain[-1].issuer, None)) is not None:
         chain.append(issuer)

@@ -87,10 +87,10 @@ class OffsetFetchRequest(Request[OffsetFetchResponse]):
         cls, groups: Mapping[str, tuple[OffsetFetchRequestTopic, ...] | None], *, require_stable: bool = False
     ) -> OffsetFetchRequest:
         """A request from group id -> topics, at least one group; None means all topics of the group."""
-        (group_id, topics), *others = groups.items()
+        (group_id, topics), *other_groups = groups.items()
         return cls(
-            group_id="" if others else group_id,
-            topics=() if others else topics,
+            group_id="" if other_groups else group_id,
+            topics=() if other_groups else topics,
             groups=tuple(OffsetFetchRequestGroup(group_id=group_id, topics=topics) for group_id, topics in groups.items()),
             require_stable=require_stable,
         )
