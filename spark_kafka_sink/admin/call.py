@@ -98,10 +98,10 @@ class Call:
         return True
 
     def _fail_all(self, error: KafkaError | None) -> None:
-        for position, pending in enumerate(self._pending_asks):
+        for position, pending_ask in enumerate(self._pending_asks):
             if position not in self._outcomes:
-                what = pending.ask.operation.describe(pending.ask.item)
-                pending.settle(error or self._access.timeout_error(what, self._timeout_ms, pending.trouble))
+                what = pending_ask.ask.operation.describe(pending_ask.ask.item)
+                pending_ask.settle(error or self._access.timeout_error(what, self._timeout_ms, pending_ask.trouble))
 
     def _settle(self, position: int, outcome: Any) -> None:
         self._outcomes.setdefault(position, outcome)
@@ -110,23 +110,23 @@ class Call:
     # TARGETS
 
     def _route(self, asks: Iterable[_PendingAsk]) -> None:
-        for pending in asks:
-            target = pending.ask.target
+        for pending_ask in asks:
+            target = pending_ask.ask.target
             if not isinstance(target, CoordinatorKey):
-                self._enqueue(target, pending)
+                self._enqueue(target, pending_ask)
                 continue
             coordinator = self._access.coordinators.get(target)
             if coordinator is None:
-                self._look_up(target, pending)
+                self._look_up(target, pending_ask)
             else:
-                self._enqueue(coordinator.id, pending)
+                self._enqueue(coordinator.id, pending_ask)
 
-    def _enqueue(self, destination: _Destination, pending: _PendingAsk) -> None:
-        self._queues.setdefault(destination, {}).setdefault(pending.ask.operation, deque()).append(pending)
+    def _enqueue(self, destination: _Destination, pending_ask: _PendingAsk) -> None:
+        self._queues.setdefault(destination, {}).setdefault(pending_ask.ask.operation, deque()).append(pending_ask)
 
-    def _look_up(self, key: CoordinatorKey, pending: _PendingAsk) -> None:
+    def _look_up(self, key: CoordinatorKey, pending_ask: _PendingAsk) -> None:
         waiting_asks = self._asks_awaiting_look_up.setdefault(key, [])
-        waiting_asks.append(pending)
+        waiting_asks.append(pending_ask)
         if len(waiting_asks) == 1:
             ask = Ask(ANY_BROKER, FindCoordinator(key.key_type), key)
             self._enqueue(ANY_BROKER, _PendingAsk(ask, partial(self._end_look_up, key)))
@@ -134,34 +134,34 @@ class Call:
     def _end_look_up(self, key: CoordinatorKey, outcome: Node | KafkaError) -> None:
         waiting_asks = self._asks_awaiting_look_up.pop(key)
         if isinstance(outcome, KafkaError):
-            for pending in waiting_asks:
-                pending.settle(outcome)
+            for pending_ask in waiting_asks:
+                pending_ask.settle(outcome)
             return
         logger.debug("= the coordinator of %s is %s", key, outcome)
         self._access.coordinators.remember(key, outcome)
-        for pending in waiting_asks:
-            self._enqueue(outcome.id, pending)
+        for pending_ask in waiting_asks:
+            self._enqueue(outcome.id, pending_ask)
 
     def _end_backoffs(self, now_ms: int) -> None:
         while self._backoffs and self._backoffs[0][0] <= now_ms:
             self._route([heappop(self._backoffs)[2]])
 
-    def _retry(self, pending: _PendingAsk, trouble: str, *, must_look_up: bool) -> None:
+    def _retry(self, pending_ask: _PendingAsk, trouble: str, *, must_look_up: bool) -> None:
         """Queue an ask again after a back-off. `must_look_up`: look up its coordinator again first, if it has one."""
-        logger.debug("= %s is retried: %s", pending.ask.operation.describe(pending.ask.item), trouble)
-        target = pending.ask.target
+        logger.debug("= %s is retried: %s", pending_ask.ask.operation.describe(pending_ask.ask.item), trouble)
+        target = pending_ask.ask.target
         if must_look_up and isinstance(target, CoordinatorKey):
             self._access.coordinators.forget(target)
-        self._note_trouble(pending, trouble)
-        pending.failure_count += 1
-        due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failure_count)
-        heappush(self._backoffs, (due_ms, next(self._tie_breakers), pending))
+        self._note_trouble(pending_ask, trouble)
+        pending_ask.failure_count += 1
+        due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending_ask.failure_count)
+        heappush(self._backoffs, (due_ms, next(self._tie_breakers), pending_ask))
 
-    def _note_trouble(self, pending: _PendingAsk, trouble: str) -> None:
+    def _note_trouble(self, pending_ask: _PendingAsk, trouble: str) -> None:
         """Remember why an ask waits. The asks that wait for a look-up get its reason."""
-        pending.trouble = trouble
-        if isinstance(pending.ask.operation, FindCoordinator):
-            for waiting_ask in self._asks_awaiting_look_up.get(pending.ask.item, ()):
+        pending_ask.trouble = trouble
+        if isinstance(pending_ask.ask.operation, FindCoordinator):
+            for waiting_ask in self._asks_awaiting_look_up.get(pending_ask.ask.item, ()):
                 waiting_ask.trouble = f"FindCoordinator: {trouble}"
 
     # SENDING
@@ -195,9 +195,9 @@ class Call:
         if cluster.is_bootstrap:
             return None
         if cluster.node(destination.node_id) is None:
-            for pending in self._take_all(destination):
-                what = pending.ask.operation.describe(pending.ask.item)
-                pending.settle(BrokerGoneError(f"{what}: node {destination.node_id} is not part of the cluster any more"))
+            for pending_ask in self._take_all(destination):
+                what = pending_ask.ask.operation.describe(pending_ask.ask.item)
+                pending_ask.settle(BrokerGoneError(f"{what}: node {destination.node_id} is not part of the cluster any more"))
             return None
         return destination.node_id
 
@@ -205,15 +205,15 @@ class Call:
         """Fail the asks for a broker that rejects the login. Retry the asks for a coordinator that cannot be reached."""
         refusal = self._network.login_refusal(node_id)
         if refusal is not None:
-            for pending in self._take_all(destination):
-                pending.settle(refusal)
+            for pending_ask in self._take_all(destination):
+                pending_ask.settle(refusal)
         elif isinstance(destination, int) and self._network.connection_failed(node_id):
             trouble = self._access.metadata.last_connection_error() or f"node {node_id} cannot be reached"
-            for pending in self._take_all(destination):
-                self._retry(pending, trouble, must_look_up=True)
+            for pending_ask in self._take_all(destination):
+                self._retry(pending_ask, trouble, must_look_up=True)
 
     def _take_all(self, destination: _Destination) -> list[_PendingAsk]:
-        return [pending for queue in self._queues.pop(destination, {}).values() for pending in queue]
+        return [pending_ask for queue in self._queues.pop(destination, {}).values() for pending_ask in queue]
 
     def _send_batch(self, destination: _Destination, node_id: int, now_ms: int) -> None:
         queues = self._queues[destination]
@@ -225,16 +225,16 @@ class Call:
             version = operation.usable_version(versions)
             while queue and len(batch) < operation.batch_size(version):
                 batch.append(queue.popleft())
-            message = operation.message([pending.ask.item for pending in batch], node_id, version)
+            message = operation.message([pending_ask.ask.item for pending_ask in batch], node_id, version)
             callback = partial(self._handle_response, batch)
             timeout_ms = self._access.request_timeout_ms
             request = ClientRequest(node_id, message, now_ms, True, timeout_ms, callback, version)
             self._network.send(request, now_ms)
         except KafkaError as error:
-            for pending in batch:
-                pending.settle(error)
-        for pending in batch:
-            self._note_trouble(pending, f"node {node_id} has not answered")
+            for pending_ask in batch:
+                pending_ask.settle(error)
+        for pending_ask in batch:
+            self._note_trouble(pending_ask, f"node {node_id} has not answered")
         if not queue:
             del queues[operation]
         if not queues:
@@ -245,24 +245,24 @@ class Call:
     def _handle_response(self, batch: Sequence[_PendingAsk], response: ClientResponse) -> None:
         if self._is_over:
             return  # the call has returned already
-        for pending in batch:
+        for pending_ask in batch:
             if response.error is not None:
-                pending.settle(response.error)
+                pending_ask.settle(response.error)
             elif response.disconnected:
-                self._retry(pending, _describe_loss(response), must_look_up=True)
+                self._retry(pending_ask, _describe_loss(response), must_look_up=True)
             else:
-                self._judge(pending, response)
+                self._judge(pending_ask, response)
 
-    def _judge(self, pending: _PendingAsk, response: ClientResponse) -> None:
+    def _judge(self, pending_ask: _PendingAsk, response: ClientResponse) -> None:
         try:
-            result = pending.ask.operation.judge(pending.ask.item, response.message, response.version)
+            result = pending_ask.ask.operation.judge(pending_ask.ask.item, response.message, response.version)
         except RetryNeeded as retry:
             trouble = f"node {response.request.node_id} answers {retry.error}"
-            self._retry(pending, trouble, must_look_up=retry.error.find_coordinator)
+            self._retry(pending_ask, trouble, must_look_up=retry.error.find_coordinator)
         except KafkaError as error:
-            pending.settle(error)
+            pending_ask.settle(error)
         else:
-            pending.settle(result)
+            pending_ask.settle(result)
 
 
 def _describe_loss(response: ClientResponse) -> str:

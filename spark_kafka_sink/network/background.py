@@ -40,7 +40,7 @@ HANGS_AFTER_MS = 300_000
 
 
 class BackgroundWorker:
-    """Starts work for nodes and returns its outcomes. NetworkClient's thread only. Work that is done calls `wakeup`."""
+    """Starts work for nodes and returns its outcomes. NetworkClient's thread only. Work that has finished calls `wakeup`."""
 
     def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup
@@ -79,7 +79,7 @@ class BackgroundWorker:
         self._wakeup()
 
     def take_finished(self) -> list[tuple[int, Outcome]]:
-        """Each node id whose work is done, once, with the outcome. Outcomes that no node waits for are dropped."""
+        """Each node id whose work has finished, once, with the outcome. Outcomes that no node waits for are dropped."""
         if not self._waiting_nodes and not self._outcomes:
             return []
         with self._lock:

@@ -81,9 +81,9 @@ class BrokerConnection:
         self.last_attempt_ms = 0  # when the last attempt began, or the connection ended
         self.last_warning_ms = LONG_AGO_MS  # when a failure to connect was last logged as a warning
         self.failed_login_count = 0  # since the node last accepted this client: failed authentications, on either side
+        self._failed_attempt_count = 0  # since the node last accepted this client: attempts that ended before READY
         self.authentication_error: AuthenticationError | None = None
         self.login_detection = LoginDetection()  # for a client without a login: whether the listener demands one
-        self._failed_attempt_count = 0  # since then: attempts that ended before READY, for any reason
         self._config = config
         self._selector = selector
         self._random = random
@@ -107,7 +107,7 @@ class BrokerConnection:
         self.next_request: HandshakeRequest | None = None  # of the handshake, until it can be sent
         self.api_versions: NodeApiVersions | None = None  # from the end of the first handshake on
         self._handshake: Handshake | None = None  # while the connection is not ready, or its session is being renewed
-        self._renew_session_ms = NEVER_MS
+        self._renew_session_at_ms = NEVER_MS
         self.login_detection.note_ended_connection()
 
     def _transition_to(self, state: ConnectionState) -> None:
@@ -150,7 +150,7 @@ class BrokerConnection:
 
     def is_session_due(self, now_ms: int) -> bool:
         """Whether the client must log in again before it sends requests (KIP-368)."""
-        return self._renew_session_ms <= now_ms
+        return self._renew_session_at_ms <= now_ms
 
     def can_send(self, now_ms: int) -> bool:
         return self.is_ready(now_ms) and self.can_write() and not self.is_session_due(now_ms)
@@ -243,7 +243,7 @@ class BrokerConnection:
 
     def begin_handshake(self, steps: Handshake) -> Step:
         """Start a handshake. Returns its first step."""
-        self._renew_session_ms = NEVER_MS
+        self._renew_session_at_ms = NEVER_MS
         self._handshake = steps
         return next(steps)
 
@@ -282,7 +282,7 @@ class BrokerConnection:
         self.api_versions = session.api_versions
         if session.lifetime_ms > 0:
             renew_after_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AFTER_SHARE))
-            self._renew_session_ms = now_ms + max(renew_after_ms, RENEW_AFTER_MS)
+            self._renew_session_at_ms = now_ms + max(renew_after_ms, RENEW_AFTER_MS)
         self._transition_to(ConnectionState.READY)
         self._backoff_count = 0
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)

@@ -119,7 +119,9 @@ def rows_of(number: int, attempt: int) -> list[str]:
 
 def coordinator_of(bootstrap_servers: str, transactional_id: str) -> int:
     with RawClient(bootstrap_servers.split(",")[0]) as client:
-        found = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [transactional_id]), 4).of(transactional_id, 4)
+        found = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [transactional_id]), 4).answer_for(
+            transactional_id, 4
+        )
     assert found is not None
     assert not found.error_code
     return found.node_id

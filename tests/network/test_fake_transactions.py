@@ -398,7 +398,7 @@ def test_every_request_can_fail_and_be_throttled(broker: FakeBroker, request_: o
 
 def test_transactions_are_served_over_sockets() -> None:
     with FakeBroker(topics={"t": 1}) as broker, RawClient(broker.bootstrap_servers) as client:
-        found = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [ID]), 5).of(ID, 5)
+        found = client.ask(FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, [ID]), 5).answer_for(ID, 5)
         assert found is not None
         assert f"{found.host}:{found.port}" == broker.bootstrap_servers
         answer = client.ask(InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=1), 5)
