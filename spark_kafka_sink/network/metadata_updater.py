@@ -144,8 +144,8 @@ class MetadataUpdater:
         unready_names = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
         if not is_partial:  # the answer is about all topics
             answered_names |= self._unready_since_ms.keys() | self._logged_errors.keys()
-        since_ms = {name: ms for name, ms in self._unready_since_ms.items() if name not in answered_names}
-        self._unready_since_ms = since_ms | {name: self._unready_since_ms.get(name, now_ms) for name in unready_names}
+        unready_since_ms = {name: ms for name, ms in self._unready_since_ms.items() if name not in answered_names}
+        self._unready_since_ms = unready_since_ms | {name: self._unready_since_ms.get(name, now_ms) for name in unready_names}
         new_names = {name for name in unready_names if now_ms - self._unready_since_ms[name] < _CREATION_MS}
         logged_errors = {name: error for name, error in self._logged_errors.items() if name not in answered_names}
         logged_names = {name for name, error in errors.items() if self._logged_errors.get(name) == error}
