@@ -88,7 +88,6 @@ class Samples:
         self._marks_lock = threading.Lock()  # held while roll and restart change marks and maxima
 
     def stat(self) -> Stat:
-        """A new Stat, of whose values readings can be taken from now on."""
         return self.watch(Stat())
 
     def watch(self, stat: Stat) -> Stat:
@@ -205,7 +204,6 @@ def time_and_share(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def gauge(name: str, doc: str) -> list[Metric]:
-    """A value that is read when it is asked for, without a Stat."""
     return [Metric(name, None, _total, doc)]
 
 

@@ -90,12 +90,11 @@ class NetworkMetrics:
         node.responses.count += response_count
 
     def snapshot(self, now_ms: int, *, since_start: bool) -> dict[str, float]:
-        """The values of NETWORK_METRICS by name. Any thread."""
         values = snapshot(self.samples, NETWORK_METRICS, self, now_ms, since_start=since_start)
         return values | {"connection-count": self.connection_count}
 
     def node_snapshots(self, now_ms: int, *, since_start: bool) -> dict[int, dict[str, float]]:
-        """Node id -> the values of NODE_METRICS by name. Any thread."""
+        """Node id -> metric -> value. Any thread."""
         return {
             node_id: snapshot(self.samples, NODE_METRICS, node, now_ms, since_start=since_start)
             for node_id, node in sorted(self.nodes.copy().items())

@@ -22,7 +22,6 @@ class RequestHeader(NamedTuple):
 
 
 def request_header_version(api_key: ApiKey, api_version: int) -> int:
-    """The version of the header before a request of this API version."""
     return 2 if api_version >= API_TABLE[api_key].flexible_from else 1
 
 
