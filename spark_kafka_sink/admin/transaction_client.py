@@ -294,8 +294,8 @@ class TransactionClient:
     def whole_list_questions(
         self, prefix: str, states: Collection[str] = ()
     ) -> WholeListQuestions[list[ListedTransaction]] | None:
-        """Questions for ids with this prefix, as WholeListQuestions says. None: the leaders of the transaction log are not known;
-        `list_transactions` finds them if the user may see them."""
+        """Questions that replace `list_transactions` with these arguments. None if the leaders of the transaction log are not
+        known: `list_transactions` finds them if the user may see them."""
         known_leaders, asked_brokers = self._transaction_log_leaders, set(self._requests.known_brokers())
         if known_leaders is None or not asked_brokers:
             return None

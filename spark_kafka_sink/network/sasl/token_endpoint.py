@@ -246,11 +246,11 @@ class _Deadline:
 
     def set(self, seconds: float) -> None:
         self._seconds = seconds
-        self._end_s = time.monotonic() + seconds
+        self._deadline_s = time.monotonic() + seconds
 
     def left_s(self) -> float:
         """The seconds that are left. Raises TimeoutError if there are none."""
-        left_s = self._end_s - time.monotonic()
+        left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError(f"timed out: no complete answer within {self._seconds * 1000:.0f} ms")
         return left_s
