@@ -73,7 +73,7 @@ def _table_row(section: str, row: Option, sink_default: object = None) -> TableR
     choices = ("true", "false") if row.kind is BOOLEAN else row.choices
     default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
     defaults = (default, "") if sink_default is None else (str(sink_default), default)
-    return TableRow(section, key, row.kind.name, row.allowed(), choices, *defaults, row.doc)
+    return TableRow(section, key, row.kind.name, row.allowed_values(), choices, *defaults, row.doc)
 
 
 def _without_effect(key: str, why: str) -> TableRow:

@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def warnings_of_options_are_logged_again() -> None:
     """Each is logged once per process, and all tests share one process."""
-    option._logged.clear()
+    option._logged_messages.clear()
 
 
 def _fixtures_from_here(item: pytest.Item) -> set[str]:

@@ -95,7 +95,7 @@ class TransactionClient:
         producer_config = ProducerConfig.from_mapping(config)
         self._default_timeout_ms = producer_config.max_block_ms
         self._requests = requests or RequestClient(ClusterAccess(producer_config, clock=clock))
-        is_timeout_given = "transaction.timeout.ms" in producer_config.given
+        is_timeout_given = "transaction.timeout.ms" in producer_config.given_keys
         self._transaction_timeout_ms = producer_config.transaction_timeout_ms if is_timeout_given else None
         self._longest_transaction_timeout_ms: int | None = None  # of the brokers; None: not asked yet
         self._existing_topics: set[str] = set()

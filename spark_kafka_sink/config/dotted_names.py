@@ -51,7 +51,7 @@ def load(option: str, name: str, *, built_in: Iterable[str] = ()) -> object:
     try:
         module = import_module(module_name)
     except Exception as error:  # a module may raise anything
-        raise failure(_why_not_imported(module_name, error)) from error
+        raise failure(_import_problem(module_name, error)) from error
     if not hasattr(module, attribute):
         raise failure(f"module {module_name} has no {attribute}")
     return getattr(module, attribute)
@@ -71,20 +71,20 @@ def is_dotted_name(name: str) -> bool:
 
 def is_java_class(name: str) -> bool:
     """Whether a name looks like a Java class and does not begin with the name of a Python package. Imports nothing."""
-    root, last = name.partition(".")[0], name.rpartition(".")[2]
-    if root not in _JAVAS_ROOTS or not last[:1].isupper():
+    root, simple_name = name.partition(".")[0], name.rpartition(".")[2]
+    if root not in _JAVAS_ROOTS or not simple_name[:1].isupper():
         return False
-    found = find_spec(root)
-    return found is None or found.submodule_search_locations is None
+    spec = find_spec(root)
+    return spec is None or spec.submodule_search_locations is None
 
 
-def _config_error(option: str, name: str, built_in: Iterable[str], why: str) -> ConfigError:
+def _config_error(option: str, name: str, built_in: Iterable[str], reason: str) -> ConfigError:
     names = ", ".join(built_in)
-    return ConfigError(f"{option}={name} cannot be loaded: {why}. {_REMEDY}" + (f". Built in are {names}" if names else ""))
+    return ConfigError(f"{option}={name} cannot be loaded: {reason}. {_REMEDY}" + (f". Built in are {names}" if names else ""))
 
 
-def _why_not_imported(module_name: str, error: Exception) -> str:
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-        return f"there is no module {missing}"
+def _import_problem(module_name: str, error: Exception) -> str:
+    missing_module = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing_module is not None and f"{module_name}.".startswith(f"{missing_module}."):
+        return f"there is no module {missing_module}"
     return f"module {module_name} fails when it is imported: {type(error).__name__}: {error}"

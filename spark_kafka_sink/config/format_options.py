@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,15 +52,16 @@ _REFERENCE_RULE = f"it is {LATEST}, a version such as 3, an id such as {_ID_PREF
 
 
 def read_reference(text: str) -> SchemaReference:
+    """The schema that the text of an option names. Raises InvalidValueError."""
     if text.lower() == LATEST:
         return SchemaReference(LATEST)
     if re.fullmatch(r"0*[1-9][0-9]{0,9}", text):
-        return SchemaReference(VERSION, _number(text))
-    numbered = re.fullmatch(rf"{_ID_PREFIX}([0-9]{{1,10}})", text, re.IGNORECASE)
-    if numbered:
-        return SchemaReference(ID, _number(numbered[1]))
+        return SchemaReference(VERSION, _id_or_version(text))
+    id_match = re.fullmatch(rf"{_ID_PREFIX}([0-9]{{1,10}})", text, re.IGNORECASE)
+    if id_match:
+        return SchemaReference(ID, _id_or_version(id_match[1]))
     if text[:1] not in ("{", "[", '"'):
-        raise InvalidValueError(f"{_shown(text)} is not one of its values: {_REFERENCE_RULE}")
+        raise InvalidValueError(f"{_text_for_error(text)} is not one of its values: {_REFERENCE_RULE}")
     try:
         json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -68,18 +69,18 @@ def read_reference(text: str) -> SchemaReference:
     return SchemaReference(TEXT, text=text)
 
 
-def _number(digits: str) -> int:
+def _id_or_version(digits: str) -> int:
     number = int(digits)
     if number > MAX_SCHEMA_ID:
         raise InvalidValueError(f"{number} is larger than any id or version of a registry, {MAX_SCHEMA_ID}; {_REFERENCE_RULE}")
     return number
 
 
-def _shown(text: str) -> str:
+def _text_for_error(text: str) -> str:
     return HIDDEN if looks_like_a_secret(text) else printable(text, 40)
 
 
-def _message(text: str) -> tuple[int, ...]:
+def _message_path(text: str) -> tuple[int, ...]:
     """The path to a message: the position in the file, then the position in each message that it is nested in."""
     positions = re.split(r"\s*,\s*", text)
     if len(positions) > _MAX_MESSAGE_DEPTH or not all(re.fullmatch(r"[0-9]{1,6}", each) for each in positions):
@@ -100,6 +101,7 @@ SCHEMA = Kind("string", _parse_schema_text, hides=True)
 
 
 def read_subject(name: str) -> str:
+    """The name, unchanged. Raises InvalidValueError for . and .., under which no registry can be asked."""
     if name in (".", ".."):
         raise InvalidValueError(f"no registry can be asked for a subject {name!r}: in an address it is a step to another path")
     return name
@@ -149,9 +151,9 @@ class FormatOptions:
         doc=RECORD_NAME_DOC.format(part=KEY_PART))
     key_record_namespace: str | None = option("keyRecordNamespace", STRING, default=None, non_empty=True,
         doc=RECORD_NAMESPACE_DOC.format(part=KEY_PART))
-    value_message: tuple[int, ...] | None = option("valueMessage", STRING, default=None, non_empty=True, convert=_message,
+    value_message: tuple[int, ...] | None = option("valueMessage", STRING, default=None, non_empty=True, convert=_message_path,
         doc=_MESSAGE_DOC.format(part=VALUE_PART))
-    key_message: tuple[int, ...] | None = option("keyMessage", STRING, default=None, non_empty=True, convert=_message,
+    key_message: tuple[int, ...] | None = option("keyMessage", STRING, default=None, non_empty=True, convert=_message_path,
         doc=_MESSAGE_DOC.format(part=KEY_PART))
     truncate_timestamps: bool = option("truncateTimestamps", BOOLEAN, default=False,
         doc="avro: true cuts times to the unit of the schema, as to_avro does. false: a row with a finer time follows "
@@ -203,9 +205,9 @@ def part_options(options: FormatOptions, registry: RegistryConfig | None, part: 
     if schema is None and registry is not None and registry.use_latest_version:
         schema = SchemaReference(LATEST)
     names = ("subject", "record_name", "record_namespace", "message")
-    chosen = {name: getattr(options, f"{part}_{name}") for name in names}
+    settings = {name: getattr(options, f"{part}_{name}") for name in names}
     format_name = getattr(options, f"{part}_format")
-    return PartOptions(part, format_name, schema, truncates_timestamps=options.truncate_timestamps, **chosen)
+    return PartOptions(part, format_name, schema, truncates_timestamps=options.truncate_timestamps, **settings)
 
 
 class SchemaUse(NamedTuple):
@@ -242,59 +244,59 @@ def all_uses(uses: Iterable[SchemaUse]) -> tuple[SchemaUse, ...]:
 # CONFLICTS
 
 _URL_KEY, _TOPIC_NAME = "schema.registry.url", "TopicNameStrategy"  # registry_config.py is imported only if its options are used
-_OF_A_FORMAT = ("Schema", "Subject", "RecordName", "RecordNamespace", "Message")
+_FORMAT_SETTINGS = ("Schema", "Subject", "RecordName", "RecordNamespace", "Message")
 
 
-def format_conflicts(values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig | None) -> Iterator[str]:
+def format_conflicts(values: Mapping[str, Any], own_keys: Container[str], registry: RegistryConfig | None) -> Iterator[str]:
     """How the options of formats and of the registry contradict each other, in sentences.
 
     Args:
         values: the checked options, by attribute.
-        own: what the user has given, by key.
+        own_keys: the keys of the options that the user has set.
         registry: checked too; None if no option names one.
     """
-    if any(f"{part}Format" in own and f"{part}_format" not in values for part in PARTS_WITH_FORMAT):
+    if any(f"{part}Format" in own_keys and f"{part}_format" not in values for part in PARTS_WITH_FORMAT):
         return  # an invalid format is a problem of its own
-    formats = {part: values.get(f"{part}_format", BINARY) for part in (VALUE_PART, KEY_PART)}
-    for part, format_name in formats.items():
-        yield from _part_conflicts(part, format_name, values, own, registry)
-    used = [f"{part}Format={name}" for part, name in formats.items() if name != BINARY]
-    if used and (registry is None or not (registry.is_set or _URL_KEY in registry.given)):
-        yield f"{' and '.join(used)} {'needs' if len(used) == 1 else 'need'} {_URL_KEY}, the address of the schema registry"
-    if not used and registry is not None and registry.given:
-        yield f"{min(registry.given)} has no effect: set valueFormat={AVRO}, keyFormat={AVRO}, or {FRAMED}"
-    if AVRO not in formats.values() and "truncateTimestamps" in own:
+    format_of_part = {part: values.get(f"{part}_format", BINARY) for part in (VALUE_PART, KEY_PART)}
+    for part, format_name in format_of_part.items():
+        yield from _part_conflicts(part, format_name, values, own_keys, registry)
+    formats = [f"{part}Format={name}" for part, name in format_of_part.items() if name != BINARY]
+    if formats and (registry is None or not (registry.is_set or _URL_KEY in registry.given_keys)):
+        yield f"{' and '.join(formats)} {'needs' if len(formats) == 1 else 'need'} {_URL_KEY}, the address of the schema registry"
+    if not formats and registry is not None and registry.given_keys:
+        yield f"{min(registry.given_keys)} has no effect: set valueFormat={AVRO}, keyFormat={AVRO}, or {FRAMED}"
+    if AVRO not in format_of_part.values() and "truncateTimestamps" in own_keys:
         yield f"truncateTimestamps has no effect: set valueFormat={AVRO} or keyFormat={AVRO}"
 
 
 def _part_conflicts(
-    part: str, format_name: str, values: Mapping[str, Any], own: Mapping[str, object], registry: RegistryConfig | None
+    part: str, format_name: str, values: Mapping[str, Any], own_keys: Container[str], registry: RegistryConfig | None
 ) -> Iterator[str]:
-    given = {name: part + name for name in _OF_A_FORMAT if part + name in own}
+    part_keys = {name: part + name for name in _FORMAT_SETTINGS if part + name in own_keys}
     schema: SchemaReference | None = values.get(f"{part}_schema")
     if format_name == BINARY:
-        if given:
-            keys = " and ".join(given.values())
-            yield f"{keys} {'has' if len(given) == 1 else 'have'} no effect: set {part}Format={AVRO} or {part}Format={FRAMED}"
+        if part_keys:
+            keys = " and ".join(part_keys.values())
+            yield f"{keys} {'has' if len(part_keys) == 1 else 'have'} no effect: set {part}Format={AVRO} or {part}Format={FRAMED}"
         return
     uses_latest = registry is not None and registry.use_latest_version
     if schema is not None and schema.kind != LATEST and uses_latest:
         yield f"{part}Schema={schema} contradicts use.latest.version=true: remove one of the two"
     needs_name = registry is not None and getattr(registry, f"{part}_subject_name_strategy") != _TOPIC_NAME
     if format_name == FRAMED:
-        yield from _framed_conflicts(part, given, schema, uses_latest, needs_name)
+        yield from _framed_conflicts(part, part_keys, schema, uses_latest, needs_name)
     else:
-        yield from _avro_conflicts(part, given, schema, needs_name)
+        yield from _avro_conflicts(part, part_keys, schema, needs_name)
 
 
 def _framed_conflicts(
-    part: str, given: Mapping[str, str], schema: SchemaReference | None, uses_latest: bool, needs_name: bool
+    part: str, part_keys: Mapping[str, str], schema: SchemaReference | None, uses_latest: bool, needs_name: bool
 ) -> Iterator[str]:
     """`needs_name`: whether the strategy needs the record's name for the subject."""
-    named = [given[name] for name in ("RecordName", "RecordNamespace") if name in given]
-    if named:
-        yield f"{' and '.join(named)} cannot be used with {part}Format={FRAMED}, which derives no schema"
-    if "Schema" not in given and not uses_latest:
+    name_keys = [part_keys[name] for name in ("RecordName", "RecordNamespace") if name in part_keys]
+    if name_keys:
+        yield f"{' and '.join(name_keys)} cannot be used with {part}Format={FRAMED}, which derives no schema"
+    if "Schema" not in part_keys and not uses_latest:
         yield f"{part}Format={FRAMED} needs {part}Schema: {LATEST}, a version such as 3, or an id such as {_ID_PREFIX}42"
     if schema is not None and schema.kind == TEXT:
         yield (
@@ -302,13 +304,13 @@ def _framed_conflicts(
             f" {LATEST}, a version such as 3, or an id such as {_ID_PREFIX}42"
         )
     needs_subject = schema is None or schema.kind in (LATEST, VERSION)
-    if needs_subject and "Subject" not in given and needs_name:
+    if needs_subject and "Subject" not in part_keys and needs_name:
         yield f"{part}Format={FRAMED} knows no record's name, which {part}.subject.name.strategy needs: set {part}Subject"
 
 
-def _avro_conflicts(part: str, given: Mapping[str, str], schema: SchemaReference | None, needs_name: bool) -> Iterator[str]:
-    if "Message" in given:
-        yield f"{given['Message']} is for {part}Format={FRAMED} with a Protobuf schema"
-    named = [given[name] for name in ("RecordName", "RecordNamespace") if name in given]
-    if named and schema is not None and (schema.kind in (ID, TEXT) or not needs_name):
-        yield f"{' and '.join(named)} cannot be used with {part}Schema, which has a name: remove one of the two"
+def _avro_conflicts(part: str, part_keys: Mapping[str, str], schema: SchemaReference | None, needs_name: bool) -> Iterator[str]:
+    if "Message" in part_keys:
+        yield f"{part_keys['Message']} is for {part}Format={FRAMED} with a Protobuf schema"
+    name_keys = [part_keys[name] for name in ("RecordName", "RecordNamespace") if name in part_keys]
+    if name_keys and schema is not None and (schema.kind in (ID, TEXT) or not needs_name):
+        yield f"{' and '.join(name_keys)} cannot be used with {part}Schema, which has a name: remove one of the two"

@@ -73,16 +73,16 @@ def parse_jaas(text: str) -> JaasEntry | JaasProblem:
     entries: list[JaasEntry] = []
     tokens = list(_tokens(text))
     while tokens:
-        end = next((index for index, token in enumerate(tokens) if token == ("sign", ";")), None)
-        if end is None:
+        stop = next((index for index, token in enumerate(tokens) if token == ("sign", ";")), None)
+        if stop is None:
             return JaasProblem("it does not end with a semicolon outside of quotes")
-        entry = _entry(tokens[:end])
+        entry = _entry(tokens[:stop])
         if isinstance(entry, JaasProblem):
             return entry
         if entries:
             return JaasProblem("it names more than one login module")
         entries.append(entry)
-        del tokens[: end + 1]
+        del tokens[: stop + 1]
     return entries[0] if entries else JaasProblem("it names no login module")
 
 
@@ -115,7 +115,7 @@ def _entry(tokens: list[_Token]) -> JaasEntry | JaasProblem:
 
 
 # The options of login modules that are paths of files on the machine where the producer runs.
-_FILES = {
+_FILE_OPTIONS = {
     "Krb5LoginModule": ("keyTab", "ticketCache"),
     "OAuthBearerLoginModule": ("ssl.truststore.location", "ssl.keystore.location"),
 }
@@ -126,8 +126,8 @@ def files_named_in(text: str) -> dict[str, str]:
     entry = parse_jaas(text)
     if isinstance(entry, JaasProblem):
         return {}
-    named = {name: kerberos_file(entry.get(name)) for name in _FILES.get(entry.simple_name, ())}
-    return {name: file for name, file in named.items() if file}
+    files = {name: kerberos_file(entry.get(name)) for name in _FILE_OPTIONS.get(entry.simple_name, ())}
+    return {name: file for name, file in files.items() if file}
 
 
 def with_option(text: str, name: str, value: str) -> str:
@@ -136,10 +136,10 @@ def with_option(text: str, name: str, value: str) -> str:
     if isinstance(entry, JaasProblem):
         return text
     options = entry.with_prefix("") | {name: value}
-    return f"{_quoted(entry.module)} required {' '.join(f'{_quoted(key)}={_quoted(each)}' for key, each in options.items())};"
+    return f"{_quote(entry.module)} required {' '.join(f'{_quote(key)}={_quote(each)}' for key, each in options.items())};"
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return '"' + re.sub(r'["\\\r\n]', lambda match: {"\r": r"\r", "\n": r"\n"}.get(match[0], "\\" + match[0]), value) + '"'
 
 

@@ -20,7 +20,7 @@ _NEWER = "it is new in Kafka 4.4 and not supported here"
 _PROVIDERS = "config providers are not supported; a value that refers to one is an error"
 FOR_READING = "it is for reading from Kafka"
 
-SERIALIZERS = ("key.serializer", "value.serializer")  # the sink rejects them, as Spark does
+SERIALIZERS = ("key.serializer", "value.serializer")  # the sink refuses them, as Spark does
 
 # Keys of a released Kafka that have no effect here, and why.
 PRODUCER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
@@ -57,7 +57,7 @@ PRODUCER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
 
 # Keys that only Kafka's consumers have. Jobs use one set of options to read and to write, so none of these is taken for a
 # misspelt key of the producer.
-_OF_CONSUMERS = frozenset(
+_CONSUMER_KEYS = frozenset(
     (
         *("allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs", "default.api.timeout.ms"),
         *("enable.auto.commit", "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id"),
@@ -70,42 +70,42 @@ _PROVIDER_PREFIX = "config.providers."  # followed by a provider's name, and its
 
 
 def keys_for_plugins(
-    given: Mapping[str, object], values: Mapping[str, Any], known: Mapping[str, Option], prefix: str
+    given_values: Mapping[str, object], values: Mapping[str, Any], known_options: Mapping[str, Option], prefix: str
 ) -> dict[str, object]:
     """The keys that are passed to plug-ins: all unknown ones if `values` name a plug-in, else none.
 
     A key that looks misspelt is passed too, with a warning in the log.
 
     Args:
-        given: what the user wrote.
+        given_values: what the user wrote, by key.
         values: the producer's options by attribute name.
-        known: the producer's options by key.
+        known_options: the producer's, by key.
         prefix: what the user wrote before each key, for the log.
     """
     if not values["interceptor_classes"] and values["partitioner_class"] in (None, *KAFKAS_PARTITIONERS):
         return {}
-    unknown = {
+    plugin_options = {
         key: value
-        for key, value in given.items()
-        if key not in known and key not in PRODUCER_KEYS_WITHOUT_EFFECT and not key.startswith(_PROVIDER_PREFIX)
+        for key, value in given_values.items()
+        if key not in known_options and key not in PRODUCER_KEYS_WITHOUT_EFFECT and not key.startswith(_PROVIDER_PREFIX)
     }
-    for key in unknown.keys() - _OF_CONSUMERS:
-        nearest = nearest_key(key, known)
+    for key in plugin_options.keys() - _CONSUMER_KEYS:
+        nearest = nearest_key(key, known_options)
         if nearest:
             warn_once("Option '%s%s' is passed to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
-    return unknown
+    return plugin_options
 
 
-def warn_of_keys_without_effect(given: Iterable[str], known: Mapping[str, Option], prefix: str) -> None:
+def warn_of_keys_without_effect(given_keys: Iterable[str], known_options: Mapping[str, Option], prefix: str) -> None:
     """Log each key that has no effect or is unknown. Arguments as for keys_for_plugins."""
-    for key in given:
+    for key in given_keys:
         if key in PRODUCER_KEYS_WITHOUT_EFFECT:
             warn_once("Option '%s%s' has no effect: %s", prefix, key, PRODUCER_KEYS_WITHOUT_EFFECT[key])
         elif key.startswith(_PROVIDER_PREFIX):
             warn_once("Option '%s%s' has no effect: %s", prefix, key, _PROVIDERS)
-        elif key in _OF_CONSUMERS:
+        elif key in _CONSUMER_KEYS:
             warn_once("Option '%s%s' has no effect: %s", prefix, key, FOR_READING)
-        elif key not in known:
-            nearest = nearest_key(key, [*known, *PRODUCER_KEYS_WITHOUT_EFFECT])
+        elif key not in known_options:
+            nearest = nearest_key(key, [*known_options, *PRODUCER_KEYS_WITHOUT_EFFECT])
             hint = f"; did you mean '{prefix}{nearest}'?" if nearest else ""
             warn_once("Option '%s%s' is not known to the Kafka producer and has no effect%s", prefix, key, hint)

@@ -55,13 +55,13 @@ def _parse_boolean(value: object) -> bool:
 
 def _parse_string(value: object) -> str:
     if isinstance(value, str):
-        return _encodable(value)
+        return _require_encodable(value)
     if isinstance(value, int) and not isinstance(value, bool):  # acks=1 in Python; Java rejects a number here
         return str(value)
     raise InvalidValueError(f"Expected value to be a string, but it was a {type(value).__name__}")
 
 
-def _encodable(text: str) -> str:
+def _require_encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -118,7 +118,7 @@ def _parse_classes(value: object) -> tuple[object, ...]:
 
 def _parse_password(value: object) -> Secret:
     if isinstance(value, Secret):
-        _encodable(value.reveal())
+        _require_encodable(value.reveal())
         return value
     raise InvalidValueError("Expected value to be a string")  # conceal() has wrapped every string
 
@@ -159,19 +159,18 @@ class Option:
         try:
             parsed = self.kind.parse(value.strip() if isinstance(value, str) else value)
         except InvalidValueError as error:
-            allowed = self.allowed()
-            raise InvalidValueError(f"{error}; allowed: {allowed}" if allowed else str(error)) from None
+            allowed_values = self.allowed_values()
+            raise InvalidValueError(f"{error}; allowed: {allowed_values}" if allowed_values else str(error)) from None
         self._check(parsed)
-        if self.choices:
-            parsed = self._choice(parsed)
-        return parsed if self.convert is None else self.convert(parsed)
+        checked = self._choice(parsed) if self.choices else parsed
+        return checked if self.convert is None else self.convert(checked)
 
     def _check(self, value: Any) -> None:
-        both = f" (allowed: {self.allowed()})" if self.at_least is not None and self.at_most is not None else ""
+        range_hint = f" (allowed: {self.allowed_values()})" if self.at_least is not None and self.at_most is not None else ""
         if self.at_least is not None and value < self.at_least and value != self.or_exactly:
-            raise InvalidValueError(f"Value must be at least {self.at_least}{both}")
+            raise InvalidValueError(f"Value must be at least {self.at_least}{range_hint}")
         if self.at_most is not None and value > self.at_most:
-            raise InvalidValueError(f"Value must be no more than {self.at_most}{both}")
+            raise InvalidValueError(f"Value must be no more than {self.at_most}{range_hint}")
         if self.non_empty and not value:
             raise InvalidValueError("String must be non-empty")
 
@@ -183,7 +182,7 @@ class Option:
         how = "String must be one of (case insensitive)" if self.ignore_case else "String must be one of"
         raise InvalidValueError(f"{how}: {', '.join(self.choices)}")
 
-    def allowed(self) -> str:
+    def allowed_values(self) -> str:
         """The allowed values in words; empty if every value of the type is allowed."""
         if self.choices:
             return ", ".join(self.choices)
@@ -198,8 +197,8 @@ class Option:
 
 def option(key: str, kind: Kind, *, default: object, doc: str, **checks: Any) -> Any:
     """A dataclass field with an Option attached. The arguments are those of Option."""
-    declared = Option(key, kind, default, doc, **checks)
-    return field(default=None if default is None else declared.read(default), metadata={"option": declared})
+    definition = Option(key, kind, default, doc, **checks)
+    return field(default=None if default is None else definition.read(default), metadata={"option": definition})
 
 
 def options_of(cls: type[Any]) -> dict[str, Option]:
@@ -210,27 +209,28 @@ def options_of(cls: type[Any]) -> dict[str, Option]:
 # READING
 
 
-def read_all(declared: Mapping[str, Option], given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
-    """The values, by attribute name, of the options that are given and valid. Each invalid one is added to `problems`."""
-    values = {}
-    for attribute, each in declared.items():
-        if given.get(each.key) is None:
+def read_all(options: Mapping[str, Option], given_values: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+    """The valid ones of the given values, by attribute name. Adds a sentence to `problems` for each invalid one."""
+    valid_values = {}
+    for attribute, each in options.items():
+        value = given_values.get(each.key)
+        if value is None:
             continue
-        if holds_reference(given[each.key]):
+        if holds_reference(value):
             problems.append(reference_problem(each.key))
             continue
-        if not each.kind.hides and is_secret(given[each.key]):
+        if not each.kind.hides and is_secret(value):
             problems.append(
                 f"The value of {each.key} is not shown, as it looks like a secret: a key, a login, a password or a text of"
                 f" several lines, none of which {each.key} takes. Find the option that it belongs to"
             )
             continue
         try:
-            values[attribute] = each.read(given[each.key])
+            valid_values[attribute] = each.read(value)
         except InvalidValueError as error:
-            shown = HIDDEN if each.kind.hides else printable(as_text(given[each.key]))
-            problems.append(f"Invalid value {shown} for configuration {each.key}: {error}")
-    return values
+            value_text = HIDDEN if each.kind.hides else printable(as_text(value))
+            problems.append(f"Invalid value {value_text} for configuration {each.key}: {error}")
+    return valid_values
 
 
 def as_text(value: object) -> str:
@@ -248,37 +248,38 @@ def holds_reference(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(map(holds_reference, value))
     if isinstance(value, Secret):
-        return _refers(value.reveal())
-    return isinstance(value, str) and _refers(value)
+        return _has_reference(value.reveal())
+    return isinstance(value, str) and _has_reference(value)
 
 
-def _refers(text: str) -> bool:
+def _has_reference(text: str) -> bool:
     """Whether Kafka's ConfigTransformer would find a ${provider:path:key} in the text. Takes linear time."""
     return any(":" in each.partition("${")[2] for each in text.split("}")[:-1])
 
 
 def reference_problem(key: str) -> str:
+    """The sentence about a value for which holds_reference is true."""
     return (
         f"The value of {key} holds a reference to a config provider, like ${{file:/path:key}}. Config providers are not"
         " supported, so the text of the reference would be used as the value. Set the value itself"
     )
 
 
-def conceal(mapping: Mapping[str, object], declared: Mapping[str, Option], prefix: str = "") -> dict[str, object]:
+def conceal(mapping: Mapping[str, object], known_options: Mapping[str, Option], prefix: str = "") -> dict[str, object]:
     """A copy with every password wrapped as a Secret, and every string under an unknown key, as it may be misspelt.
 
     Under any key, a string or a list that looks like a secret is wrapped too.
 
     Args:
         mapping: keys and values as a user wrote them.
-        declared: the known options by key.
-        prefix: what `mapping` has before the keys of `declared`. A key without the prefix does not count as unknown.
+        known_options: the options by key.
+        prefix: what `mapping` has before the keys of `known_options`. A key without the prefix does not count as unknown.
     """
-    plain = {prefix + key for key, each in declared.items() if not each.kind.hides}
-    return {key: _concealed(value, is_plain=not key.startswith(prefix) or key in plain) for key, value in mapping.items()}
+    plain_keys = {prefix + key for key, each in known_options.items() if not each.kind.hides}
+    return {key: _conceal(value, is_plain=not key.startswith(prefix) or key in plain_keys) for key, value in mapping.items()}
 
 
-def _concealed(value: object, *, is_plain: bool) -> object:
+def _conceal(value: object, *, is_plain: bool) -> object:
     if is_secret(value) or (isinstance(value, str) and not is_plain):
         return value if isinstance(value, Secret) else Secret(as_text(value).strip())
     return value
@@ -294,17 +295,17 @@ def join_problems(problems: Sequence[str]) -> str:
     return f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems)
 
 
-def nearest_key(key: str, known: Iterable[str]) -> str | None:
+def nearest_key(key: str, known_keys: Iterable[str]) -> str | None:
     """The known key that looks most like `key`, if any is similar."""
-    return next(iter(difflib.get_close_matches(key, list(known), n=1, cutoff=0.7)), None)
+    return next(iter(difflib.get_close_matches(key, list(known_keys), n=1, cutoff=0.7)), None)
 
 
-_logged: set[str] = set()
+_logged_messages: set[str] = set()
 
 
 def warn_once(text: str, *values: object) -> None:
     """Log a warning, once per process: Spark has the options of a stream checked twice in every micro-batch."""
     message = text % values
-    if message not in _logged:
-        _logged.add(message)
+    if message not in _logged_messages:
+        _logged_messages.add(message)
         logger.warning("%s", message)

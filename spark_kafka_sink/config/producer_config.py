@@ -39,14 +39,14 @@ from spark_kafka_sink.errors import ConfigError
 
 BATCHES_PER_REQUEST = 8
 REQUESTS_IN_MEMORY = 8
-MAX_REQUEST_BYTES = 32 * 1024 * 1024  # where max.request.size is not set; brokers refuse more than 100 MiB by default
+MAX_REQUEST_BYTES = 32 * 1024 * 1024  # where max.request.size is not set; brokers reject more than 100 MiB by default
 
 _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]+)", re.ASCII)
 
 
 def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     """(host, port) of each entry, without duplicates. Empty entries are skipped, as in Java. Raises InvalidValueError."""
-    seen: dict[tuple[str, int], str] = {}
+    distinct_addresses: dict[tuple[str, int], str] = {}
     for server in filter(None, servers):
         match = _ADDRESS.fullmatch(server)
         if match is None or server.lower().startswith(("http:", "https:")):
@@ -56,16 +56,16 @@ def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
         if int(match["port"]) > 65535:
             raise InvalidValueError(f"Invalid port in bootstrap.servers: {server} (allowed: 0 to 65535)")
         address = (match["ipv6"] or match["host"], int(match["port"]))
-        if address in seen:
+        if address in distinct_addresses:
             warn_once("bootstrap.servers names %s more than once", server)
-        seen[address] = server
-    return tuple(seen)
+        distinct_addresses[address] = server
+    return tuple(distinct_addresses)
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig(SecurityConfig):
     """The options of KafkaProducer, checked. An attribute is named as Kafka's key, with underscores for dots. Times are
-    milliseconds, sizes are bytes. `given` holds the keys that the user set."""
+    milliseconds, sizes are bytes. `given_keys`: those that the user set."""
 
     # fmt: off
     bootstrap_servers: tuple[tuple[str, int], ...] = option("bootstrap.servers", LIST, default="", convert=addresses,
@@ -185,7 +185,7 @@ class ProducerConfig(SecurityConfig):
         doc="Dotted names of interceptors written in Python, in the order in which they are called (see Plug-ins).")
 
     # fmt: on
-    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    given_keys: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     plugin_options: Mapping[str, object] = field(default_factory=dict, repr=False)  # unknown keys; strings are wrapped as Secrets
 
     @classmethod
@@ -222,22 +222,22 @@ class ProducerConfig(SecurityConfig):
             defaults: values by attribute name that replace Kafka's defaults.
             prefix: what the user wrote before each key, for the log.
         """
-        given = {key: value for key, value in mapping.items() if value is not None}
-        declared = options_of(cls)
+        given_values = {key: value for key, value in mapping.items() if value is not None}
+        options = options_of(cls)
         values: OptionValues = {each.name: each.default for each in fields(cls)} | dict(defaults or {})
-        read = read_all(declared, given, problems)
-        invalid = {each.key for attribute, each in declared.items() if each.key in given and attribute not in read}
-        values |= read
-        values["given"] = frozenset(given) & PRODUCER_KEYS.keys()
-        values["plugin_options"] = keys_for_plugins(given, values, PRODUCER_KEYS, prefix)
-        if "config.providers" in given:  # without this key, Java does not look for references either
+        valid_values = read_all(options, given_values, problems)
+        invalid_keys = {each.key for attribute, each in options.items() if attribute not in valid_values} & given_values.keys()
+        values |= valid_values
+        values["given_keys"] = frozenset(given_values) & PRODUCER_KEYS.keys()
+        values["plugin_options"] = keys_for_plugins(given_values, values, PRODUCER_KEYS, prefix)
+        if "config.providers" in given_values:  # without this key, Java does not look for references either
             problems.extend(reference_problem(key) for key, value in values["plugin_options"].items() if holds_reference(value))
-        warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], PRODUCER_KEYS, prefix)
+        warn_of_keys_without_effect([key for key in given_values if key not in values["plugin_options"]], PRODUCER_KEYS, prefix)
         if defaults:
-            _lower_defaults(values, declared, invalid)
-        for keys, apply in PRODUCER_RULES:
-            if invalid.isdisjoint(keys):
-                problems.extend(apply(values) or ())  # a @default returns None
+            _lower_defaults(values, options, invalid_keys)
+        for keys, rule in PRODUCER_RULES:
+            if invalid_keys.isdisjoint(keys):
+                problems.extend(rule(values) or ())  # a @default returns None
         return cls(**values)
 
     def to_mapping(self) -> dict[str, object]:
@@ -249,7 +249,7 @@ class ProducerConfig(SecurityConfig):
         for attribute in fields(self):
             each: Option | None = attribute.metadata.get("option")
             value = getattr(self, attribute.name)
-            if each is not None and (each.key in self.given or (value != attribute.default and each.key != "client.id")):
+            if each is not None and (each.key in self.given_keys or (value != attribute.default and each.key != "client.id")):
                 mapping[each.key] = value
         mapping["bootstrap.servers"] = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers
@@ -264,7 +264,7 @@ class ProducerConfig(SecurityConfig):
         request has room for several large batches, as each request costs client and broker as much as many records. Above
         1 MiB, it takes an eighth of buffer.memory at most, so that five requests in flight to one broker leave memory for others.
         """
-        if "max.request.size" in self.given:
+        if "max.request.size" in self.given_keys:
             return self.max_request_size
         several_batches = min(BATCHES_PER_REQUEST * self.batch_size, self.buffer_memory // REQUESTS_IN_MEMORY, MAX_REQUEST_BYTES)
         return max(self.max_request_size, several_batches)
@@ -274,21 +274,21 @@ class ProducerConfig(SecurityConfig):
 
         Kafka's secrets are wrapped (`reveal()`). Values of keys for plug-ins are as the user wrote them.
         """
-        own = {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.plugin_options.items()}
-        return self.to_mapping() | {"client.id": self.client_id} | own
+        values = {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.plugin_options.items()}
+        return self.to_mapping() | {"client.id": self.client_id} | values
 
 
 PRODUCER_KEYS: dict[str, Option] = {each.key: each for each in options_of(ProducerConfig).values()}
 
 
-def _lower_defaults(values: OptionValues, declared: Mapping[str, Option], invalid: set[str]) -> None:
+def _lower_defaults(values: OptionValues, options: Mapping[str, Option], invalid_keys: set[str]) -> None:
     """Lower the sink's defaults that contradict what the user set; none becomes lower than Kafka's default."""
-    if not invalid.isdisjoint(("delivery.timeout.ms", "request.timeout.ms", "max.request.size")):
+    if not invalid_keys.isdisjoint(("delivery.timeout.ms", "request.timeout.ms", "max.request.size")):
         return
     for attribute, limit in (
         ("linger_ms", values["delivery_timeout_ms"] - values["request_timeout_ms"]),
         ("batch_size", values["max_request_size"]),
     ):
-        each = declared[attribute]
-        if each.key not in values["given"]:
+        each = options[attribute]
+        if each.key not in values["given_keys"]:
             values[attribute] = min(values[attribute], max(limit, each.default))

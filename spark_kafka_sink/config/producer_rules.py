@@ -1,9 +1,9 @@
 """What the producer's options require of each other. In Java: ProducerConfig.postProcessParsedConfig and
 KafkaProducer.configureDeliveryTimeout.
 
-Each function gets the values of all options by attribute name (and under "given" the set of keys that the user wrote). A `@rule`
-yields what is wrong and changes no value; a `@default` changes values. ProducerConfig.read applies both in order of declaration.
-It skips a function if one of the function's keys has an invalid value, since that value is reported already.
+Each function gets the values of all options by attribute name, and under "given_keys" the set of keys that the user wrote. A
+`@rule` yields what is wrong and changes no value; a `@default` changes values. ProducerConfig.read applies both in order of
+declaration. It skips a function if one of the function's keys has an invalid value, since that value is reported already.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _idempotence_requires_acks_and_retries(values: OptionValues) -> Iterator[str
             "To use the idempotent producer, max.in.flight.requests.per.connection must be set to at most 5."
             f" Current value is {values['max_in_flight_requests_per_connection']}. Or set enable.idempotence=false."
         )
-    if "enable.idempotence" in values["given"]:
+    if "enable.idempotence" in values["given_keys"]:
         for problem, _ in _against_idempotence(values):
             yield problem
 
@@ -79,7 +79,7 @@ def _idempotence_requires_acks_and_retries(values: OptionValues) -> Iterator[str
 @default("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
 def _switch_idempotence_off(values: OptionValues) -> None:
     """Switch the default enable.idempotence=true off if acks or retries contradict it."""
-    if values["enable_idempotence"] and "enable.idempotence" not in values["given"]:
+    if values["enable_idempotence"] and "enable.idempotence" not in values["given_keys"]:
         for _, reason in _against_idempotence(values):
             logger.info("Idempotence will be disabled because %s.", reason)
             values["enable_idempotence"] = False
@@ -104,13 +104,13 @@ def _against_idempotence(values: OptionValues) -> list[tuple[str, str]]:
 def _transactions_require_idempotence(values: OptionValues) -> Iterator[str]:
     if values["transactional_id"] is not None and not values["enable_idempotence"]:
         yield "Cannot set a transactional.id without also enabling idempotence."
-    if values["transaction_two_phase_commit_enable"] and "transaction.timeout.ms" in values["given"]:
+    if values["transaction_two_phase_commit_enable"] and "transaction.timeout.ms" in values["given_keys"]:
         yield "Cannot set transaction.timeout.ms when transaction.two.phase.commit.enable is set to true."
 
 
 @rule("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
 def _delivery_timeout_covers_linger_and_one_request(values: OptionValues) -> Iterator[str]:
-    if "delivery.timeout.ms" in values["given"] and values["delivery_timeout_ms"] < _least_delivery_timeout_ms(values):
+    if "delivery.timeout.ms" in values["given_keys"] and values["delivery_timeout_ms"] < _least_delivery_timeout_ms(values):
         yield (
             "delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms;"
             f" it is {values['delivery_timeout_ms']}, they are {values['linger_ms']} + {values['request_timeout_ms']}"
@@ -120,7 +120,7 @@ def _delivery_timeout_covers_linger_and_one_request(values: OptionValues) -> Ite
 @default("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
 def _raise_delivery_timeout(values: OptionValues) -> None:
     least_ms = _least_delivery_timeout_ms(values)
-    if "delivery.timeout.ms" not in values["given"] and values["delivery_timeout_ms"] < least_ms:
+    if "delivery.timeout.ms" not in values["given_keys"] and values["delivery_timeout_ms"] < least_ms:
         warn_once(
             "delivery.timeout.ms is raised from %d to %d, which is linger.ms + request.timeout.ms",
             values["delivery_timeout_ms"],
@@ -139,16 +139,16 @@ def _least_delivery_timeout_ms(values: OptionValues) -> int:
     *("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
 )
 def _keep_backoffs_below_their_maximum(values: OptionValues) -> None:
-    given = values["given"]
-    if "reconnect.backoff.ms" in given and "reconnect.backoff.max.ms" not in given:
+    given_keys = values["given_keys"]
+    if "reconnect.backoff.ms" in given_keys and "reconnect.backoff.max.ms" not in given_keys:
         values["reconnect_backoff_max_ms"] = values["reconnect_backoff_ms"]
-    for key, maximum in (
+    for key, maximum_key in (
         ("retry.backoff.ms", "retry.backoff.max.ms"),
         ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
     ):
-        if values[_attribute(key)] > values[_attribute(maximum)]:
-            warn_once("%s is greater than %s and is lowered to %d ms", key, maximum, values[_attribute(maximum)])
-            values[_attribute(key)] = values[_attribute(maximum)]
+        if values[_attribute(key)] > values[_attribute(maximum_key)]:
+            warn_once("%s is greater than %s and is lowered to %d ms", key, maximum_key, values[_attribute(maximum_key)])
+            values[_attribute(key)] = values[_attribute(maximum_key)]
 
 
 @rule("security.protocol", *TLS_KEYS)
@@ -160,32 +160,32 @@ def _tls_options_are_complete(values: OptionValues) -> Iterator[str]:
     def is_set(key: str) -> bool:
         return values[_attribute(key)] not in (None, "")
 
-    for key, needed in (
+    for key, needed_key in (
         ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
         ("ssl.keystore.certificate.chain", "ssl.keystore.key"),
         ("ssl.keystore.password", "ssl.keystore.location"),
         ("ssl.truststore.password", "ssl.truststore.location"),
     ):
-        if is_set(key) and not is_set(needed):
-            yield f"{key} is set, but {needed} is not; set both or neither"
-    for text, store in (("ssl.keystore.key", "ssl.keystore"), ("ssl.truststore.certificates", "ssl.truststore")):
-        if is_set(text) and is_set(f"{store}.location"):
-            yield f"Both {text} and {store}.location are set; remove one of them"
-        if is_set(text) and f"{store}.type" in values["given"] and values[_attribute(f"{store}.type")] != "PEM":
-            yield f"{text} is PEM, but {store}.type={values[_attribute(f'{store}.type')]}; set it to PEM, or remove it"
+        if is_set(key) and not is_set(needed_key):
+            yield f"{key} is set, but {needed_key} is not; set both or neither"
+    for text_key, store in (("ssl.keystore.key", "ssl.keystore"), ("ssl.truststore.certificates", "ssl.truststore")):
+        if is_set(text_key) and is_set(f"{store}.location"):
+            yield f"Both {text_key} and {store}.location are set; remove one of them"
+        if is_set(text_key) and f"{store}.type" in values["given_keys"] and values[_attribute(f"{store}.type")] != "PEM":
+            yield f"{text_key} is PEM, but {store}.type={values[_attribute(f'{store}.type')]}; set it to PEM, or remove it"
     if values["ssl_protocol"] == "TLSv1.2" and "TLSv1.2" not in values["ssl_enabled_protocols"]:
         yield "ssl.protocol=TLSv1.2 excludes all of ssl.enabled.protocols=TLSv1.3; change one of them"
 
 
 @rule()
 def _not_available(values: OptionValues) -> Iterator[str]:
-    for key, is_rejected, remedy in NOT_AVAILABLE:
+    for key, is_refused, remedy in NOT_AVAILABLE:
         value = values[_attribute(key)]
-        if is_rejected(value):
+        if is_refused(value):
             yield f"{key}={as_text(value)} is not available in this version: {remedy}"
 
 
-# Options that are declared but not implemented: (key, which of its values are rejected, what to do instead).
+# Options that are declared but not implemented: (key, which of its values are refused, what to do instead).
 NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("transaction.two.phase.commit.enable", bool, "no released broker offers it (KIP-939); remove it"),
 )
@@ -221,8 +221,8 @@ def _sasl_options_are_complete(values: OptionValues) -> Iterator[str]:
     yield from sasl.problems(values)
     if values["sasl_mechanism"] == sasl.PLAIN and values["security_protocol"] == "SASL_PLAINTEXT":
         warn_once("sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password in clear text: use SASL_SSL")
-    used = values["sasl_mechanism"] == sasl.AWS_MSK_IAM and values["security_protocol"].startswith("SASL_")
-    if values["sasl_client_callback_handler_class"] is not None and not used:
+    uses_aws_login = values["sasl_mechanism"] == sasl.AWS_MSK_IAM and values["security_protocol"].startswith("SASL_")
+    if values["sasl_client_callback_handler_class"] is not None and not uses_aws_login:
         warn_once("Option 'sasl.client.callback.handler.class' has no effect: %s", JVM)
 
 
@@ -240,13 +240,13 @@ _client_numbers = count(1)
 
 @default("client.id")
 def _name_the_client(values: OptionValues) -> None:
-    if "client.id" not in values["given"]:
+    if "client.id" not in values["given_keys"]:
         values["client_id"] = f"producer-{values['transactional_id'] or next(_client_numbers)}"
 
 
 @rule("client.id")
 def _name_of_the_client_fits(values: OptionValues) -> Iterator[str]:
-    if "client.id" not in values["given"] and len(values["client_id"].encode()) > MAX_STRING_BYTES:
+    if "client.id" not in values["given_keys"] and len(values["client_id"].encode()) > MAX_STRING_BYTES:
         yield "transactional.id is too long to be part of a client.id; shorten it, or set client.id"
 
 

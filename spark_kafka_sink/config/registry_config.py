@@ -72,24 +72,24 @@ URLS = Kind("list", _parse_urls, hides=True)
 
 
 def _addresses(texts: tuple[str, ...]) -> tuple[RegistryAddress, ...]:
-    return tuple(dict.fromkeys(_address(text, f"address {n}: " * (len(texts) > 1)) for n, text in enumerate(texts, 1)))
+    return tuple(dict.fromkeys(_address(text, f"address {number}: " * (len(texts) > 1)) for number, text in enumerate(texts, 1)))
 
 
 def _address(text: str, place: str) -> RegistryAddress:
     """One address; the login is taken out before anything is shown. `place`: the position in the list, for errors."""
-    shown = place + printable(without_login(text))
-    parts = _split(text)
+    address_text = place + printable(without_login(text))
+    parts = _split_url(text)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidValueError(f"{shown} is not a URL like https://host:8081{_ESCAPE_HINT if '@' in text else ''}")
+        raise InvalidValueError(f"{address_text} is not a URL like https://host:8081{_ESCAPE_HINT if '@' in text else ''}")
     if parts.query or parts.fragment:
-        raise InvalidValueError(f"{shown} has a query or a fragment; write the URL up to the path")
+        raise InvalidValueError(f"{address_text} has a query or a fragment; write the URL up to the path")
     if (parts.username is None) != (parts.password is None) or parts.username == "":
-        raise InvalidValueError(f"{shown} needs user and password, as in https://user:password@host:8081, or neither")
+        raise InvalidValueError(f"{address_text} needs user and password, as in https://user:password@host:8081, or neither")
     login = None if parts.username is None else Secret(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
     return RegistryAddress(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}", login)
 
 
-def _split(text: str) -> SplitResult | None:
+def _split_url(text: str) -> SplitResult | None:
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -110,7 +110,7 @@ HIDDEN_STRING = Kind("string", _parse_hidden_string, hides=True)
 
 def _token_endpoint(url: str) -> str:
     """http is for this machine only, since the request contains the client's secret and the answer a token."""
-    parts = _split(url)
+    parts = _split_url(url)
     if parts is None or not parts.hostname:
         raise InvalidValueError("it is not a URL like https://host/path")
     if parts.username is not None or parts.password is not None:
@@ -145,12 +145,12 @@ def without_login(text: str) -> str:
     is a host, or host:port.
     """
     scheme, slashes, rest = text.partition("://") if "://" in text else ("", "", text)
-    shown = re.split("[?#]", rest.rpartition("@")[2])[0] if slashes else rest
-    place = _PLACE.fullmatch(shown.partition("/")[0] if slashes else shown)
+    location = re.split("[?#]", rest.rpartition("@")[2])[0] if slashes else rest
+    place = _PLACE.fullmatch(location.partition("/")[0] if slashes else location)
     is_place = place is not None and 1 <= int(place[1] or 1) <= 65_535
     if looks_like_a_secret(text) or not is_place or not _SCHEME.fullmatch(scheme):
         return HIDDEN
-    return scheme + slashes + shown
+    return scheme + slashes + location
 
 
 def _strategy(name: str) -> str:
@@ -255,7 +255,7 @@ class RegistryConfig:
         "schema.registry.default.api.timeout.ms", INT, default=30_000, at_least=1,
         doc="Limit for a call with all of its repetitions and addresses.")
     # fmt: on
-    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    given_keys: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     @property
     def is_set(self) -> bool:
@@ -269,26 +269,26 @@ class RegistryConfig:
         Names that Confluent also writes with `schema.registry.` before them lose it, unless the short name has another value.
         Unknown names that begin like the registry's names are taken too. `read` reports a problem for both.
         """
-        named: dict[str, object] = {}
-        given = {key: value for key, value in mapping.items() if value is not None and is_registry_key(key)}
-        for key, value in given.items():
-            own = _own_name(key)
-            named[own if _bare(given.get(own, value)) == _bare(value) else key] = value
-        if isinstance(named.get(URL_KEY), list | tuple):
-            named[URL_KEY] = as_text(named[URL_KEY])
-        return conceal(named, REGISTRY_KEYS)
+        values_by_name: dict[str, object] = {}
+        given_values = {key: value for key, value in mapping.items() if value is not None and is_registry_key(key)}
+        for key, value in given_values.items():
+            own_name = _own_name(key)
+            values_by_name[own_name if _bare(given_values.get(own_name, value)) == _bare(value) else key] = value
+        if isinstance(values_by_name.get(URL_KEY), list | tuple):
+            values_by_name[URL_KEY] = as_text(values_by_name[URL_KEY])
+        return conceal(values_by_name, REGISTRY_KEYS)
 
     @classmethod
     def read(cls, mapping: Mapping[str, object], problems: list[str]) -> RegistryConfig:
         """Read what `pick` returned. Adds what is wrong to `problems`; if any, do not use the result. Never blocks."""
-        given = {key: value for key, value in mapping.items() if value is not None}
-        problems.extend(_unknown(given))
-        values: dict[str, Any] = read_all(options_of(cls), given, problems)
-        values["given"] = frozenset(given) & REGISTRY_KEYS.keys()
-        invalid = {each.key for attribute, each in options_of(cls).items() if each.key in given and attribute not in values}
+        options, given_values = options_of(cls), {key: value for key, value in mapping.items() if value is not None}
+        problems.extend(_unknown_key_problems(given_values))
+        values: dict[str, Any] = read_all(options, given_values, problems)
+        values["given_keys"] = frozenset(given_values) & REGISTRY_KEYS.keys()
+        invalid_keys = {each.key for attribute, each in options.items() if attribute not in values} & given_values.keys()
         config = cls(**values)
         for keys, rule in _RULES:
-            if invalid.isdisjoint(keys):
+            if invalid_keys.isdisjoint(keys):
                 problems.extend(rule(config))
         return config
 
@@ -359,8 +359,8 @@ def _bare(value: object) -> str:
     return (value.reveal() if isinstance(value, Secret) else as_text(value)).strip()
 
 
-def _unknown(given: Mapping[str, object]) -> Iterator[str]:
-    for key in given:
+def _unknown_key_problems(given_keys: Iterable[str]) -> Iterator[str]:
+    for key in given_keys:
         if key in _NOT_SUPPORTED:
             yield f"{key} is not supported: {_NOT_SUPPORTED[key]}"
         elif key in REGISTRY_KEYS_WITHOUT_EFFECT:
@@ -377,68 +377,68 @@ def _unknown(given: Mapping[str, object]) -> Iterator[str]:
 
 
 def _needs_url(config: RegistryConfig) -> Iterator[str]:
-    if config.given and not config.is_set and URL_KEY in config.given:
+    if config.given_keys and not config.is_set and URL_KEY in config.given_keys:
         yield f"{URL_KEY} is empty: set it, as in https://registry:8081"
-    elif config.given and not config.is_set:
-        yield f"{sorted(config.given)[0]} is set, but {URL_KEY} is not: set it, as in https://registry:8081"
+    elif config.given_keys and not config.is_set:
+        yield f"{sorted(config.given_keys)[0]} is set, but {URL_KEY} is not: set it, as in https://registry:8081"
 
 
 def _url_is_allowed(config: RegistryConfig) -> Iterator[str]:
-    allowed = os.environ.get(ALLOWED_REGISTRY_URLS)
-    if allowed is None:
+    url_list = os.environ.get(ALLOWED_REGISTRY_URLS)
+    if url_list is None:
         return
-    listed = {each.strip().rstrip("/") for each in allowed.split(",")}
+    allowed_urls = {each.strip().rstrip("/") for each in url_list.split(",")}
     for address in config.schema_registry_url:
-        if address.url not in listed:
+        if address.url not in allowed_urls:
             yield (
                 f"{URL_KEY}={printable(address.url)} is not in the list of the environment variable {ALLOWED_REGISTRY_URLS},"
                 " which the owner of this process has set"
             )
 
 
-def _basic(config: RegistryConfig) -> Iterator[str]:
+def _basic_login(config: RegistryConfig) -> Iterator[str]:
     source, info = config.basic_auth_credentials_source, config.basic_auth_user_info
-    in_url = any(address.login is not None for address in config.schema_registry_url)
+    has_login_in_url = any(address.login is not None for address in config.schema_registry_url)
     if info is not None and ":" not in info.reveal():
         yield "basic.auth.user.info must be user:password"
-    if info is not None and (in_url or source == FROM_URL):
-        where = f"{URL_KEY} holds a login" if in_url else "basic.auth.credentials.source=URL"
+    if info is not None and (has_login_in_url or source == FROM_URL):
+        where = f"{URL_KEY} holds a login" if has_login_in_url else "basic.auth.credentials.source=URL"
         yield f"basic.auth.user.info is set, but {where} too: remove one of the two"
     if source == USER_INFO and info is None:
         yield "basic.auth.credentials.source=USER_INFO needs basic.auth.user.info=user:password"
-    if source == FROM_URL and info is None and not in_url:
+    if source == FROM_URL and info is None and not has_login_in_url:
         yield f"basic.auth.credentials.source=URL needs a login in {URL_KEY}, as in https://user:password@host:8081"
-    if config.token_source is not None and (info is not None or in_url):
+    if config.token_source is not None and (info is not None or has_login_in_url):
         yield "a login by basic authentication and one by bearer.auth.* are set: remove one of the two"
 
 
-def _bearer(config: RegistryConfig) -> Iterator[str]:
+def _bearer_login(config: RegistryConfig) -> Iterator[str]:
     source = config.token_source
     if source == STATIC_TOKEN and config.bearer_auth_token is None:
         yield "bearer.auth.credentials.source=STATIC_TOKEN needs bearer.auth.token"
     if source == OAUTH_TOKEN:
-        needed = ("bearer.auth.issuer.endpoint.url", "bearer.auth.client.id", "bearer.auth.client.secret")
-        missing = [key for key in needed if not getattr(config, key.replace(".", "_"))]
-        if missing:
-            yield f"bearer.auth.credentials.source=OAUTHBEARER needs {' and '.join(missing)}"
+        needed_keys = ("bearer.auth.issuer.endpoint.url", "bearer.auth.client.id", "bearer.auth.client.secret")
+        missing_keys = [key for key in needed_keys if not getattr(config, key.replace(".", "_"))]
+        if missing_keys:
+            yield f"bearer.auth.credentials.source=OAUTHBEARER needs {' and '.join(missing_keys)}"
         if config.bearer_auth_token is not None:
             yield "bearer.auth.token and bearer.auth.issuer.endpoint.url are both sources of tokens: remove one of the two"
     if source is None:
-        alone = [key for key in sorted(config.given) if key.startswith("bearer.auth.")]
-        if alone:
-            yield f"{alone[0]} has no effect without bearer.auth.token or bearer.auth.issuer.endpoint.url"
+        bearer_keys = [key for key in sorted(config.given_keys) if key.startswith("bearer.auth.")]
+        if bearer_keys:
+            yield f"{bearer_keys[0]} has no effect without bearer.auth.token or bearer.auth.issuer.endpoint.url"
 
 
 def _token_url_is_allowed(config: RegistryConfig) -> Iterator[str]:
-    allowed, url = os.environ.get(ALLOWED_URLS), config.bearer_auth_issuer_endpoint_url
-    if url is not None and allowed is not None and url not in {each.strip() for each in allowed.split(",")}:
+    allowed_urls, url = os.environ.get(ALLOWED_URLS), config.bearer_auth_issuer_endpoint_url
+    if url is not None and allowed_urls is not None and url not in {each.strip() for each in allowed_urls.split(",")}:
         yield (
             f"bearer.auth.issuer.endpoint.url={printable(url)} is not in the list of the environment variable {ALLOWED_URLS},"
             " which the owner of this process has set"
         )
 
 
-def _secrets_in_clear_text(config: RegistryConfig) -> Iterable[str]:
+def _warn_of_login_in_clear_text(config: RegistryConfig) -> Iterable[str]:
     """A warning only: registries inside of a network often have no TLS."""
     for address in config.schema_registry_url:
         parts = urlsplit(address.url)
@@ -448,8 +448,8 @@ def _secrets_in_clear_text(config: RegistryConfig) -> Iterable[str]:
     return ()
 
 
-def _latest(config: RegistryConfig) -> Iterator[str]:
-    if config.use_latest_version and config.auto_register_schemas and "auto.register.schemas" in config.given:
+def _latest_excludes_registering(config: RegistryConfig) -> Iterator[str]:
+    if config.use_latest_version and config.auto_register_schemas and "auto.register.schemas" in config.given_keys:
         yield (
             "use.latest.version=true writes with the registered schema, auto.register.schemas=true registers the derived one:"
             " remove one of the two"
@@ -460,9 +460,9 @@ def _latest(config: RegistryConfig) -> Iterator[str]:
 _RULES: tuple[tuple[tuple[str, ...], Callable[[RegistryConfig], Iterable[str]]], ...] = (
     ((URL_KEY,), _needs_url),
     ((URL_KEY,), _url_is_allowed),
-    ((URL_KEY, "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source"), _basic),
-    (tuple(key for key in REGISTRY_KEYS if key.startswith("bearer.auth.")), _bearer),
+    ((URL_KEY, "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source"), _basic_login),
+    (tuple(key for key in REGISTRY_KEYS if key.startswith("bearer.auth.")), _bearer_login),
     (("bearer.auth.issuer.endpoint.url",), _token_url_is_allowed),
-    ((URL_KEY, "basic.auth.user.info"), _secrets_in_clear_text),
-    (("use.latest.version", "auto.register.schemas"), _latest),
+    ((URL_KEY, "basic.auth.user.info"), _warn_of_login_in_clear_text),
+    (("use.latest.version", "auto.register.schemas"), _latest_excludes_registering),
 )

@@ -86,8 +86,8 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         return
     mechanism = values["sasl_mechanism"]
     if mechanism not in LOGIN_MODULES:
-        default = "" if "sasl.mechanism" in values["given"] else ", the default,"
-        yield f"sasl.mechanism={mechanism}{default} is not known; use one of {', '.join(LOGIN_MODULES)}"
+        hint = "" if "sasl.mechanism" in values["given_keys"] else ", the default,"
+        yield f"sasl.mechanism={mechanism}{hint} is not known; use one of {', '.join(LOGIN_MODULES)}"
         return
     entry = read_entry(values)
     if isinstance(entry, JaasProblem):
@@ -107,29 +107,29 @@ def read_entry(values: Mapping[str, Any]) -> JaasEntry | JaasProblem:
 
 def _mismatch(values: Mapping[str, Any], entry: JaasEntry) -> str:
     mechanism = values["sasl_mechanism"]
-    default = "" if "sasl.mechanism" in values["given"] else " (the default)"
-    fitting = [name for name, module in LOGIN_MODULES.items() if module == entry.simple_name]
-    if not fitting:  # the name is not shown: in a malformed text, it may be a part of the password
+    hint = "" if "sasl.mechanism" in values["given_keys"] else " (the default)"
+    fitting_mechanisms = [name for name, module in LOGIN_MODULES.items() if module == entry.simple_name]
+    if not fitting_mechanisms:  # the name is not shown: in a malformed text, it may be a part of the password
         return (
-            f"sasl.jaas.config names a login module that is not known; sasl.mechanism={mechanism}{default} needs"
+            f"sasl.jaas.config names a login module that is not known; sasl.mechanism={mechanism}{hint} needs"
             f" {LOGIN_MODULES[mechanism]}"
         )
     return (
-        f"sasl.mechanism={mechanism}{default} needs {LOGIN_MODULES[mechanism]}, but sasl.jaas.config names {entry.simple_name};"
-        f" for that, set sasl.mechanism to {' or '.join(fitting)}"
+        f"sasl.mechanism={mechanism}{hint} needs {LOGIN_MODULES[mechanism]}, but sasl.jaas.config names {entry.simple_name};"
+        f" for that, set sasl.mechanism to {' or '.join(fitting_mechanisms)}"
     )
 
 
 def _name_and_password(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
     module = LOGIN_MODULES[values["sasl_mechanism"]]
-    missing = [name for name in ("username", "password") if not entry.get(name)]
+    missing_names = [name for name in ("username", "password") if not entry.get(name)]
     if not entry.module:
         yield (
             f"sasl.mechanism={values['sasl_mechanism']} needs sasl.jaas.config, like {_EXAMPLES[module]}"
             " (a file named by java.security.auth.login.config is not read)"
         )
-    elif missing:
-        yield f"sasl.jaas.config: {module} needs {' and '.join(missing)}"
+    elif missing_names:
+        yield f"sasl.jaas.config: {module} needs {' and '.join(missing_names)}"
     elif not all(_can_be_sent(entry.get(name) or "") for name in ("username", "password")):
         yield f"sasl.jaas.config: {module} accepts no username or password with a NUL character or half a surrogate pair"
 
@@ -200,31 +200,31 @@ def _endpoint(values: Mapping[str, Any], source: str) -> Iterator[str]:
 
 
 def _is_url_allowed(url: str, source: str) -> bool:
-    allowed = os.environ.get(ALLOWED_URLS)
-    return source is not TOKEN_FILE if allowed is None else url in _listed(allowed)
+    allowed_urls = os.environ.get(ALLOWED_URLS)
+    return source is not TOKEN_FILE if allowed_urls is None else url in _list_items(allowed_urls)
 
 
 def _files_not_allowed(values: Mapping[str, Any]) -> Iterator[str]:
-    allowed = _listed(os.environ.get(ALLOWED_FILES, ""))
+    allowed_files = _list_items(os.environ.get(ALLOWED_FILES, ""))
     for name in _ASSERTION_FILES:
         path = values[f"sasl_oauthbearer_{name}"]
-        if path and not allowed & {path, os.path.basename(path)}:
+        if path and not allowed_files & {path, os.path.basename(path)}:
             yield (
                 f"sasl.oauthbearer.{name.replace('_', '.')}={printable(path)} is not in the list of the environment variable"
                 f" {ALLOWED_FILES}, which must be set on driver and executors"
             )
 
 
-def _listed(text: str) -> set[str]:
+def _list_items(text: str) -> set[str]:
     return {each.strip() for each in text.split(",") if each.strip()}
 
 
 def _gssapi(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
-    option, in_entry = values["sasl_kerberos_service_name"], entry.get("serviceName")
-    if not option and not in_entry:
-        default = "" if "sasl.mechanism" in values["given"] else " (the default)"
-        yield f"sasl.mechanism=GSSAPI{default} needs sasl.kerberos.service.name, the brokers' service name, often kafka"
-    elif option and in_entry and option != in_entry:
+    service_name, name_in_entry = values["sasl_kerberos_service_name"], entry.get("serviceName")
+    if not service_name and not name_in_entry:
+        hint = "" if "sasl.mechanism" in values["given_keys"] else " (the default)"
+        yield f"sasl.mechanism=GSSAPI{hint} needs sasl.kerberos.service.name, the brokers' service name, often kafka"
+    elif service_name and name_in_entry and service_name != name_in_entry:
         yield "sasl.kerberos.service.name and serviceName in sasl.jaas.config differ; remove one of the two"
     # Java's Krb5LoginModule rejects the same.
     for name, switch in (("keyTab", "useKeyTab"), ("ticketCache", "useTicketCache")):
@@ -238,9 +238,9 @@ _AWS_OPTIONS = {"awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsStsReg
 
 
 def _aws(_: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
-    unknown = sorted(set(entry.names()) - _AWS_OPTIONS)
-    if unknown:
-        yield f"sasl.jaas.config: {len(unknown)} options of IAMLoginModule are not known; use {', '.join(sorted(_AWS_OPTIONS))}"
+    bad_names = sorted(set(entry.names()) - _AWS_OPTIONS)
+    if bad_names:
+        yield f"sasl.jaas.config: {len(bad_names)} options of IAMLoginModule are not known; use {', '.join(sorted(_AWS_OPTIONS))}"
 
 
 _RULES = {

@@ -30,13 +30,13 @@ _OLD_TLS_VERSIONS = ("TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello")
 
 
 def _tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
-    usable = tuple(name for name in names if name in ("TLSv1.2", "TLSv1.3"))
-    unknown = [name for name in names if name not in usable and name not in _OLD_TLS_VERSIONS]
-    if unknown or not usable:
+    usable_versions = tuple(name for name in names if name in ("TLSv1.2", "TLSv1.3"))
+    unknown_names = [name for name in names if name not in usable_versions and name not in _OLD_TLS_VERSIONS]
+    if unknown_names or not usable_versions:
         raise InvalidValueError("TLSv1.2, TLSv1.3 or both are expected")
-    if len(usable) < len(names):
-        warn_once("ssl.enabled.protocols: only %s are offered; older versions are not secure", ",".join(usable))
-    return usable
+    if len(usable_versions) < len(names):
+        warn_once("ssl.enabled.protocols: only %s are offered; older versions are not secure", ",".join(usable_versions))
+    return usable_versions
 
 
 def identification(algorithm: str) -> str:

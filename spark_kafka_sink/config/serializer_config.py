@@ -59,13 +59,13 @@ class SerializerConfig:
         doc="true cuts times to the unit of the schema; false: a row with a finer time is an error.")
     # fmt: on
 
-    def part(self, part: str, registry: RegistryConfig) -> PartOptions:
+    def part_options(self, part: str, registry: RegistryConfig) -> PartOptions:
         """The options of one part, "key" or "value", in the form that schemas/ takes."""
         schema = getattr(self, f"{part}_schema")
         if schema is None and registry.use_latest_version:
             schema = SchemaReference(LATEST)
-        chosen = {name: getattr(self, f"{part}_{name}") for name in ("subject", "record_name", "record_namespace")}
-        return PartOptions(part, AVRO, schema, truncates_timestamps=self.truncate_timestamps, is_of_producer=True, **chosen)
+        settings = {name: getattr(self, f"{part}_{name}") for name in ("subject", "record_name", "record_namespace")}
+        return PartOptions(part, AVRO, schema, truncates_timestamps=self.truncate_timestamps, is_of_producer=True, **settings)
 
 
 SERIALIZER_KEYS: dict[str, Option] = {each.key: each for each in options_of(SerializerConfig).values()}
@@ -73,35 +73,35 @@ SERIALIZER_KEYS: dict[str, Option] = {each.key: each for each in options_of(Seri
 
 def serializer_options(mapping: Mapping[str, object]) -> dict[str, object]:
     """Pick these options and the registry's from a producer's configuration, with every secret wrapped."""
-    own = {key: value for key, value in mapping.items() if key in SERIALIZER_KEYS}
-    return conceal(own, SERIALIZER_KEYS) | RegistryConfig.pick(mapping)
+    own_options = {key: value for key, value in mapping.items() if key in SERIALIZER_KEYS}
+    return conceal(own_options, SERIALIZER_KEYS) | RegistryConfig.pick(mapping)
 
 
-def read_serializer_options(given: Mapping[str, object], parts: Sequence[str]) -> tuple[dict[str, PartOptions], RegistryConfig]:
+def read_serializer_options(options: Mapping[str, object], parts: Sequence[str]) -> tuple[dict[str, PartOptions], RegistryConfig]:
     """The options of each part that is Avro, and of the registry. Raises ConfigError with all problems.
 
     Args:
-        given: the result of serializer_options().
+        options: the result of serializer_options().
         parts: the parts that are Avro, at least one.
     """
     problems: list[str] = []
-    registry = RegistryConfig.read({key: value for key, value in given.items() if key not in SERIALIZER_KEYS}, problems)
-    config = SerializerConfig(**read_all(options_of(SerializerConfig), given, problems))  # type: ignore[arg-type]
-    if not registry.is_set and URL_KEY not in registry.given:
+    registry = RegistryConfig.read({key: value for key, value in options.items() if key not in SERIALIZER_KEYS}, problems)
+    config = SerializerConfig(**read_all(options_of(SerializerConfig), options, problems))  # type: ignore[arg-type]
+    if not registry.is_set and URL_KEY not in registry.given_keys:
         problems.append(f"{parts[-1]}.serializer=avro needs {URL_KEY}, the address of the schema registry")
     for part in PARTS_WITH_FORMAT:
-        problems.extend(_conflicts(part, config, registry, given, is_used=part in parts))
+        problems.extend(_conflicts(part, config, registry, options, is_used=part in parts))
     if problems:
         raise ConfigError(join_problems(problems))
-    return {part: config.part(part, registry) for part in parts}, registry
+    return {part: config.part_options(part, registry) for part in parts}, registry
 
 
 def _conflicts(
-    part: str, config: SerializerConfig, registry: RegistryConfig, given: Mapping[str, object], *, is_used: bool
+    part: str, config: SerializerConfig, registry: RegistryConfig, given_options: Mapping[str, object], *, is_used: bool
 ) -> Iterator[str]:
     schema: SchemaReference | None = getattr(config, f"{part}_schema")
-    names = [key for key in SERIALIZER_KEYS if key.startswith(f"{part}.") and given.get(key) is not None]
-    if names and not is_used:
-        yield f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: set {part}.serializer=avro"
+    given_keys = [key for key in SERIALIZER_KEYS if key.startswith(f"{part}.") and given_options.get(key) is not None]
+    if given_keys and not is_used:
+        yield f"{' and '.join(given_keys)} {'has' if len(given_keys) == 1 else 'have'} no effect: set {part}.serializer=avro"
     if is_used and schema is not None and schema.kind != LATEST and registry.use_latest_version:
         yield f"{part}.schema={schema} contradicts use.latest.version=true: remove one of the two"

@@ -46,7 +46,7 @@ PRODUCER_PREFIX = "kafka."
 _ADDED_BY_SPARK = ("checkpointlocation", "queryname")  # Spark passes these to every sink
 
 # Options that Spark's own Kafka connector has for reading only, in lower case. Jobs use one set of options to read and to write.
-_OF_SPARKS_SOURCE = frozenset(
+_SPARK_SOURCE_OPTIONS = frozenset(
     (
         *("assign", "subscribe", "subscribepattern", "startingtimestamp", "startingoffsets", "startingoffsetsbytimestamp"),
         *("startingoffsetsbytimestampstrategy", "endingtimestamp", "endingoffsets", "endingoffsetsbytimestamp"),
@@ -157,15 +157,15 @@ class SinkOptions(FormatOptions):
     @staticmethod
     def conceal(options: Mapping[str, object]) -> dict[str, object]:
         """A copy with names in lower case and every secret wrapped, for code that keeps the options in a local variable."""
-        given = {name.lower(): value for name, value in options.items()}
-        of_registry = _registry_names(given)
-        others = {name: value for name, value in given.items() if name not in of_registry}
-        concealed = conceal(others, PRODUCER_KEYS, PRODUCER_PREFIX)
-        if of_registry:
+        given_options = {name.lower(): value for name, value in options.items()}
+        registry_names = _registry_names(given_options)
+        other_options = {name: value for name, value in given_options.items() if name not in registry_names}
+        concealed_options = conceal(other_options, PRODUCER_KEYS, PRODUCER_PREFIX)
+        if registry_names:
             from spark_kafka_sink.config.registry_config import RegistryConfig
 
-            concealed |= RegistryConfig.pick(given)
-        return concealed
+            concealed_options |= RegistryConfig.pick(given_options)
+        return concealed_options
 
     @classmethod
     def read(cls, options: Mapping[str, object], problems: list[str]) -> SinkOptions:
@@ -173,24 +173,24 @@ class SinkOptions(FormatOptions):
 
         An unknown option of the sink is a problem, an unknown key of the producer is a warning in the log. Never blocks.
         """
-        given = cls.conceal(options)
-        own = {_SINK_KEYS[name]: value for name, value in given.items() if name in _SINK_KEYS}
-        problems.extend(_unknown_options(given))
+        given_options = cls.conceal(options)
+        own_options = {_SINK_KEYS[name]: value for name, value in given_options.items() if name in _SINK_KEYS}
+        problems.extend(_unknown_options(given_options))
         producer_options = {
-            name[len(PRODUCER_PREFIX) :]: value for name, value in given.items() if name.startswith(PRODUCER_PREFIX)
+            name[len(PRODUCER_PREFIX) :]: value for name, value in given_options.items() if name.startswith(PRODUCER_PREFIX)
         }
-        problems.extend(_rejected_registry(producer_options))
-        problems.extend(_rejected_serializers(producer_options))
-        problems.extend(_rejected_transactions(producer_options))
-        values: dict[str, Any] = read_all(options_of(cls), own, problems)
+        problems.extend(_refuse_registry_options(producer_options))
+        problems.extend(_refuse_serializers(producer_options))
+        problems.extend(_refuse_transactional_id(producer_options))
+        values: dict[str, Any] = read_all(options_of(cls), own_options, problems)
         if values.get("delivery_guarantee") == EXACTLY_ONCE:
-            problems.extend(_rejected_without_transactions(producer_options))
-        registry = _registry(given, problems)
-        problems.extend(format_conflicts(values, own, registry))
+            problems.extend(_refuse_options_against_transactions(producer_options))
+        registry = _read_registry(given_options, problems)
+        problems.extend(format_conflicts(values, own_options, registry))
         producer = ProducerConfig.read(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
-        problems.extend(_guarantee_conflicts(values, own, producer))
-        problems.extend(_exactly_once_conflicts(values, own))
-        problems.extend(_dead_letter_conflicts(values, own))
+        problems.extend(_guarantee_conflicts(values, own_options, producer))
+        problems.extend(_exactly_once_conflicts(values, own_options))
+        problems.extend(_dead_letter_conflicts(values, own_options))
         return cls(**values, registry=registry, producer=producer)
 
 
@@ -210,22 +210,22 @@ _SINK_KEYS: dict[str, str] = {each.key.lower(): each.key for each in options_of(
 # registry_config.py is imported only for names that are neither the sink's nor Spark's nor the producer's.
 
 
-def _registry_names(names: Iterable[str], *, known: Container[str] | None = None) -> set[str]:
-    """The names of a registry's options, also misspelt. `known`: names of others; None: the sink's, Spark's and kafka.*"""
-    others = [name for name in names if not (_is_of_others(name) if known is None else name in known)]
-    if not others:
+def _registry_names(names: Iterable[str], *, other_names: Container[str] | None = None) -> set[str]:
+    """The names of a registry's options, also misspelt. `other_names`: of others; None: the sink's, Spark's and kafka.*"""
+    candidates = [name for name in names if not (_is_of_others(name) if other_names is None else name in other_names)]
+    if not candidates:
         return set()
     from spark_kafka_sink.config.registry_config import is_registry_key
 
-    return set(filter(is_registry_key, others))
+    return set(filter(is_registry_key, candidates))
 
 
 def _is_of_others(name: str) -> bool:
-    is_known = name in _SINK_KEYS or name in _ADDED_BY_SPARK or name in _OF_SPARKS_SOURCE
+    is_known = name in _SINK_KEYS or name in _ADDED_BY_SPARK or name in _SPARK_SOURCE_OPTIONS
     return is_known or name.startswith(PRODUCER_PREFIX)
 
 
-def _registry(options: Mapping[str, object], problems: list[str]) -> RegistryConfig | None:
+def _read_registry(options: Mapping[str, object], problems: list[str]) -> RegistryConfig | None:
     names = _registry_names(options)
     if not names:
         return None
@@ -235,39 +235,39 @@ def _registry(options: Mapping[str, object], problems: list[str]) -> RegistryCon
 
 
 def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
-    producer = {PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in PRODUCER_KEYS}
-    known = {**_SINK_KEYS, **producer}
-    of_registry = _registry_names(options)
+    producer_names = {PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in PRODUCER_KEYS}
+    known_names = {**_SINK_KEYS, **producer_names}
+    registry_names = _registry_names(options)
     for name in options:
-        if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK or name in of_registry:
+        if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK or name in registry_names:
             continue
-        if name in _OF_SPARKS_SOURCE:
+        if name in _SPARK_SOURCE_OPTIONS:
             warn_once("Option '%s' has no effect: %s", name, FOR_READING)
             continue
         if name == "path":
             warn_once("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")
             continue
-        nearest = known.get(PRODUCER_PREFIX + name) or _nearest(name, known)
+        nearest = known_names.get(PRODUCER_PREFIX + name) or _nearest(name, known_names)
         hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."
         yield f"Unknown option '{name}'. {hint} Options of the Kafka producer begin with 'kafka.'"
 
 
-def _nearest(name: str, known: Mapping[str, str]) -> str | None:
-    """Find the option with the most similar name, among `known` and a schema registry's options."""
+def _nearest(name: str, known_names: Mapping[str, str]) -> str | None:
+    """Find the option with the most similar name, among `known_names` and a schema registry's options."""
     from spark_kafka_sink.config.registry_config import REGISTRY_KEYS
 
-    names = {**known, **{key: key for key in REGISTRY_KEYS}}
+    names = {**known_names, **{key: key for key in REGISTRY_KEYS}}
     return names.get(nearest_key(name, names) or "")
 
 
-def _rejected_registry(producer_options: dict[str, object]) -> Iterator[str]:
+def _refuse_registry_options(producer_options: dict[str, object]) -> Iterator[str]:
     """Options of the registry after the prefix `kafka.`, which is only for options of the producer. Removes the keys."""
-    for key in sorted(_registry_names(producer_options, known=PRODUCER_KEYS)):
+    for key in sorted(_registry_names(producer_options, other_names=PRODUCER_KEYS)):
         del producer_options[key]
         yield f"{PRODUCER_PREFIX}{key}: options of the schema registry have no {PRODUCER_PREFIX} before them: write {key}"
 
 
-def _rejected_serializers(producer_options: dict[str, object]) -> Iterator[str]:
+def _refuse_serializers(producer_options: dict[str, object]) -> Iterator[str]:
     """The errors and their texts are Spark's. Removes the keys, so that the producer does not log a warning about them too."""
     if producer_options.pop("key.serializer", None) is not None:
         yield "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."
@@ -275,7 +275,7 @@ def _rejected_serializers(producer_options: dict[str, object]) -> Iterator[str]:
         yield "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
 
 
-def _rejected_transactions(producer_options: dict[str, object]) -> Iterator[str]:
+def _refuse_transactional_id(producer_options: dict[str, object]) -> Iterator[str]:
     """One transactional.id for all tasks would have them fence each other."""
     if producer_options.pop("transactional.id", None) is not None:
         yield (
@@ -284,14 +284,14 @@ def _rejected_transactions(producer_options: dict[str, object]) -> Iterator[str]
         )
 
 
-def _rejected_without_transactions(producer_options: dict[str, object]) -> Iterator[str]:
+def _refuse_options_against_transactions(producer_options: dict[str, object]) -> Iterator[str]:
     """Options that rule out transactions. Removes the keys: the producer's own rules would propose other remedies."""
-    for key, needed, is_allowed in _NEEDED_BY_TRANSACTIONS:
+    for key, requirement, is_allowed in _NEEDED_BY_TRANSACTIONS:
         value = str(producer_options.get(key, "")).strip().lower()
         if value and not is_allowed(value):
             del producer_options[key]
             yield (
-                f"deliveryGuarantee={EXACTLY_ONCE} needs {PRODUCER_PREFIX}{key}{needed}, but {PRODUCER_PREFIX}{key}={value};"
+                f"deliveryGuarantee={EXACTLY_ONCE} needs {PRODUCER_PREFIX}{key}{requirement}, but {PRODUCER_PREFIX}{key}={value};"
                 " remove one of the two"
             )
 
@@ -309,13 +309,13 @@ _NEEDED_BY_TRANSACTIONS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
 )
 
 
-def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
+def _guarantee_conflicts(values: dict[str, Any], own_keys: Container[str], producer: ProducerConfig) -> Iterator[str]:
     """kafka.acks other than all contradicts at-least-once if the user set that; otherwise it lowers the guarantee to none."""
     if producer.acks == ACKS_ALL or values.get("delivery_guarantee", AT_LEAST_ONCE) != AT_LEAST_ONCE:
         return
-    if "deliveryGuarantee" in own and "delivery_guarantee" in values:
+    if "deliveryGuarantee" in own_keys and "delivery_guarantee" in values:
         yield f"deliveryGuarantee={AT_LEAST_ONCE} needs kafka.acks=all, but kafka.acks={producer.acks}; remove one of the two"
-    elif "deliveryGuarantee" not in own:
+    elif "deliveryGuarantee" not in own_keys:
         warn_once(
             "kafka.acks=%d lowers the delivery guarantee from %s to %s: rows may be lost when a broker fails",
             producer.acks,
@@ -335,28 +335,30 @@ _ONLY_EXACTLY_ONCE = (
 )
 
 
-def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object]) -> Iterator[str]:
-    is_refused = "deliveryGuarantee" in own and "delivery_guarantee" not in values
-    if values.get("delivery_guarantee") != EXACTLY_ONCE and not is_refused:
-        named = [key for key in _ONLY_EXACTLY_ONCE if key in own]
-        if named:
-            yield f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} for deliveryGuarantee={EXACTLY_ONCE}"
+def _exactly_once_conflicts(values: dict[str, Any], own_keys: Container[str]) -> Iterator[str]:
+    is_guarantee_invalid = "deliveryGuarantee" in own_keys and "delivery_guarantee" not in values
+    if values.get("delivery_guarantee") != EXACTLY_ONCE and not is_guarantee_invalid:
+        useless_keys = [key for key in _ONLY_EXACTLY_ONCE if key in own_keys]
+        if useless_keys:
+            yield f"{' and '.join(useless_keys)} {'is' if len(useless_keys) == 1 else 'are'} for deliveryGuarantee={EXACTLY_ONCE}"
         return
-    if ("txnAppId" in own) != ("txnVersion" in own):
+    if ("txnAppId" in own_keys) != ("txnVersion" in own_keys):
         yield "txnAppId and txnVersion belong together: set both or neither"
-    if is_refused:
+    if is_guarantee_invalid:
         return
-    if "transactionalIdPrefix" not in own:
+    if "transactionalIdPrefix" not in own_keys:
         yield f"deliveryGuarantee={EXACTLY_ONCE} needs transactionalIdPrefix, a name of this query or job that stays the same"
-    if values.get("topic") is None and "topic" not in own and "markerTopic" not in own:
+    if values.get("topic") is None and "topic" not in own_keys and "markerTopic" not in own_keys:
         yield f"deliveryGuarantee={EXACTLY_ONCE} with a topic column needs markerTopic, an existing topic that offsets can name"
 
 
-def _dead_letter_conflicts(values: dict[str, Any], own: Mapping[str, object]) -> Iterator[str]:
-    users = [key for key in ("onRecordTooLarge", "onInvalidRecord") if str(own.get(key)).strip().lower() == DEAD_LETTER.lower()]
-    if users and "deadLetterTopic" not in own:
-        yield f"{users[0]}={DEAD_LETTER} needs deadLetterTopic, the topic that such rows go to"
-    if not users and "deadLetterTopic" in own:
+def _dead_letter_conflicts(values: dict[str, Any], options: Mapping[str, object]) -> Iterator[str]:
+    keys = [
+        key for key in ("onRecordTooLarge", "onInvalidRecord") if str(options.get(key)).strip().lower() == DEAD_LETTER.lower()
+    ]
+    if keys and "deadLetterTopic" not in options:
+        yield f"{keys[0]}={DEAD_LETTER} needs deadLetterTopic, the topic that such rows go to"
+    if not keys and "deadLetterTopic" in options:
         yield f"deadLetterTopic has no effect: set onRecordTooLarge={DEAD_LETTER}, onInvalidRecord={DEAD_LETTER}, or both"
     if values.get("dead_letter_topic") is not None and values.get("dead_letter_topic") == values.get("topic"):
         yield f"deadLetterTopic={values['dead_letter_topic']} is the topic that is written to; name another"

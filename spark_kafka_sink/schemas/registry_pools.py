@@ -108,7 +108,7 @@ def _tls(config: RegistryConfig) -> ssl.SSLContext:
     prefix = "schema.registry."
     given = {
         key.removeprefix(prefix): getattr(config, key.replace(".", "_"))
-        for key in config.given
+        for key in config.given_keys
         if key.startswith(f"{prefix}ssl.")
     }
     return tls_context(given, f"the options of the schema registry, with {prefix} before each name")

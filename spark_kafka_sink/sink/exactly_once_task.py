@@ -61,7 +61,7 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
         if options.marker_topic not in (None, options.topic):
             _require_marker_topic(client, plan.marker_topic)
         own = dict(producer_options)
-        if "transaction.timeout.ms" not in options.producer.given:
+        if "transaction.timeout.ms" not in options.producer.given_keys:
             # A transaction is open from a task's first row until the driver commits.
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
         producers = TRANSACTIONAL_FOR_LARGE_ROWS if options.on_record_too_large == DEAD_LETTER else TRANSACTIONAL

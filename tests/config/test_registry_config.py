@@ -177,7 +177,7 @@ def test_the_error_of_an_unsupported_option_names_the_remedy(name: str, remedy: 
 
 
 def test_what_has_no_effect_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option, "_logged", set())
+    monkeypatch.setattr(option, "_logged_messages", set())
     with caplog.at_level(logging.WARNING):
         accepted(URL | {"latest.compatibility.strict": "false"})
     assert "Option 'latest.compatibility.strict' has no effect" in caplog.text
@@ -250,7 +250,7 @@ def test_a_source_that_is_not_named_is_found() -> None:
 
 
 def test_a_login_in_clear_text_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option, "_logged", set())
+    monkeypatch.setattr(option, "_logged_messages", set())
     with caplog.at_level(logging.WARNING):
         accepted({"schema.registry.url": "http://registry:8081", "basic.auth.user.info": f"me:{CANARY}"})
         accepted({"schema.registry.url": "http://localhost:8081", "basic.auth.user.info": f"me:{CANARY}"})

@@ -191,7 +191,7 @@ def test_other_mechanisms_are_accepted_without_a_warning(options: dict[str, str]
 
 
 def test_a_password_in_clear_text_is_warned_of_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option, "_logged", set())
+    monkeypatch.setattr(option, "_logged_messages", set())
     given = {"sasl__mechanism": "PLAIN", "sasl__jaas__config": f'{PLAIN} required username="a" password="{CANARY}";'}
     accepted(**given, security__protocol="SASL_SSL")
     assert caplog.records == []

@@ -72,7 +72,7 @@ def read_store(prefix: str, location: str, config: ProducerConfig) -> tuple[Stor
         raise ConfigError(_java_store_text(prefix, location))
     # Kafka's default, JKS, does not count: Java reads PKCS12 under that name too.
     name, option_type = store_format.value, getattr(config, f"{prefix}.type".replace(".", "_"))
-    if f"{prefix}.type" in config.given and (store_format is StoreFormat.PEM) != (option_type == "PEM"):
+    if f"{prefix}.type" in config.given_keys and (store_format is StoreFormat.PEM) != (option_type == "PEM"):
         raise ConfigError(f"{option} is {name}, but {prefix}.type={option_type}; set it to {name}, or remove it")
     return store_format, content
 

@@ -196,7 +196,7 @@ class Inspection:
 
     @property
     def _given_timeout_ms(self) -> int | None:
-        return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given else None
+        return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given_keys else None
 
     def _judge_prefix(self, found: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> Iterator[CheckResult]:
         described, may_write, group = (found[each] for each in (CHECKED_ID, MAY_WRITE, GROUP))
