@@ -7,7 +7,7 @@
     registry_client.py   requests to the registry's addresses, with retries and time limits
     registry_pools.py    connections to the registry: TLS, a proxy, and a way to end an attempt
     registry_login.py    the login to the registry by password, token or OAuth
-    registry_errors.py   what the registry's refusals mean
+    registry_errors.py   what the registry's rejections mean
     differences.py       how a derived schema differs from a registered one, in words
     subjects.py          which subject the schema of a key or a value has
     frame.py             the bytes before a payload whose schema is registered

@@ -26,7 +26,7 @@ from spark_kafka_sink.schemas.avro.encoding import (
     constant,
     encode_rows,
     join_encoded,
-    plain,
+    plain_column,
     validity,
 )
 
@@ -43,7 +43,7 @@ class EncodedColumn(NamedTuple):
     """An encoded column. `values` has as many rows as the column. A row is null if the column's row is null or is refused."""
 
     values: pa.Array  # binary, or large_binary beyond 2 GiB
-    refused: list[UnencodableRows]  # each row is in one of them at most
+    refused_rows: list[UnencodableRows]  # each row is in one of them at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,18 @@ class AvroEncoder:
         """
         if column.type != self.type:
             raise SchemaError(f"a column of type {self.type} is encoded, and this one has type {column.type}; cast it")
-        framed = _FramedEncoding("", prefix, self.encoding)
+        framed_encoding = _FramedEncoding("", prefix, self.encoding)
         refusals = Refusals()
-        encoded: list[RowBytes] = []
-        is_null = [np.zeros(0, np.bool_)]
+        encoded_chunks: list[RowBytes] = []
+        null_masks = [np.zeros(0, np.bool_)]
         start = 0
-        for chunk in _joined_chunks(column):
-            of_chunk = Refusals()
-            encoded.append(encode_rows(framed, chunk, of_chunk))
-            refusals.add_block(of_chunk, start)
-            is_null.append(chunk.is_null().to_numpy(zero_copy_only=False))
+        for chunk in _join_small_chunks(column):
+            chunk_refusals = Refusals()
+            encoded_chunks.append(encode_rows(framed_encoding, chunk, chunk_refusals))
+            refusals.add_block(chunk_refusals, start)
+            null_masks.append(chunk.is_null().to_numpy(zero_copy_only=False))
             start += len(chunk)
-        return _encoded_column(join_encoded(encoded), np.concatenate(is_null), _by_reason(refusals))
+        return _encoded_column(join_encoded(encoded_chunks), np.concatenate(null_masks), _rows_by_reason(refusals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,52 +85,52 @@ class _FramedEncoding(Encoding):
     value: Encoding
 
     def pieces(self, column: pa.Array, present: Mask | None, refusals: Refusals) -> list[Piece]:  # noqa: ARG002
-        column = plain(column)
+        column = plain_column(column)
         valid = validity(column)
         return [*constant(self.prefix, valid), *self.value.value_pieces(column, valid, refusals)]
 
 
-def _joined_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
+def _join_small_chunks(column: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
     """The chunks, with small neighbors joined: the work for a chunk takes as long as that for hundreds of rows."""
-    waiting: list[pa.Array] = []
-    rows = size = 0
-    for chunk in map(plain, arrays_of(column)):
-        rows, size = rows + len(chunk), size + bytes_of(chunk)
-        if waiting and (rows > BLOCK_ROWS or size > BLOCK_BYTES):
-            yield _in_one(waiting)
-            waiting, rows, size = [], len(chunk), bytes_of(chunk)
-        waiting.append(chunk)
-    if waiting:
-        yield _in_one(waiting)
+    waiting_chunks: list[pa.Array] = []
+    row_count = size = 0
+    for chunk in map(plain_column, arrays_of(column)):
+        row_count, size = row_count + len(chunk), size + bytes_of(chunk)
+        if waiting_chunks and (row_count > BLOCK_ROWS or size > BLOCK_BYTES):
+            yield _concatenate(waiting_chunks)
+            waiting_chunks, row_count, size = [], len(chunk), bytes_of(chunk)
+        waiting_chunks.append(chunk)
+    if waiting_chunks:
+        yield _concatenate(waiting_chunks)
 
 
-def _in_one(chunks: list[pa.Array]) -> pa.Array:
+def _concatenate(chunks: list[pa.Array]) -> pa.Array:
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
-def _by_reason(refusals: Refusals) -> list[UnencodableRows]:
+def _rows_by_reason(refusals: Refusals) -> list[UnencodableRows]:
     """The refused rows by field and reason; each row only with its first reason."""
-    grouped: dict[tuple[str, str], list[Int64Column]] = {}
-    for rows, path, reason in refusals.found:
-        grouped.setdefault((path, reason), []).append(rows)
-    return list(each_row_once(UnencodableRows(np.concatenate(rows), *of_these) for of_these, rows in grouped.items()))
+    rows_by_reason: dict[tuple[str, str], list[Int64Column]] = {}
+    for rows, path, reason in refusals.entries:
+        rows_by_reason.setdefault((path, reason), []).append(rows)
+    return list(each_row_once(UnencodableRows(np.concatenate(rows), *key) for key, rows in rows_by_reason.items()))
 
 
-def each_row_once(refused: Iterable[UnencodableRows]) -> Iterator[UnencodableRows]:
+def each_row_once(refused_rows: Iterable[UnencodableRows]) -> Iterator[UnencodableRows]:
     """The same rows, each with the first reason that it has."""
-    seen = np.zeros(0, np.int64)
-    for each in refused:
-        rows = np.setdiff1d(each.rows, seen)
-        seen = np.union1d(seen, rows)
+    rows_so_far = np.zeros(0, np.int64)
+    for each in refused_rows:
+        rows = np.setdiff1d(each.rows, rows_so_far)
+        rows_so_far = np.union1d(rows_so_far, rows)
         if len(rows):
             yield each._replace(rows=rows)
 
 
-def _encoded_column(encoded: RowBytes, is_null: Mask, refused: list[UnencodableRows]) -> EncodedColumn:
-    for each in refused:
+def _encoded_column(row_bytes: RowBytes, is_null: Mask, refused_rows: list[UnencodableRows]) -> EncodedColumn:
+    for each in refused_rows:
         is_null[each.rows] = True
-    is_large = int(encoded.offsets[-1]) > INT32_MAX
+    is_large = int(row_bytes.offsets[-1]) > INT32_MAX
     kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
     validity_buffer = pa.array(~is_null).buffers()[1] if is_null.any() else None
-    offsets = pa.py_buffer(encoded.offsets.astype(dtype))
-    return EncodedColumn(pa.Array.from_buffers(kind, len(is_null), [validity_buffer, offsets, encoded.data]), refused)
+    offsets = pa.py_buffer(row_bytes.offsets.astype(dtype))
+    return EncodedColumn(pa.Array.from_buffers(kind, len(is_null), [validity_buffer, offsets, row_bytes.data]), refused_rows)

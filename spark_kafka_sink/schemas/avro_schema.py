@@ -165,19 +165,19 @@ class _Parser:
         self._references = dict(references)  # the references that are not parsed yet
         self._types: dict[str, _NamedType] = {}
         self._sizes: dict[str, int] = {}  # how many types each named type consists of
-        self._open: list[str] = []  # names of the records that are being parsed
+        self._open_records: list[str] = []  # names of the records that are being parsed
         self._path: list[str] = []
         self._depth = 0  # of the records, arrays and maps around
-        self._count = 0
+        self._type_count = 0
 
     def parse(self, text: str, what: str) -> AvroSchema:
         try:
             with self._at(what):
-                return self._schema(self._json(text), "")
+                return self._parse_type(self._parse_json(text), "")
         except RecursionError:
             self._fail("its JSON is nested too deeply")
 
-    def _json(self, text: str) -> Any:
+    def _parse_json(self, text: str) -> Any:
         if len(text) > MAX_TEXT_CHARACTERS:
             self._fail(f"it has {len(text):,} characters; the limit is {MAX_TEXT_CHARACTERS:,}")
         try:
@@ -188,114 +188,114 @@ class _Parser:
     def _refuse_constant(self, name: str) -> NoReturn:
         raise ValueError(f"{name} is no JSON")
 
-    def _schema(self, declared: Any, namespace: str) -> AvroSchema:
-        self._counts(1)
-        if isinstance(declared, str):
-            return AvroPrimitive(declared) if declared in PRIMITIVES else self._named(declared, namespace)
-        if isinstance(declared, list):
-            return self._union(declared, namespace)
-        if not isinstance(declared, dict):
-            self._fail(f"a type is a name, a list or an object, not {_shown(declared)}")
-        return self._object(declared, namespace)
+    def _parse_type(self, declaration: Any, namespace: str) -> AvroSchema:
+        self._count_types(1)
+        if isinstance(declaration, str):
+            return AvroPrimitive(declaration) if declaration in PRIMITIVES else self._find_type(declaration, namespace)
+        if isinstance(declaration, list):
+            return self._parse_union(declaration, namespace)
+        if not isinstance(declaration, dict):
+            self._fail(f"a type is a name, a list or an object, not {_value_in_words(declaration)}")
+        return self._parse_object(declaration, namespace)
 
-    def _object(self, declared: dict[str, Any], namespace: str) -> AvroSchema:
-        match declared.get("type"):
+    def _parse_object(self, declaration: dict[str, Any], namespace: str) -> AvroSchema:
+        match declaration.get("type"):
             case "record" | "error":
-                return self._record(declared, namespace)
+                return self._parse_record(declaration, namespace)
             case "enum":
-                return self._enum(declared, namespace)
+                return self._parse_enum(declaration, namespace)
             case "fixed":
-                return self._fixed(declared, namespace)
+                return self._parse_fixed(declaration, namespace)
             case "array":
                 with self._deeper("items"):
-                    return AvroArray(self._schema(self._required(declared, "items"), namespace))
+                    return AvroArray(self._parse_type(self._require(declaration, "items"), namespace))
             case "map":
                 with self._deeper("values"):
-                    return AvroMap(self._schema(self._required(declared, "values"), namespace))
+                    return AvroMap(self._parse_type(self._require(declaration, "values"), namespace))
             case str(name) if name in PRIMITIVES:
-                return AvroPrimitive(name, _logical_type(declared, name, None))
+                return AvroPrimitive(name, _logical_type(declaration, name))
             case str(name):
-                return self._named(name, namespace)
+                return self._find_type(name, namespace)
             case other:
-                self._fail(f'"type" must be a name here, not {_shown(other)}')
+                self._fail(f'"type" must be a name here, not {_value_in_words(other)}')
 
-    def _union(self, declared: list[Any], namespace: str) -> AvroUnion:
+    def _parse_union(self, declaration: list[Any], namespace: str) -> AvroUnion:
         branches = []
-        for number, branch in enumerate(declared):
+        for number, branch in enumerate(declaration):
             with self._at(f"branch {number}"):
                 if isinstance(branch, list):
                     self._fail("a union may not contain a union")
-                branches.append(self._schema(branch, namespace))
+                branches.append(self._parse_type(branch, namespace))
         if not branches:
             self._fail("the union has no branch")
-        self._distinct([_kind_in_union(branch) for branch in branches], "branches of type")
+        self._require_distinct([_kind_in_union(branch) for branch in branches], "branches of type")
         return AvroUnion(tuple(branches))
 
     # NAMED TYPES
 
-    def _record(self, declared: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._declared_name(declared, namespace)
-        before = self._count
-        self._open.append(name)
-        fields = self._fields(declared, namespace)
-        self._open.pop()
-        record = AvroRecord(name, fields, self._aliases(declared, namespace), _doc(declared))
-        return self._declare(record, 1 + self._count - before)
+    def _parse_record(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
+        name, namespace = self._declared_name(declaration, namespace)
+        count_before = self._type_count
+        self._open_records.append(name)
+        fields = self._parse_fields(declaration, namespace)
+        self._open_records.pop()
+        record = AvroRecord(name, fields, self._aliases(declaration, namespace), _doc(declaration))
+        return self._add_type(record, 1 + self._type_count - count_before)
 
-    def _fields(self, declared: dict[str, Any], namespace: str) -> tuple[AvroField, ...]:
-        listed = self._required(declared, "fields")
-        if not isinstance(listed, list):
-            self._fail(f'"fields" must be a list, not {_shown(listed)}')
-        fields = tuple(self._field(each, number, namespace) for number, each in enumerate(listed))
-        self._distinct([field.name for field in fields], "fields")
+    def _parse_fields(self, declaration: dict[str, Any], namespace: str) -> tuple[AvroField, ...]:
+        declarations = self._require(declaration, "fields")
+        if not isinstance(declarations, list):
+            self._fail(f'"fields" must be a list, not {_value_in_words(declarations)}')
+        fields = tuple(self._parse_field(each, number, namespace) for number, each in enumerate(declarations))
+        self._require_distinct([field.name for field in fields], "fields")
         return fields
 
-    def _field(self, declared: Any, number: int, namespace: str) -> AvroField:
-        if not isinstance(declared, dict):
-            self._fail(f"field {number} must be an object, not {_shown(declared)}")
-        name = self._simple_name(declared.get("name"), f"the name of field {number}")
+    def _parse_field(self, declaration: Any, number: int, namespace: str) -> AvroField:
+        if not isinstance(declaration, dict):
+            self._fail(f"field {number} must be an object, not {_value_in_words(declaration)}")
+        name = self._simple_name(declaration.get("name"), f"the name of field {number}")
         with self._deeper(f"field {printable(name)}"):
-            schema = self._schema(self._required(declared, "type"), namespace)
-        default = json.dumps(declared["default"]) if "default" in declared else None
-        return AvroField(name, schema, default, self._aliases(declared, None), _doc(declared))
+            schema = self._parse_type(self._require(declaration, "type"), namespace)
+        default = json.dumps(declaration["default"]) if "default" in declaration else None
+        return AvroField(name, schema, default, self._aliases(declaration, namespace=None), _doc(declaration))
 
-    def _enum(self, declared: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._declared_name(declared, namespace)
-        symbols = self._required(declared, "symbols")
+    def _parse_enum(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
+        name, namespace = self._declared_name(declaration, namespace)
+        symbols = self._require(declaration, "symbols")
         if not isinstance(symbols, list) or not symbols:
-            self._fail(f'"symbols" must be a list of names, not {_shown(symbols)}')
-        checked = tuple(self._simple_name(symbol, "a symbol") for symbol in symbols)
-        self._distinct(checked, "symbols")
-        default = declared.get("default")
-        if default is not None and default not in checked:
-            self._fail(f"the default of enum {printable(name)} is none of its symbols: {_shown(default)}")
-        return self._declare(AvroEnum(name, checked, default, self._aliases(declared, namespace), _doc(declared)), 1)
+            self._fail(f'"symbols" must be a list of names, not {_value_in_words(symbols)}')
+        names = tuple(self._simple_name(symbol, "a symbol") for symbol in symbols)
+        self._require_distinct(names, "symbols")
+        default = declaration.get("default")
+        if default is not None and default not in names:
+            self._fail(f"the default of enum {printable(name)} is none of its symbols: {_value_in_words(default)}")
+        return self._add_type(AvroEnum(name, names, default, self._aliases(declaration, namespace), _doc(declaration)), 1)
 
-    def _fixed(self, declared: dict[str, Any], namespace: str) -> _NamedType:
-        name, namespace = self._declared_name(declared, namespace)
-        size = self._required(declared, "size")
+    def _parse_fixed(self, declaration: dict[str, Any], namespace: str) -> _NamedType:
+        name, namespace = self._declared_name(declaration, namespace)
+        size = self._require(declaration, "size")
         if not _is_int(size) or not 0 <= size <= MAX_FIXED_BYTES:
-            self._fail(f'the "size" of fixed {printable(name)} must be a number of bytes, not {_shown(size)}')
-        logical = _logical_type(declared, "fixed", size)
-        return self._declare(AvroFixed(name, size, logical, self._aliases(declared, namespace), _doc(declared)), 1)
+            self._fail(f'the "size" of fixed {printable(name)} must be a number of bytes, not {_value_in_words(size)}')
+        logical = _logical_type(declaration, "fixed", size)
+        return self._add_type(AvroFixed(name, size, logical, self._aliases(declaration, namespace), _doc(declaration)), 1)
 
-    def _declare(self, declared: _NamedType, size: int) -> _NamedType:
-        if declared.name in self._types:
-            self._fail(f"type {printable(declared.name)} is declared more than once")
-        self._types[declared.name] = declared
-        self._sizes[declared.name] = size
-        return declared
+    def _add_type(self, named_type: _NamedType, type_count: int) -> _NamedType:
+        if named_type.name in self._types:
+            self._fail(f"type {printable(named_type.name)} is declared more than once")
+        self._types[named_type.name] = named_type
+        self._sizes[named_type.name] = type_count
+        return named_type
 
     # NAMES
 
-    def _named(self, name: str, namespace: str) -> AvroSchema:
+    def _find_type(self, name: str, namespace: str) -> AvroSchema:
         """The type with this name: looked up in the namespace first, then without a namespace."""
         candidates = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
         for full_name in candidates:
-            if full_name in self._open:
+            if full_name in self._open_records:
                 self._fail(f"record {printable(full_name)} contains itself, which a column cannot")
             if full_name in self._types or self._parse_references_until(full_name):
-                self._counts(self._sizes[full_name] - 1)
+                self._count_types(self._sizes[full_name] - 1)
                 return self._types[full_name]
         self._fail(f"type {printable(candidates[0])} is not declared before it is used")
 
@@ -306,11 +306,11 @@ class _Parser:
             self.parse(self._references.pop(key), f"reference {printable(key)}")
         return full_name in self._types
 
-    def _declared_name(self, declared: dict[str, Any], enclosing: str) -> tuple[str, str]:
+    def _declared_name(self, declaration: dict[str, Any], enclosing: str) -> tuple[str, str]:
         """The full name of a type, and the namespace of the names inside it."""
-        name, namespace = self._required(declared, "name"), declared.get("namespace")
+        name, namespace = self._require(declaration, "name"), declaration.get("namespace")
         if namespace is not None and not isinstance(namespace, str):
-            self._fail(f'"namespace" must be a string, not {_shown(namespace)}')
+            self._fail(f'"namespace" must be a string, not {_value_in_words(namespace)}')
         if isinstance(name, str) and "." in name:
             namespace, _, name = name.rpartition(".")
         elif namespace is None:
@@ -324,32 +324,32 @@ class _Parser:
 
     def _simple_name(self, name: Any, what: str) -> str:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            self._fail(f"{what} must consist of letters, digits and _, and not begin with a digit: {_shown(name)}")
+            self._fail(f"{what} must consist of letters, digits and _, and not begin with a digit: {_value_in_words(name)}")
         return name
 
-    def _aliases(self, declared: dict[str, Any], namespace: str | None) -> tuple[str, ...]:
+    def _aliases(self, declaration: dict[str, Any], namespace: str | None) -> tuple[str, ...]:
         """The aliases, with the namespace if a type has them. Malformed ones are ignored: only readers and a hint use them."""
-        listed = declared.get("aliases")
-        aliases = [alias for alias in listed if isinstance(alias, str)] if isinstance(listed, list) else []
+        names = declaration.get("aliases")
+        aliases = [alias for alias in names if isinstance(alias, str)] if isinstance(names, list) else []
         return tuple(f"{namespace}.{alias}" if namespace and "." not in alias else alias for alias in aliases)
 
     # LIMITS AND ERRORS
 
-    def _distinct(self, names: Sequence[str], what: str) -> None:
-        seen: set[str] = set()
+    def _require_distinct(self, names: Sequence[str], what: str) -> None:
+        distinct_names: set[str] = set()
         for name in names:
-            if name in seen:
+            if name in distinct_names:
                 self._fail(f"there are several {what} {printable(name)}")
-            seen.add(name)
+            distinct_names.add(name)
 
-    def _required(self, declared: dict[str, Any], key: str) -> Any:
-        if key not in declared:
+    def _require(self, declaration: dict[str, Any], key: str) -> Any:
+        if key not in declaration:
             self._fail(f'"{key}" is missing')
-        return declared[key]
+        return declaration[key]
 
-    def _counts(self, types: int) -> None:
-        self._count += types
-        if self._count > MAX_TYPES:
+    def _count_types(self, types: int) -> None:
+        self._type_count += types
+        if self._type_count > MAX_TYPES:
             self._fail(f"the schema has more than {MAX_TYPES:,} types, with each named type counted wherever it stands")
 
     @contextmanager
@@ -383,12 +383,12 @@ def _kind_in_union(branch: AvroSchema) -> str:
             return str(branch)  # array or map
 
 
-def _doc(declared: dict[str, Any]) -> str | None:
-    doc = declared.get("doc")
+def _doc(declaration: dict[str, Any]) -> str | None:
+    doc = declaration.get("doc")
     return doc if isinstance(doc, str) else None
 
 
-def _shown(value: Any) -> str:
+def _value_in_words(value: Any) -> str:
     match value:
         case dict():
             return "an object"
@@ -417,17 +417,17 @@ _LOGICAL_TYPES_OF = {
 _UUID_BYTES = 16
 
 
-def _logical_type(declared: dict[str, Any], kind: str, size: int | None) -> LogicalType | None:
+def _logical_type(declaration: dict[str, Any], kind: str, size: int | None = None) -> LogicalType | None:
     """The logical type; None if there is none, or it is unknown or does not fit this type. `size`: of a fixed, else None."""
-    name = declared.get("logicalType")
+    name = declaration.get("logicalType")
     if not isinstance(name, str) or name not in _LOGICAL_TYPES_OF.get(kind, ()):
         return None
     if name == "uuid" and size not in (None, _UUID_BYTES):
         return None
     if name != "decimal":
         return LogicalType(name)
-    precision: Any = declared.get("precision")
-    scale: Any = declared.get("scale", 0)
+    precision: Any = declaration.get("precision")
+    scale: Any = declaration.get("scale", 0)
     if not _is_int(precision) or not _is_int(scale) or not 0 <= scale <= precision or precision < 1:
         return None
     if size is not None and precision > decimal_digits_in(size):

@@ -39,18 +39,18 @@ def derive_schema(
         at: the column, for problems.
         problems: the list to add to; if there is any, the text must not be used.
     """
-    problems.extend(_wrong_names(name, namespace))
+    problems.extend(_name_problems(name, namespace))
     derivation = _Derivation(problems)
-    return json.dumps(derivation.of(type, nullable, _NamedPlace(name, namespace or "", at)), separators=(",", ":"))
+    return json.dumps(derivation.schema_of(type, nullable, _NamedPlace(name, namespace or "", at)), separators=(",", ":"))
 
 
-def _wrong_names(name: str, namespace: str | None) -> list[str]:
-    wrong = [] if _NAME.fullmatch(name) else [f"{name!r} cannot name an Avro record: {_RULE}"]
+def _name_problems(name: str, namespace: str | None) -> list[str]:
+    problems = [] if _NAME.fullmatch(name) else [f"{name!r} cannot name an Avro record: {_RULE}"]
     if name in PRIMITIVES and not namespace:
-        wrong.append(f"{name!r} cannot name an Avro record without a namespace: it is a type of Avro")
+        problems.append(f"{name!r} cannot name an Avro record without a namespace: it is a type of Avro")
     if namespace and not all(map(_NAME.fullmatch, namespace.split("."))):
-        wrong.append(f"{namespace!r} cannot be an Avro namespace: between its dots, {_RULE}")
-    return wrong
+        problems.append(f"{namespace!r} cannot be an Avro namespace: between its dots, {_RULE}")
+    return problems
 
 
 _RULE = "names have letters of ASCII, digits and _, and do not begin with a digit"
@@ -81,11 +81,11 @@ class _Derivation:
     def __init__(self, problems: list[str]) -> None:
         self._problems = problems
 
-    def of(self, type: pa.DataType, nullable: bool, place: _NamedPlace) -> Json:
-        schema = self._not_null(type, place)
+    def schema_of(self, type: pa.DataType, nullable: bool, place: _NamedPlace) -> Json:
+        schema = self._value_schema(type, place)
         return ["null", schema] if nullable else schema
 
-    def _not_null(self, type: pa.DataType, place: _NamedPlace) -> Json:
+    def _value_schema(self, type: pa.DataType, place: _NamedPlace) -> Json:
         type = plain_type(type)
         if place.depth > MAX_DEPTH:
             self._problems.append(
@@ -96,7 +96,7 @@ class _Derivation:
         if pa.types.is_struct(type):
             return self._record(type, place)
         if is_list(type):
-            items = self.of(type.value_type, type.value_field.nullable, place.of_items())
+            items = self.schema_of(type.value_type, type.value_field.nullable, place.of_items())
             return {"type": "array", "items": items}
         if pa.types.is_map(type):
             return self._map(type, place)
@@ -105,7 +105,7 @@ class _Derivation:
         return self._scalar(type, place)
 
     def _record(self, type: pa.StructType, place: _NamedPlace) -> Json:
-        fields = [type.field(number) for number in range(type.num_fields)]
+        fields = [type.field(position) for position in range(type.num_fields)]
         self._check_names([field.name for field in fields], place)
         schema: dict[str, Any] = {"type": "record", "name": place.name}
         if place.namespace:
@@ -114,16 +114,16 @@ class _Derivation:
 
     def _field(self, field: pa.Field, place: _NamedPlace) -> Json:
         metadata: Mapping[bytes, bytes] = field.metadata or {}
-        described: dict[str, Any] = {"name": field.name}
+        json_field: dict[str, Any] = {"name": field.name}
         if is_variant(field):
             self._problems.append(f"{place.path} is a variant, which Avro lacks: cast it, as in to_json({place.path})")
-            return described | {"type": "bytes"}
-        described["type"] = self.of(field.type, field.nullable, place)
+            return json_field | {"type": "bytes"}
+        json_field["type"] = self.schema_of(field.type, field.nullable, place)
         if field.nullable:
-            described["default"] = None
+            json_field["default"] = None
         if b"comment" in metadata:
-            described["doc"] = metadata[b"comment"].decode("utf-8", "replace")
-        return described
+            json_field["doc"] = metadata[b"comment"].decode("utf-8", "replace")
+        return json_field
 
     def _check_names(self, names: list[str], place: _NamedPlace) -> None:
         for name in names:
@@ -142,7 +142,7 @@ class _Derivation:
                 f"{place.path} is a map with keys of type {key}, but the keys of an Avro map are strings: cast them, as in"
                 f" map_from_arrays(transform(map_keys(m), k -> string(k)), map_values(m))"
             )
-        return {"type": "map", "values": self.of(type.item_type, type.item_field.nullable, place.of_items())}
+        return {"type": "map", "values": self.schema_of(type.item_type, type.item_field.nullable, place.of_items())}
 
     def _decimal(self, type: pa.DataType, place: _NamedPlace) -> Json:
         """A fixed type of the smallest size that takes the precision, named as in Spark."""
@@ -156,10 +156,10 @@ class _Derivation:
         return {"type": "fixed", "name": "fixed", "namespace": place.full_name, "size": size} | decimal
 
     def _scalar(self, type: pa.DataType, place: _NamedPlace) -> Json:
-        for is_of, schema in _SCALARS:
-            if is_of(type):
+        for is_type, schema in _SCALARS:
+            if is_type(type):
                 return schema
-        remedy = next((text for is_of, text in _REMEDIES if is_of(type)), "leave it out, or cast it to another type")
+        remedy = next((text for is_type, text in _REMEDIES if is_type(type)), "leave it out, or cast it to another type")
         self._problems.append(f"{place.path} has the type {type}, which Avro lacks: {remedy.format(place.path)}")
         return "null"
 
@@ -180,7 +180,7 @@ def is_variant(field: pa.Field) -> bool:
     type = field.type
     if not pa.types.is_struct(type):
         return False
-    return any(b"variant" in (type.field(number).metadata or {}) for number in range(type.num_fields))
+    return any(b"variant" in (type.field(position).metadata or {}) for position in range(type.num_fields))
 
 
 def _is_any(*tests: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
@@ -229,5 +229,5 @@ _REMEDIES: tuple[tuple[Any, str], ...] = (
 
 
 def _allowed_name(name: str) -> str:
-    allowed = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
-    return f"_{allowed}" if allowed[0].isdigit() else allowed
+    letters = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+    return f"_{letters}" if letters[0].isdigit() else letters

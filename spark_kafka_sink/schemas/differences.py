@@ -10,24 +10,24 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def differences(derived: str, registered: str) -> list[str]:
+def differences(derived_text: str, registered_text: str) -> list[str]:
     """A sentence for each field that one side lacks or has with another type, and for each record with another name or order."""
     try:
-        return list(_of_types(json.loads(derived), json.loads(registered), ""))
+        return list(_type_differences(json.loads(derived_text), json.loads(registered_text), ""))
     except (ValueError, RecursionError):
         return []
 
 
-def _of_types(derived: Any, registered: Any, path: str) -> Iterator[str]:
-    (is_nullable, mine), (was_nullable, theirs) = _without_null(_plain(derived)), _without_null(_plain(registered))
-    where = path or "the whole"
-    kind = _kind(mine)
+def _type_differences(derived_type: Any, registered_type: Any, path: str) -> Iterator[str]:
+    is_nullable, mine = _without_null(_innermost_type(derived_type))
+    was_nullable, theirs = _without_null(_innermost_type(registered_type))
+    where, kind = path or "the whole", _kind(mine)
     if is_nullable != was_nullable:
         yield f"{where} {'may' if is_nullable else 'may not'} be null, and as registered {'may' if was_nullable else 'may not'}"
     elif kind == _kind(theirs) == "record":
-        yield from _of_records(mine, theirs, path)
+        yield from _record_differences(mine, theirs, path)
     elif kind == _kind(theirs) and kind in _INNER:
-        yield from _of_types(mine.get(_INNER[kind]), theirs.get(_INNER[kind]), f"{path}[*]")
+        yield from _type_differences(mine.get(_INNER[kind]), theirs.get(_INNER[kind]), f"{path}[*]")
     elif _in_words(mine) != _in_words(theirs):
         yield f"{where} is {_in_words(mine)}, registered as {_in_words(theirs)}"
 
@@ -35,27 +35,27 @@ def _of_types(derived: Any, registered: Any, path: str) -> Iterator[str]:
 _INNER = {"array": "items", "map": "values"}
 
 
-def _of_records(derived: dict[str, Any], registered: dict[str, Any], path: str) -> Iterator[str]:
-    if _full_name(derived) != _full_name(registered):
-        yield f"{path or 'the record'} is named {_full_name(derived)}, registered as {_full_name(registered)}"
-    mine, theirs = _fields(derived), _fields(registered)
-    at = f"{path}." if path else ""
-    yield from (f"{at}{name} is new" for name in mine if name not in theirs)
-    yield from (f"{at}{name} is missing" for name in theirs if name not in mine)
-    common = [name for name in mine if name in theirs]
-    for name in common:
-        yield from _of_types(mine[name], theirs[name], f"{at}{name}")
-    if len(common) == len(mine) == len(theirs) and common != list(theirs):
+def _record_differences(derived_record: dict[str, Any], registered_record: dict[str, Any], path: str) -> Iterator[str]:
+    if _full_name(derived_record) != _full_name(registered_record):
+        yield f"{path or 'the record'} is named {_full_name(derived_record)}, registered as {_full_name(registered_record)}"
+    mine, theirs = _fields(derived_record), _fields(registered_record)
+    prefix = f"{path}." if path else ""
+    yield from (f"{prefix}{name} is new" for name in mine if name not in theirs)
+    yield from (f"{prefix}{name} is missing" for name in theirs if name not in mine)
+    common_names = [name for name in mine if name in theirs]
+    for name in common_names:
+        yield from _type_differences(mine[name], theirs[name], f"{prefix}{name}")
+    if len(common_names) == len(mine) == len(theirs) and common_names != list(theirs):
         yield f"{path or 'the record'} has its fields in another order than registered"
 
 
 def _fields(record: dict[str, Any]) -> dict[str, Any]:
     fields = record.get("fields")
-    listed = [field for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
-    return {str(field["name"]): field["type"] for field in listed if "name" in field and "type" in field}
+    objects = [field for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
+    return {str(field["name"]): field["type"] for field in objects if "name" in field and "type" in field}
 
 
-def _plain(schema: Any) -> Any:
+def _innermost_type(schema: Any) -> Any:
     """A schema may be written as the type of another: {"type": {"type": "int"}}."""
     while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
         schema = schema["type"]
@@ -67,7 +67,7 @@ def _without_null(schema: Any) -> tuple[bool, Any]:
     if not isinstance(schema, list) or "null" not in schema:
         return False, schema
     others = [branch for branch in schema if branch != "null"]
-    return True, _plain(others[0]) if len(others) == 1 else others
+    return True, _innermost_type(others[0]) if len(others) == 1 else others
 
 
 def _kind(schema: Any) -> str:
@@ -82,7 +82,7 @@ def _full_name(schema: dict[str, Any]) -> str:
 
 def _in_words(schema: Any) -> str:
     if isinstance(schema, list):
-        return f"one of {', '.join(_in_words(_plain(branch)) for branch in schema)}"
+        return f"one of {', '.join(_in_words(_innermost_type(branch)) for branch in schema)}"
     if not isinstance(schema, dict):
         return str(schema)
     kind, logical = _kind(schema), schema.get("logicalType")

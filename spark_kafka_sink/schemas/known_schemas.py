@@ -3,7 +3,7 @@
 KnownSchemas has the methods of SchemaRegistry that planning and tasks use. It connects when it does not know an answer.
 Laws: the schema of a version, an id or a text is kept until MAX_ANSWERS later answers have replaced it; "not found" is not kept.
 `latest` is asked again after `latest.cache.ttl.sec`. If the registry or its OAuth server cannot be reached then, the version that
-is known stays in use; if one of the two refuses, the error is raised. Nothing stays open after `close`.
+is known stays in use; if one of the two rejects the request, the error is raised. Nothing stays open after `close`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _CachedAnswer(NamedTuple):
     """A schema from the registry, and its age."""
 
     schema: RegisteredSchema
-    at_ms: int  # when it was kept
+    kept_at_ms: int  # when it was kept
 
 
 _answers: dict[tuple[RegistryConfig, _CacheKey], _CachedAnswer] = {}
@@ -46,7 +46,7 @@ class KnownSchemas:
     config: RegistryConfig
     connect: Callable[[RegistryConfig], SchemaRegistry] = SchemaRegistry  # makes the registry, when it has to be asked
     clock: Clock = field(default_factory=Clock)
-    _connected: SchemaRegistry | None = field(default=None, init=False)
+    _open_registry: SchemaRegistry | None = field(default=None, init=False)
 
     def __enter__(self) -> KnownSchemas:
         return self
@@ -55,15 +55,16 @@ class KnownSchemas:
         self.close()
 
     def close(self) -> None:
-        if self._connected is not None:
-            self._connected.close()
-            self._connected = None
+        """End the connections, if there are any. A later question opens new ones; the answers stay."""
+        if self._open_registry is not None:
+            self._open_registry.close()
+            self._open_registry = None
 
     @property
     def _registry(self) -> SchemaRegistry:
-        if self._connected is None:
-            self._connected = self.connect(self.config)
-        return self._connected
+        if self._open_registry is None:
+            self._open_registry = self.connect(self.config)
+        return self._open_registry
 
     # QUESTIONS. If the answer is not known, each blocks and raises as in SchemaRegistry; require_compatible always asks.
 
@@ -76,32 +77,33 @@ class KnownSchemas:
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version, as it was latest.cache.ttl.sec ago at most; older if that is -1 or the registry is unreachable."""
         key: _CacheKey = ("latest", subject, "")
-        known = self._known(key)
-        if known is not None and self._is_fresh(known):
-            return known.schema
+        cached = self._cached_answer(key)
+        if cached is not None and self._is_fresh(cached):
+            return cached.schema
         try:
             schema = self._registry.latest(subject)
         except (RegistryError, RetriableTokenError) as error:
-            is_refusal = isinstance(error, RegistryError) and error.condition != UNREACHABLE
-            if known is None or is_refusal:
+            is_rejection = isinstance(error, RegistryError) and error.condition != UNREACHABLE
+            if cached is None or is_rejection:
                 raise
-            logger.warning("! %s is still written with, as newer ones cannot be asked for: %s", known.schema.label, error)
-            schema = known.schema
-        if known is not None and known.schema.id != schema.id:
-            logger.warning("= rows are written with %s from now on, before with %s", schema.label, known.schema.label)
+            logger.warning("! %s is still written with, as newer ones cannot be asked for: %s", cached.schema.label, error)
+            schema = cached.schema
+        if cached is not None and cached.schema.id != schema.id:
+            logger.warning("= rows are written with %s from now on, before with %s", schema.label, cached.schema.label)
         return self._keep(key, schema)
 
-    def _is_fresh(self, known: _CachedAnswer) -> bool:
+    def _is_fresh(self, cached: _CachedAnswer) -> bool:
         seconds = self.config.latest_cache_ttl_sec
-        return seconds < 0 or self.clock.now_ms() - known.at_ms < 1000 * seconds
+        return seconds < 0 or self.clock.now_ms() - cached.kept_at_ms < 1000 * seconds
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
+        """As SchemaRegistry.lookup. None is not kept: the next call asks again."""
         key: _CacheKey = ("text", subject, text)
-        known = self._known(key)
-        if known is not None:
-            return known.schema
-        found = self._registry.lookup(subject, text)
-        return None if found is None else self._keep(key, found)
+        cached = self._cached_answer(key)
+        if cached is not None:
+            return cached.schema
+        schema = self._registry.lookup(subject, text)
+        return None if schema is None else self._keep(key, schema)
 
     def require_compatible(self, subject: str, text: str) -> None:
         self._registry.require_compatible(subject, text)
@@ -112,10 +114,10 @@ class KnownSchemas:
     # ANSWERS
 
     def _ask(self, key: _CacheKey, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema:
-        known = self._known(key)
-        return self._keep(key, ask()) if known is None else known.schema
+        cached = self._cached_answer(key)
+        return self._keep(key, ask()) if cached is None else cached.schema
 
-    def _known(self, key: _CacheKey) -> _CachedAnswer | None:
+    def _cached_answer(self, key: _CacheKey) -> _CachedAnswer | None:
         return _answers.get((self.config, key))
 
     def _keep(self, key: _CacheKey, schema: RegisteredSchema) -> RegisteredSchema:

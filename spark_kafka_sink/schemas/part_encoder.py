@@ -36,9 +36,9 @@ class PartEncoder:
         """
         if self.avro is None:
             return EncodedColumn(framed_column(column, self.prefix), [])
-        return self.avro.encode(self._as_planned(column), self.prefix)
+        return self.avro.encode(self._cast_to_planned(column), self.prefix)
 
-    def _as_planned(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    def _cast_to_planned(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """Cast the column to the planned type: Spark may send another time zone, or 64-bit offsets."""
         if column.type == self.type:
             return column
@@ -58,7 +58,7 @@ def framed_column(column: pa.Array | pa.ChunkedArray, prefix: bytes) -> pa.Array
     if payloads is None:
         return pa.nulls(len(column), pa.binary())
     payloads = contiguous(payloads)
-    needed = payloads.nbytes + len(prefix) * len(payloads)
-    kind = pa.large_binary() if needed > INT32_MAX or pa.types.is_large_binary(payloads.type) else pa.binary()
-    start = pa.scalar(prefix, kind)
-    return pc.binary_join_element_wise(start, payloads.cast(kind), pa.scalar(b"", kind))
+    size = payloads.nbytes + len(prefix) * len(payloads)
+    kind = pa.large_binary() if size > INT32_MAX or pa.types.is_large_binary(payloads.type) else pa.binary()
+    frame = pa.scalar(prefix, kind)
+    return pc.binary_join_element_wise(frame, payloads.cast(kind), pa.scalar(b"", kind))

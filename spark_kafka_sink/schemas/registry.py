@@ -68,13 +68,13 @@ class RegisteredSchema(NamedTuple):
 
 
 class _Compatibility(NamedTuple):
-    """Whether the registry would refuse a schema, and its reasons. Not refused if the registry cannot be asked."""
+    """Whether the registry would reject a schema, and its reasons. Not rejected if the registry lacks or forbids the check."""
 
-    is_refused: bool
+    is_rejected: bool
     reasons: list[str]
 
 
-_NOT_REFUSED = _Compatibility(False, [])
+_NOT_REJECTED = _Compatibility(is_rejected=False, reasons=[])
 
 
 class SchemaRegistry:
@@ -83,7 +83,7 @@ class SchemaRegistry:
 
     Raises:
         ConfigError: by the constructor: urllib3 is not installed, certificates cannot be read, or https_proxy is no URL.
-        RegistryError: by each call: the registry cannot be reached, refuses, or has no such schema.
+        RegistryError: by each call: the registry cannot be reached, rejects the request, or has no such schema.
         AuthenticationError: by each call: there is no token to log in with.
     """
 
@@ -98,31 +98,33 @@ class SchemaRegistry:
     # READING
 
     def latest(self, subject: str) -> RegisteredSchema:
-        return self._of_subject(subject, "latest")
+        return self._version_of_subject(subject, "latest")
 
     def version(self, subject: str, number: int) -> RegisteredSchema:
-        found = self._of_subject(subject, str(number))
-        if found.version not in (None, number):
+        """Version `number` of the subject. Raises RegistryError too if the answer is another version."""
+        schema = self._version_of_subject(subject, str(number))
+        if schema.version not in (None, number):
             what = f"get version {number} of subject {printable(subject)}"
-            raise _malformed(what, f"it is version {printable(found.version)}")
-        return found
+            raise _answer_error(what, f"it is version {printable(schema.version)}")
+        return schema
 
-    def _of_subject(self, subject: str, version: str) -> RegisteredSchema:
+    def _version_of_subject(self, subject: str, version: str) -> RegisteredSchema:
         what = f"get version {version} of subject {printable(subject)}"
         request = RegistryRequest(what, "GET", ("subjects", subject, "versions", version))
-        return self._schema(self._ask(request), subject, what)
+        return self._read_schema(self._ask(request), subject, what)
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
+        """The schema with this id, of any subject."""
         what = f"get schema {schema_id}"
         body = self._ask(RegistryRequest(what, "GET", ("schemas", "ids", str(schema_id))))
-        return self._schema({**body, "id": schema_id, "version": None}, None, what)
+        return self._read_schema({**body, "id": schema_id, "version": None}, subject=None, what=what)
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
         """The registered schema that is equal to `text`; None if the subject lacks it, or does not exist."""
         what = f"look up a schema in subject {printable(subject)}"
-        request = RegistryRequest(what, "POST", ("subjects", subject), self._normalize(), {"schema": text})
+        request = RegistryRequest(what, "POST", ("subjects", subject), self._normalize_query(), {"schema": text})
         try:
-            return self._schema(self._ask(request), subject, what)
+            return self._read_schema(self._ask(request), subject, what)
         except RegistryError as error:
             if error.condition not in NOT_FOUND:
                 raise
@@ -168,11 +170,11 @@ class SchemaRegistry:
             RegistryError: the schema is not compatible or not registered, and the error says how it differs from the latest
                 version; or it has rules that apply to writing.
         """
-        registered = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
-        if registered is None:
+        schema = self.register(subject, text) if self._config.auto_register_schemas else self.lookup(subject, text)
+        if schema is None:
             raise self._not_registered(subject, text, schema_key)
-        registered.require_writable()
-        return registered
+        schema.require_writable()
+        return schema
 
     def register(self, subject: str, text: str) -> RegisteredSchema:
         """Register `text`, unless it is registered. First checks compatibility, as that answer has the registry's reasons.
@@ -180,30 +182,30 @@ class SchemaRegistry:
         Raises:
             RegistryError: it is not compatible with what is registered, or may not be registered.
         """
-        registered = self.lookup(subject, text)
-        if registered is not None:
-            return registered
+        schema = self.lookup(subject, text)
+        if schema is not None:
+            return schema
         reasons = self._compatibility_of(subject, text).reasons
-        if not reasons:  # also if it is refused without reasons: the error of this request may have them
+        if not reasons:  # also if it is rejected without reasons: the error of this request may have them
             try:
-                return self._post(subject, text)
+                return self._post_schema(subject, text)
             except RegistryError as error:
                 if error.condition != INCOMPATIBLE:
                     raise
                 reasons = [error.message]
         raise self._incompatible(subject, text, reasons)
 
-    def _post(self, subject: str, text: str) -> RegisteredSchema:
+    def _post_schema(self, subject: str, text: str) -> RegisteredSchema:
         """Not every registry's answer has the version, so the schema is looked up again."""
         what = f"register a schema in subject {printable(subject)}"
-        request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize(), {"schema": text})
-        schema_id = _number(self._ask(request).get("id"), what)
+        request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize_query(), {"schema": text})
+        schema_id = _schema_id(self._ask(request).get("id"), what)
         return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO_TYPE, text, {}, None)
 
     def require_compatible(self, subject: str, text: str) -> None:
-        """Raise RegistryError if the registry would refuse `text`. Registers nothing. Passes if the user may not ask."""
+        """Raise RegistryError if the registry would reject `text`. Passes if the registry lacks or forbids the check."""
         compatibility = self._compatibility_of(subject, text)
-        if compatibility.is_refused:
+        if compatibility.is_rejected:
             raise self._incompatible(subject, text, compatibility.reasons or ["the registry gives no reasons"])
 
     def _compatibility_of(self, subject: str, text: str) -> _Compatibility:
@@ -215,21 +217,22 @@ class SchemaRegistry:
                     break
                 if error.condition != INVALID_ANSWER:
                     raise
-        return _NOT_REFUSED
+        return _NOT_REJECTED
 
     def _compatibility_at(self, path: tuple[str, ...], subject: str, text: str) -> _Compatibility:
         what = f"check compatibility in subject {printable(subject)}"
-        path, query = ("compatibility", "subjects", subject, *path), {"verbose": "true"} | self._normalize()
+        path, query = ("compatibility", "subjects", subject, *path), {"verbose": "true"} | self._normalize_query()
         body = self._ask(RegistryRequest(what, "POST", path, query, {"schema": text}))
         if body.get("is_compatible") is not False:
-            return _NOT_REFUSED
+            return _NOT_REJECTED
         messages = body.get("messages")
-        return _Compatibility(True, [each for each in messages if isinstance(each, str)] if isinstance(messages, list) else [])
+        reasons = [each for each in messages if isinstance(each, str)] if isinstance(messages, list) else []
+        return _Compatibility(is_rejected=True, reasons=reasons)
 
-    def _normalize(self) -> dict[str, str]:
+    def _normalize_query(self) -> dict[str, str]:
         return {"normalize": "true"} if self._config.normalize_schemas else {}
 
-    # REFUSALS IN WORDS
+    # REJECTIONS IN WORDS
 
     def _incompatible(self, subject: str, text: str, reasons: list[str]) -> RegistryError:
         return RegistryError(
@@ -253,55 +256,55 @@ class SchemaRegistry:
         name = "its latest version" if latest.version is None else f"its latest version {latest.version}"
         if latest.schema_type != AVRO_TYPE:
             return f" But {name} is {printable(latest.schema_type)}, not {AVRO_TYPE}."
-        found = differences(text, latest.text)
-        if not found:
+        sentences = differences(text, latest.text)
+        if not sentences:
             return f" But {name} has the same fields, with other defaults, docs or order in unions."
-        return f" Against {name}: {printable_list(found, 10)}."
+        return f" Against {name}: {printable_list(sentences, 10)}."
 
     # ANSWERS
 
     def _ask(self, request: RegistryRequest, deadline_ms: int | None = None) -> dict[str, Any]:
         body = self._client.call(request, deadline_ms)
         if not isinstance(body, dict):
-            raise _malformed(request.what, f"a JSON object is expected, not {type(body).__name__}")
+            raise _answer_error(request.what, f"a JSON object is expected, not {type(body).__name__}")
         return body
 
-    def _schema(self, body: Mapping[str, Any], subject: str | None, what: str) -> RegisteredSchema:
+    def _read_schema(self, body: Mapping[str, Any], subject: str | None, what: str) -> RegisteredSchema:
         text, schema_type = body.get("schema"), body.get("schemaType") or AVRO_TYPE
         if not isinstance(text, str) or not isinstance(schema_type, str) or not _is_unicode(text):
-            raise _malformed(what, "there is no schema in it")
+            raise _answer_error(what, "there is no schema in it")
         return RegisteredSchema(
-            _number(body.get("id"), what),
+            _schema_id(body.get("id"), what),
             _version(body.get("version")),
             subject,
             schema_type,
             text,
-            self._references(body.get("references"), what) if schema_type == AVRO_TYPE else {},
+            self._reference_texts(body.get("references"), what) if schema_type == AVRO_TYPE else {},
             _write_rules(body.get("ruleSet")),
         )
 
-    def _references(self, references: object, what: str) -> dict[str, str]:
+    def _reference_texts(self, references: object, what: str) -> dict[str, str]:
         """The texts of all schemas that are referred to, directly or not. Each version of a subject is asked for once."""
         texts: dict[str, str] = {}
         deadline_ms = self._client.deadline_ms()
-        waiting, seen = _listed(references, what), set[tuple[str, int]]()
-        while waiting:
-            name, subject, version = waiting.pop()
-            if (subject, version) in seen:
+        open_references, asked_versions = _read_references(references, what), set[tuple[str, int]]()
+        while open_references:
+            name, subject, version = open_references.pop()
+            if (subject, version) in asked_versions:
                 continue
-            seen.add((subject, version))
-            if len(seen) > MAX_REFERENCES:
-                raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
+            asked_versions.add((subject, version))
+            if len(asked_versions) > MAX_REFERENCES:
+                raise _answer_error(what, f"it refers to more than {MAX_REFERENCES} other schemas")
             path = ("subjects", subject, "versions", str(version))
             body = self._ask(
                 RegistryRequest(f"{what}: its reference {printable(name)}", "GET", path, {"deleted": "true"}), deadline_ms
             )
             if not isinstance(body.get("schema"), str) or not _is_unicode(body["schema"]):
-                raise _malformed(what, f"its reference {printable(name)} has no schema")
+                raise _answer_error(what, f"its reference {printable(name)} has no schema")
             texts[name] = body["schema"]
             if sum(map(len, texts.values())) > MAX_REFERENCED_CHARACTERS:
-                raise _malformed(what, f"it refers to schemas of more than {MAX_REFERENCED_CHARACTERS:,} characters")
-            waiting += _listed(body.get("references"), what)
+                raise _answer_error(what, f"it refers to schemas of more than {MAX_REFERENCED_CHARACTERS:,} characters")
+            open_references += _read_references(body.get("references"), what)
         return texts
 
 
@@ -309,16 +312,16 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _listed(references: object, what: str) -> list[tuple[str, str, int]]:
+def _read_references(references: object, what: str) -> list[tuple[str, str, int]]:
     if not isinstance(references, list):
         return []
     if len(references) > MAX_REFERENCES:
-        raise _malformed(what, f"it refers to more than {MAX_REFERENCES} other schemas")
+        raise _answer_error(what, f"it refers to more than {MAX_REFERENCES} other schemas")
     with suppress(TypeError, KeyError, ValueError, OverflowError):
-        listed = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
-        if all(_is_unicode(name + subject) for name, subject, _ in listed):
-            return listed
-    raise _malformed(what, "its references cannot be read")
+        triples = [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
+        if all(_is_unicode(name + subject) for name, subject, _ in triples):
+            return triples
+    raise _answer_error(what, "its references cannot be read")
 
 
 def _write_rules(rule_set: object) -> str | None:
@@ -345,10 +348,10 @@ def _mode(body: Mapping[str, Any]) -> str:
     return printable(body.get("compatibilityLevel") or body.get("compatibility") or "unknown")
 
 
-def _number(value: object, what: str) -> int:
+def _schema_id(value: object, what: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_SCHEMA_ID:
         return value
-    raise _malformed(what, f"{printable(value)} is not the id of a schema")
+    raise _answer_error(what, f"{printable(value)} is not the id of a schema")
 
 
 def _version(value: object) -> int | None:
@@ -356,5 +359,5 @@ def _version(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _malformed(what: str, why: str) -> RegistryError:
-    return RegistryError(f"cannot {what}: it is not an answer of a schema registry: {why}", condition=INVALID_ANSWER)
+def _answer_error(what: str, reason: str) -> RegistryError:
+    return RegistryError(f"cannot {what}: it is not an answer of a schema registry: {reason}", condition=INVALID_ANSWER)

@@ -29,8 +29,8 @@ from spark_kafka_sink.schemas.registry_errors import (
     UNREACHABLE,
     RegistryAnswer,
     RegistryError,
-    refusal,
-    unreadable,
+    rejection_error,
+    unreadable_error,
 )
 from spark_kafka_sink.schemas.registry_login import HiddenHeaders, RegistryLogin
 from spark_kafka_sink.schemas.registry_pools import RegistryAttempt, import_urllib3, pool_for
@@ -55,11 +55,11 @@ class RegistryRequest(NamedTuple):
     body: Mapping[str, Any] | None = None
 
     def url_at(self, address: str) -> str:
-        path = "/".join(_quoted(each) for each in self.path)
+        path = "/".join(_encode_step(each) for each in self.path)
         return f"{address}/{path}" + (f"?{urlencode(self.query)}" if self.query else "")
 
 
-def _quoted(part: str) -> str:
+def _encode_step(part: str) -> str:
     """One step of a path, encoded. urllib3 would resolve a plain `.` or `..` to another path of the server."""
     return "%2E" * len(part) if part in (".", "..") else quote(part, safe="")
 
@@ -103,12 +103,13 @@ class RegistryClient:
         """
         answer = self._answer(request, self.deadline_ms() if deadline_ms is None else deadline_ms)
         if not 200 <= answer.status < 300:
-            raise refusal(answer, request.what)
+            raise rejection_error(answer, request.what)
         if answer.body is NO_JSON:
-            raise unreadable(answer, request.what)
+            raise unreadable_error(answer, request.what)
         return answer.body
 
     def close(self) -> None:
+        """End the idle connections. A later call opens new ones."""
         for pool in self._pools.values():
             pool.clear()
 
@@ -118,7 +119,7 @@ class RegistryClient:
         """The first answer that a retry would not change."""
         config = self._config
         if self._clock.now_ms() >= deadline_ms:
-            raise _too_late(request, config.schema_registry_default_api_timeout_ms)
+            raise _too_late_error(request, config.schema_registry_default_api_timeout_ms)
         backoff = ExponentialBackoff(config.schema_registry_retries_wait_ms, config.schema_registry_retries_max_wait_ms, Random())
         attempts = 0
         while True:
@@ -129,7 +130,7 @@ class RegistryClient:
             attempts += 1
             may_retry = any(failure.may_retry for failure in outcome) and attempts <= config.schema_registry_max_retries
             if not may_retry or self._clock.now_ms() + wait_ms >= deadline_ms:
-                raise _unreachable(request, outcome, attempts)
+                raise _unreachable_error(request, outcome, attempts)
             logger.warning("! cannot %s: %s; retrying in %d ms", request.what, "; ".join(map(str, outcome)), wait_ms)
             sleep(self._clock, wait_ms)
 
@@ -138,8 +139,8 @@ class RegistryClient:
         failures: list[_NoAnswer] = []
         addresses = self._addresses
         for number, address in enumerate(addresses):
-            left_ms = (deadline_ms - self._clock.now_ms()) // (len(addresses) - number)
-            outcome = self._ask_within_time(address, request, max(left_ms, 1))
+            share_ms = (deadline_ms - self._clock.now_ms()) // (len(addresses) - number)
+            outcome = self._ask_within_time(address, request, max(share_ms, 1))
             if isinstance(outcome, RegistryAnswer):
                 self._addresses = tuple(sorted(addresses, key=lambda each: each is not address))
                 return outcome
@@ -148,9 +149,9 @@ class RegistryClient:
 
     # ONE ATTEMPT
 
-    def _ask_within_time(self, address: RegistryAddress, request: RegistryRequest, left_ms: int) -> RegistryAnswer | _NoAnswer:
+    def _ask_within_time(self, address: RegistryAddress, request: RegistryRequest, share_ms: int) -> RegistryAnswer | _NoAnswer:
         config = self._config
-        limit_ms = min(config.schema_registry_http_connect_timeout_ms + config.schema_registry_http_read_timeout_ms, left_ms)
+        limit_ms = min(config.schema_registry_http_connect_timeout_ms + config.schema_registry_http_read_timeout_ms, share_ms)
         attempt = RegistryAttempt()
         outcome = outcome_within(partial(self._ask, address, request, attempt), limit_ms)
         if outcome is None:
@@ -181,7 +182,7 @@ class RegistryClient:
                     preload_content=False,
                 ) as response,
             ):
-                return _read(address.url, request, response, headers, attempt)
+                return _read_answer(address.url, request, response, headers, attempt)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return _failure(address.url, error, headers)
 
@@ -189,59 +190,59 @@ class RegistryClient:
 # ANSWERS AND FAILURES
 
 
-def _read(
-    url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse, sent: HiddenHeaders, attempt: RegistryAttempt
+def _read_answer(
+    url: str, request: RegistryRequest, response: urllib3.BaseHTTPResponse, headers: HiddenHeaders, attempt: RegistryAttempt
 ) -> RegistryAnswer | _NoAnswer:
-    status, content_type = response.status, sent.conceal(response.headers.get("Content-Type", ""))
+    status, content_type = response.status, headers.conceal(response.headers.get("Content-Type", ""))
     if 300 <= status < 400:
-        location = sent.conceal(response.headers.get("Location", ""))
+        location = headers.conceal(response.headers.get("Location", ""))
         raise RegistryError(
-            f"cannot {request.what} at {url}: it redirects to {_shown_location(location)}, which is not"
+            f"cannot {request.what} at {url}: it redirects to {_location_in_words(location)}, which is not"
             " followed, as the login would be sent there; if that is the registry, write it into schema.registry.url",
             condition=INVALID_ANSWER,
         )
-    content = _content(response, attempt)
+    content = _read_content(response, attempt)
     if content is None:
         raise RegistryError(
             f"cannot {request.what} at {url}: the answer has more than {MAX_ANSWER_BYTES:,} bytes", condition=INVALID_ANSWER
         )
-    answer = RegistryAnswer(url, status, _without_login_in_texts(_json(content), sent), content_type)
+    answer = RegistryAnswer(url, status, _without_login_in_texts(_parse_json(content), headers), content_type)
     if status in _RETRIABLE_STATUS:
         return _NoAnswer(url, f"HTTP status {status} {_message(answer)}".rstrip(), may_retry=True)
     return answer
 
 
-def _content(response: urllib3.BaseHTTPResponse, attempt: RegistryAttempt) -> bytes | None:
+def _read_content(response: urllib3.BaseHTTPResponse, attempt: RegistryAttempt) -> bytes | None:
     """The body of the answer; None if it is too large. Compressed answers are not asked for, and not unpacked.
 
-    With `Connection: close`, `abandon` finds no socket to close: then `uses` ends the attempt, after the next bytes.
+    With `Connection: close`, `abandon` finds no socket to close: then `remember` ends the attempt, after the next bytes.
     """
     content = bytearray()
     while len(content) <= MAX_ANSWER_BYTES:
-        attempt.uses(response.connection)
-        more = response.read1(65_536, decode_content=False)
-        if not more:
+        attempt.remember(response.connection)
+        piece = response.read1(65_536, decode_content=False)
+        if not piece:
             return bytes(content)
-        content += more
+        content += piece
     return None
 
 
-def _json(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
         return NO_JSON
 
 
-def _without_login_in_texts(body: Any, sent: HiddenHeaders) -> Any:
+def _without_login_in_texts(body: Any, headers: HiddenHeaders) -> Any:
     """The answer, without the login in what is quoted from it: a server or a proxy may repeat what it was sent."""
     if not isinstance(body, dict):
         return body
     message, messages = body.get("message"), body.get("messages")
     if isinstance(message, str):
-        body["message"] = sent.conceal(message)
+        body["message"] = headers.conceal(message)
     if isinstance(messages, list):
-        body["messages"] = [sent.conceal(each) if isinstance(each, str) else each for each in messages]
+        body["messages"] = [headers.conceal(each) if isinstance(each, str) else each for each in messages]
     return body
 
 
@@ -250,7 +251,7 @@ def _message(answer: RegistryAnswer) -> str:
     return printable(message) if isinstance(message, str) else ""
 
 
-def _failure(url: str, error: Exception, sent: HiddenHeaders) -> _NoAnswer:
+def _failure(url: str, error: Exception, headers: HiddenHeaders) -> _NoAnswer:
     """Put a failure into words: urllib3 wraps the cause, and names objects of its own in its texts."""
     import ssl
 
@@ -259,7 +260,7 @@ def _failure(url: str, error: Exception, sent: HiddenHeaders) -> _NoAnswer:
         inner := next((each for each in (*reason.args, reason.__cause__) if isinstance(each, BaseException)), None)
     ) is not None:
         reason = inner
-    text = f"{type(reason).__name__}: {printable(sent.conceal(str(reason))).rpartition('>: ')[2]}"
+    text = f"{type(reason).__name__}: {printable(headers.conceal(str(reason))).rpartition('>: ')[2]}"
     if isinstance(reason, ssl.SSLCertVerificationError):
         text += " (schema.registry.ssl.truststore.location names the authorities that are trusted)"
         return _NoAnswer(url, text, may_retry=False)
@@ -268,7 +269,7 @@ def _failure(url: str, error: Exception, sent: HiddenHeaders) -> _NoAnswer:
     return _NoAnswer(url, text, may_retry=True)
 
 
-def _too_late(request: RegistryRequest, limit_ms: int) -> RegistryError:
+def _too_late_error(request: RegistryRequest, limit_ms: int) -> RegistryError:
     """Say that no time is left for a further request of a call, such as for a reference."""
     return RegistryError(
         f"cannot {request.what}: the registry has taken all of schema.registry.default.api.timeout.ms={limit_ms} for the requests"
@@ -277,7 +278,7 @@ def _too_late(request: RegistryRequest, limit_ms: int) -> RegistryError:
     )
 
 
-def _unreachable(request: RegistryRequest, failures: list[_NoAnswer], attempts: int) -> RegistryError:
+def _unreachable_error(request: RegistryRequest, failures: list[_NoAnswer], attempts: int) -> RegistryError:
     return RegistryError(
         f"cannot {request.what}, after {attempts} attempt(s): {'; '.join(map(str, failures))}; check schema.registry.url, and"
         " whether the registry runs and can be reached from here",
@@ -285,7 +286,7 @@ def _unreachable(request: RegistryRequest, failures: list[_NoAnswer], attempts: 
     )
 
 
-def _shown_location(location: str) -> str:
+def _location_in_words(location: str) -> str:
     """Leave out a login, and a query, which may hold one."""
     if not location:
         return "an address that it does not name"

@@ -1,4 +1,4 @@
-"""What a schema registry's refusals mean, and what to do about each: RegistryError.
+"""What a schema registry's rejections mean, and what to do about each: RegistryError.
 
 An answer is plain data here; registry_client.py gets it. Texts of a registry are shown on one line, escaped and shortened.
 """
@@ -25,7 +25,7 @@ ABOUT_SCHEMAS = NOT_FOUND | {INCOMPATIBLE, INVALID_SCHEMA, WRITE_RULE}  # the re
 
 
 class RegistryError(KafkaError):
-    """The schema registry refused a request, or could not be asked. `error_code`: the registry's own, if it gave one."""
+    """The schema registry rejected a request, or could not be asked. `error_code`: the registry's own, if it gave one."""
 
     condition = "KAFKA_SCHEMA_REGISTRY"
 
@@ -65,7 +65,7 @@ _REMEDIES: dict[str, str] = {
 }
 
 
-def refusal(answer: RegistryAnswer, what: str) -> RegistryError:
+def rejection_error(answer: RegistryAnswer, what: str) -> RegistryError:
     """The error for an answer that is no success. `what` was asked, in words that follow "cannot"."""
     code, message = _code_and_message(answer)
     condition = _BY_CODE.get(code or 0) or _BY_STATUS.get(answer.status)
@@ -73,14 +73,14 @@ def refusal(answer: RegistryAnswer, what: str) -> RegistryError:
         condition = INVALID_ANSWER
     remedy = _REMEDIES.get(condition or "", "")
     message = message.removesuffix(".") if remedy else message
-    said = f"HTTP status {answer.status}" + (f", {message}" if message else "") + _kind_of_page(answer)
-    return RegistryError(f"cannot {what} at {answer.url}: {said}{remedy}", condition=condition, error_code=code)
+    answer_in_words = f"HTTP status {answer.status}" + (f", {message}" if message else "") + _kind_of_page(answer)
+    return RegistryError(f"cannot {what} at {answer.url}: {answer_in_words}{remedy}", condition=condition, error_code=code)
 
 
-def unreadable(answer: RegistryAnswer, what: str) -> RegistryError:
+def unreadable_error(answer: RegistryAnswer, what: str) -> RegistryError:
     """The error for an answer with a status of success, but without JSON."""
-    said = f"it is not an answer of a schema registry{_kind_of_page(answer)}{_REMEDIES[INVALID_ANSWER]}"
-    return RegistryError(f"cannot {what} at {answer.url}: {said}", condition=INVALID_ANSWER)
+    answer_in_words = f"it is not an answer of a schema registry{_kind_of_page(answer)}{_REMEDIES[INVALID_ANSWER]}"
+    return RegistryError(f"cannot {what} at {answer.url}: {answer_in_words}", condition=INVALID_ANSWER)
 
 
 def _code_and_message(answer: RegistryAnswer) -> tuple[int | None, str]:

@@ -30,20 +30,20 @@ class HiddenHeaders(dict[str, str]):
 
     def conceal(self, text: str) -> str:
         """The text of an answer, with [hidden] where it repeats the login of these headers: as sent, decoded or URL-encoded."""
-        scheme, _, sent = self.get("Authorization", "").partition(" ")
-        if not sent:
+        scheme, _, credentials = self.get("Authorization", "").partition(" ")
+        if not credentials:
             return text
-        secrets = _forms_of_login(sent) if scheme == "Basic" else {sent}
+        secrets = _forms_of_login(credentials) if scheme == "Basic" else {credentials}
         forms = secrets | {quote(each, safe="") for each in secrets}
         return re.sub("|".join(map(re.escape, sorted(forms, key=len, reverse=True))), HIDDEN, text)
 
 
-def _forms_of_login(encoded: str) -> set[str]:
+def _forms_of_login(credentials: str) -> set[str]:
     """user:password, in plain text and in base64 with and without padding; the password alone, unless it is very short."""
-    pair = base64.b64decode(encoded).decode()
+    pair = base64.b64decode(credentials).decode()
     password = pair.partition(":")[2]
-    alone = {password} if len(password) >= _MIN_PASSWORD_CHARACTERS else set()
-    return {encoded, encoded.rstrip("="), pair} | alone
+    passwords = {password} if len(password) >= _MIN_PASSWORD_CHARACTERS else set()
+    return {credentials, credentials.rstrip("="), pair} | passwords
 
 
 class RegistryLogin:
@@ -60,9 +60,9 @@ class RegistryLogin:
             pair = SecretBytes(login.reveal().encode())
             return HiddenHeaders(Authorization=f"Basic {base64.b64encode(pair).decode()}")
         token = self._tokens.token().value if self._tokens is not None else self._config.bearer_auth_token
-        return HiddenHeaders() if token is None else self._bearer(token)
+        return HiddenHeaders() if token is None else self._token_headers(token)
 
-    def _bearer(self, token: Secret) -> HiddenHeaders:
+    def _token_headers(self, token: Secret) -> HiddenHeaders:
         if not can_be_header(token.reveal()):  # http.client would show the token in its error
             raise token_error("the token for the schema registry holds blanks or other characters that no token has")
         headers = HiddenHeaders(Authorization=f"Bearer {token.reveal()}")
@@ -75,7 +75,7 @@ class RegistryLogin:
 
 def _token_cache(config: RegistryConfig, clock: Clock) -> TokenCache:
     """Fetches tokens with the client credentials flow that brokers' logins use; only the names of the options differ."""
-    of_brokers = ProducerConfig.from_mapping(
+    broker_config = ProducerConfig.from_mapping(
         {
             "bootstrap.servers": "none:1",
             "security.protocol": "SASL_SSL",
@@ -90,10 +90,10 @@ def _token_cache(config: RegistryConfig, clock: Clock) -> TokenCache:
             "sasl.login.retry.backoff.max.ms": config.schema_registry_retries_max_wait_ms,
         }
     )
-    endpoint = TokenEndpoint(of_brokers, NO_JAAS_ENTRY, partial(client_credentials_post, of_brokers, NO_JAAS_ENTRY), clock)
+    endpoint = TokenEndpoint(broker_config, NO_JAAS_ENTRY, partial(client_credentials_post, broker_config, NO_JAAS_ENTRY), clock)
     return TokenCache(
         endpoint.token,
-        RefreshWindow.of(of_brokers),
+        RefreshWindow.of(broker_config),
         clock,
         wait_ms=config.schema_registry_default_api_timeout_ms,
         random=Random(),

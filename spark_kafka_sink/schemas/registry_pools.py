@@ -34,7 +34,7 @@ class RegistryAttempt:
         with self._lock:
             self._connection = None
 
-    def uses(self, connection: Any) -> None:
+    def remember(self, connection: Any) -> None:
         """Remember the connection before it blocks. Called on the attempt's own thread. Raises TimeoutError after `abandon`."""
         with self._lock:
             self._connection = connection
@@ -42,7 +42,7 @@ class RegistryAttempt:
                 raise TimeoutError("the time is over")
 
     def abandon(self) -> None:
-        """Shut down the connection's socket, which ends a wait for it. A DNS look-up goes on; then `uses` ends the attempt."""
+        """Shut down the connection's socket, which ends a wait for it. A DNS look-up goes on; then `remember` raises."""
         with self._lock:
             self._is_abandoned = True
             sock = getattr(self._connection, "sock", None)
@@ -67,17 +67,17 @@ def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
     """A urllib3.PoolManager for one address. Raises ConfigError: files that cannot be read, or a wrong https_proxy."""
     urllib3 = import_urllib3()
     connect_s, read_s = config.schema_registry_http_connect_timeout_ms / 1000, config.schema_registry_http_read_timeout_ms / 1000
-    given: dict[str, Any] = {"num_pools": 1, "timeout": urllib3.Timeout(connect=connect_s, read=read_s)}
+    pool_options: dict[str, Any] = {"num_pools": 1, "timeout": urllib3.Timeout(connect=connect_s, read=read_s)}
     if address.url.startswith("https:"):
-        given |= {"ssl_context": _tls(config)}
+        pool_options |= {"ssl_context": _tls(config)}
         if config.schema_registry_ssl_endpoint_identification_algorithm == "":
-            given |= {"assert_hostname": False}
+            pool_options |= {"assert_hostname": False}
     proxy = proxy_for(address.url)
     if proxy is None:
-        pool = urllib3.PoolManager(**given)
+        pool = urllib3.PoolManager(**pool_options)
     else:
         login = HiddenHeaders({"Proxy-Authorization": proxy.login.reveal()}) if proxy.login is not None else None
-        pool = urllib3.ProxyManager(proxy.address, proxy_headers=login, **given)
+        pool = urllib3.ProxyManager(proxy.address, proxy_headers=login, **pool_options)
     pool.pool_classes_by_scheme = _pool_classes(urllib3)
     return pool
 
@@ -85,30 +85,30 @@ def pool_for(address: RegistryAddress, config: RegistryConfig) -> Any:
 def _pool_classes(urllib3: Any) -> dict[str, Any]:
     """urllib3's pools, with connections that register with the attempt of the current thread before they block."""
 
-    def told(base: Any) -> Any:
-        class ToldConnection(base):  # type: ignore[misc]
+    def connection_class(base: Any) -> Any:
+        class AttemptConnection(base):  # type: ignore[misc]
             """A connection that registers with the current attempt before it blocks."""
 
             def connect(self) -> None:
-                _current.attempt.uses(self)
+                _current.attempt.remember(self)
                 super().connect()
 
-            def request(self, *args: Any, **more: Any) -> None:
-                _current.attempt.uses(self)
-                super().request(*args, **more)
+            def request(self, *args: Any, **options: Any) -> None:
+                _current.attempt.remember(self)
+                super().request(*args, **options)
 
-        return ToldConnection
+        return AttemptConnection
 
-    pools = {"http": urllib3.HTTPConnectionPool, "https": urllib3.HTTPSConnectionPool}
-    return {scheme: type(pool.__name__, (pool,), {"ConnectionCls": told(pool.ConnectionCls)}) for scheme, pool in pools.items()}
+    pools = (urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool)
+    return {pool.scheme: type(pool.__name__, (pool,), {"ConnectionCls": connection_class(pool.ConnectionCls)}) for pool in pools}
 
 
 def _tls(config: RegistryConfig) -> ssl.SSLContext:
     """The options have the names of the brokers' options after a prefix, and the same meaning."""
     prefix = "schema.registry."
-    given = {
+    tls_options = {
         key.removeprefix(prefix): getattr(config, key.replace(".", "_"))
         for key in config.given_keys
         if key.startswith(f"{prefix}ssl.")
     }
-    return tls_context(given, f"the options of the schema registry, with {prefix} before each name")
+    return tls_context(tls_options, f"the options of the schema registry, with {prefix} before each name")

@@ -102,20 +102,20 @@ class _Resolution:
         self._report_misfits(path, names, schema)
         fields: list[tuple[int | None, Encoding]] = []
         for field in schema.fields:
-            below = f"{path}.{field.name}" if path else field.name
+            field_path = f"{path}.{field.name}" if path else field.name
             if field.name in names:
-                place = names.index(field.name)
-                fields.append((place, self.encoding(below, type.field(place).type, field.schema)))
+                position = names.index(field.name)
+                fields.append((position, self.encoding(field_path, type.field(position).type, field.schema)))
             else:
-                fields.append((None, self._default(below, field, names)))
+                fields.append((None, self._default(field_path, field, names)))
         return RecordEncoding(path, tuple(fields))
 
     def _report_misfits(self, path: str, names: list[str], schema: AvroRecord) -> None:
-        known = {field.name: field for field in schema.fields}
+        schema_fields = {field.name: field for field in schema.fields}
         for name in names:
-            if name not in known:
+            if name not in schema_fields:
                 self.problems.append(
-                    f"{self._column(path, name)} is no field of {schema}, which has {printable_list(known)};"
+                    f"{self._column(path, name)} is no field of {schema}, which has {printable_list(schema_fields)};"
                     " leave the column out, or add a field with a default to the schema"
                 )
         for name in sorted({name for name in names if names.count(name) > 1}):
@@ -286,8 +286,8 @@ def _time(path: str, type: pa.DataType, name: str, truncates: bool) -> Encoding 
     }
     if not is_kind[kind]:
         return None
-    has, wanted = _PER_SECOND[type.unit], _PER_SECOND[unit]
-    factor, divisor = max(1, wanted // has), max(1, has // wanted)
+    column_rate, schema_rate = _PER_SECOND[type.unit], _PER_SECOND[unit]
+    factor, divisor = max(1, schema_rate // column_rate), max(1, column_rate // schema_rate)
     return IntegerEncoding(path, _UNITS[unit], factor, divisor, truncates, is_int=name == "time-millis")
 
 

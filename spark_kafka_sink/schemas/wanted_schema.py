@@ -83,18 +83,18 @@ class WantedSchema:
         subject = self.subject_of(topic)
         if self.text is not None:
             return self._look_for_text(registry, subject, self.text)
-        return self._resolved(self._named(registry, subject), subject, problems)
+        return self._resolve(self._ask_for_named(registry, subject), subject, problems)
 
     def _look_for_text(self, registry: SchemaSource, subject: str, text: str) -> PartEncoder | None:
         if not self.config.auto_register_schemas:
             return self._for_writing(registry, subject, text)  # does not register; its error says what differs
-        found = registry.lookup(subject, text)
-        if found is not None:
-            return self._of_registered(found, subject)
+        schema = registry.lookup(subject, text)
+        if schema is not None:
+            return self._of_registered(schema, subject)
         registry.require_compatible(subject, text)
         return None
 
-    def _named(self, registry: SchemaSource, subject: str) -> RegisteredSchema:
+    def _ask_for_named(self, registry: SchemaSource, subject: str) -> RegisteredSchema:
         reference = self.options.schema
         assert reference is not None
         if reference.kind == ID:
@@ -117,10 +117,10 @@ class WantedSchema:
             SchemaError: the column and the schema contradict each other.
         """
         problems: list[str] = []
-        found = self.look(registry, topic, problems)
+        encoder = self.look(registry, topic, problems)
         if problems:
             raise SchemaError("; ".join(problems))
-        return self.register(registry, topic) if found is None else found
+        return self.register(registry, topic) if encoder is None else encoder
 
     def with_id(self, registry: SchemaSource, schema_id: int, subject: str) -> PartEncoder:
         """The encoder with the schema that an earlier run has used, whatever the subject's versions are by now.
@@ -132,41 +132,41 @@ class WantedSchema:
 
     # FROM AN ANSWER TO AN ENCODER
 
-    def _of_registered(self, registered: RegisteredSchema, subject: str) -> PartEncoder:
+    def _of_registered(self, schema: RegisteredSchema, subject: str) -> PartEncoder:
         """The encoder for the registry's text, which readers get for the id. It may differ from the text that was looked up."""
         problems: list[str] = []
-        found = self._resolved(registered, subject, problems)
-        if found is None:
+        encoder = self._resolve(schema, subject, problems)
+        if encoder is None:
             raise SchemaError("; ".join(problems))
-        return found
+        return encoder
 
-    def _resolved(self, registered: RegisteredSchema, subject: str, problems: list[str]) -> PartEncoder | None:
-        registered.require_writable()
+    def _resolve(self, schema: RegisteredSchema, subject: str, problems: list[str]) -> PartEncoder | None:
+        schema.require_writable()
         if self.options.format == FRAMED:
-            if self.options.message is not None and registered.schema_type != _PROTOBUF_TYPE:
+            if self.options.message is not None and schema.schema_type != _PROTOBUF_TYPE:
                 message = self.options.name_of("message")
-                problems.append(f"{message} is for Protobuf: {registered.label} is {printable(registered.schema_type)}")
+                problems.append(f"{message} is for Protobuf: {schema.label} is {printable(schema.schema_type)}")
                 return None
-            return self._part_encoder(registered, subject, None)
-        if registered.schema_type != AVRO_TYPE:
-            problems.append(self._not_avro(registered))
+            return self._part_encoder(schema, subject, encoder=None)
+        if schema.schema_type != AVRO_TYPE:
+            problems.append(self._not_avro(schema))
             return None
-        references = tuple(registered.references.items())
-        encoder, found = _avro_encoder(self.type, registered.text, references, self.part, self.options.truncates_timestamps)
-        problems.extend(f"{problem} ({registered.label})" for problem in found)
-        return None if encoder is None else self._part_encoder(registered, subject, encoder)
+        references = tuple(schema.references.items())
+        encoder, misfits = _avro_encoder(self.type, schema.text, references, self.part, self.options.truncates_timestamps)
+        problems.extend(f"{problem} ({schema.label})" for problem in misfits)
+        return None if encoder is None else self._part_encoder(schema, subject, encoder)
 
-    def _not_avro(self, registered: RegisteredSchema) -> str:
+    def _not_avro(self, schema: RegisteredSchema) -> str:
         key, part = self.options.name_of("format"), self.part
         remedy = f"encode the {part} before the write, and set {key}={FRAMED}"
         if self.options.is_of_producer:  # KafkaProducer has no format framed
             remedy = f"encode and frame the {part} before it is sent, and remove {key}"
-        return f"{key}={AVRO}, but {registered.label} is {printable(registered.schema_type)}: {remedy}"
+        return f"{key}={AVRO}, but {schema.label} is {printable(schema.schema_type)}: {remedy}"
 
-    def _part_encoder(self, registered: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> PartEncoder:
-        message = (self.options.message or FIRST_MESSAGE) if registered.schema_type == _PROTOBUF_TYPE else None
-        used = SchemaUse(self.part, subject, registered.id, registered.version)
-        return PartEncoder(self.type, used, confluent_prefix(registered.id, message), encoder)
+    def _part_encoder(self, schema: RegisteredSchema, subject: str, encoder: AvroEncoder | None) -> PartEncoder:
+        message = (self.options.message or FIRST_MESSAGE) if schema.schema_type == _PROTOBUF_TYPE else None
+        use = SchemaUse(self.part, subject, schema.id, schema.version)
+        return PartEncoder(self.type, use, confluent_prefix(schema.id, message), encoder)
 
 
 @functools.lru_cache(maxsize=64)
@@ -186,7 +186,7 @@ def _avro_encoder(
 class PlannedPart(NamedTuple):
     """The keys or the values of a planned write. Plain data."""
 
-    wanted: WantedSchema
+    wanted_schema: WantedSchema
     encoder: PartEncoder | None  # None until the schema is registered, or if tasks ask for each topic's schema
 
 
@@ -204,11 +204,11 @@ def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig,
     """
     reference = options.schema
     if options.format == FRAMED:
-        return WantedSchema(options, type, None, None, config)
+        return WantedSchema(options, type, text=None, record_name=None, config=config)
     if reference is not None and reference.kind == TEXT:
-        return _planned_with_text(options, type, config, problems)
+        return _plan_with_text(options, type, config, problems)
     record_name, needs_name = None, options.subject is None and subjects.needs_record_name(config, options.part)
-    derived = _derived(options, type, problems) if reference is None else None
+    text = _derive_text(options, type, problems) if reference is None else None
     if pa.types.is_struct(type):
         record_name = ".".join(filter(None, (options.record_namespace, options.record_name or TOP_LEVEL_RECORD)))
     elif needs_name and (reference is None or reference.kind != ID):
@@ -216,22 +216,22 @@ def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig,
             f"{options.part}.subject.name.strategy names the subject after a record, and the {options.part} is {type}: set"
             f" {options.name_of('subject')}, or write a struct"
         )
-    return WantedSchema(options, type, derived, record_name, config)
+    return WantedSchema(options, type, text, record_name, config)
 
 
-def _derived(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
+def _derive_text(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
     """The derived text. Checks that rows can be encoded with it, as it may be registered before any row is encoded."""
-    name, found = options.record_name or TOP_LEVEL_RECORD, list[str]()
-    text = derive_schema(type, False, name=name, namespace=options.record_namespace, at=options.part, problems=found)
-    problems.extend(found or _avro_encoder(type, text, (), options.part, options.truncates_timestamps)[1])
+    name, misfits = options.record_name or TOP_LEVEL_RECORD, list[str]()
+    text = derive_schema(type, nullable=False, name=name, namespace=options.record_namespace, at=options.part, problems=misfits)
+    problems.extend(misfits or _avro_encoder(type, text, (), options.part, options.truncates_timestamps)[1])
     return text
 
 
-def _planned_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
+def _plan_with_text(options: PartOptions, type: pa.DataType, config: RegistryConfig, problems: list[str]) -> WantedSchema:
     assert options.schema is not None
     text = options.schema.text
-    encoder, found = _avro_encoder(type, text, (), options.part, options.truncates_timestamps)
-    problems.extend(f"{problem} ({options.name_of('schema')})" for problem in found)
+    encoder, misfits = _avro_encoder(type, text, (), options.part, options.truncates_timestamps)
+    problems.extend(f"{problem} ({options.name_of('schema')})" for problem in misfits)
     schema = parse_schema(text) if encoder is not None else None
     name = schema.name if isinstance(schema, AvroRecord) else None
     if name is None and encoder is not None and options.subject is None and subjects.needs_record_name(config, options.part):

@@ -90,7 +90,7 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
         marker_topic=plan.marker_topic,
     )
     # Without schemas of topics that only rows name: each run finds the same ones by their text, version or id.
-    planned = {each.wanted.part: each.encoder.use.id for each in plan.encoded_parts if each.encoder is not None}
+    planned = {each.wanted_schema.part: each.encoder.use.id for each in plan.encoded_parts if each.encoder is not None}
     attempt.begin(SchemaIds(**planned))
     return attempt
 

@@ -65,8 +65,8 @@ def register_schemas(plan: WritePlan) -> WritePlan:
     parts = []
     with registry_of(plan.options) as known:
         for each in plan.encoded_parts:
-            is_done = each.encoder is not None or (topic is None and each.wanted.needs_topic)
-            parts.append(each if is_done else each._replace(encoder=each.wanted.register(known, topic)))
+            is_done = each.encoder is not None or (topic is None and each.wanted_schema.needs_topic)
+            parts.append(each if is_done else each._replace(encoder=each.wanted_schema.register(known, topic)))
     return replace(plan, encoded_parts=tuple(parts))
 
 

@@ -215,7 +215,7 @@ def test_a_defect_here_is_not_called_a_login_that_failed(fake: FakeRegistry, mon
     def fails(*_: object) -> None:
         raise ZeroDivisionError("read badly")
 
-    monkeypatch.setattr("spark_kafka_sink.schemas.registry_client._read", fails)
+    monkeypatch.setattr("spark_kafka_sink.schemas.registry_client._read_answer", fails)
     error = refusal(client(fake.url))
     assert str(error) == "[KAFKA_INTERNAL_ERROR] ZeroDivisionError: read badly"
 

@@ -63,7 +63,7 @@ def test_a_struct_is_planned_with_a_schema_of_its_own(registry: FakeRegistry) ->
 def test_keys_are_planned_too_and_a_string_is_a_primitive_schema(registry: FakeRegistry) -> None:
     plan = source(registry, keyFormat="avro").writer(table(key=StringType(), value=ROW), False).plan
     assert registry.texts("t-key") == ['"string"']
-    assert [each.wanted.part for each in plan.encoded_parts] == ["value", "key"]
+    assert [each.wanted_schema.part for each in plan.encoded_parts] == ["value", "key"]
 
 
 def test_names_of_the_record_are_the_users(registry: FakeRegistry) -> None:
@@ -262,4 +262,4 @@ def test_another_arrow_type_than_sparks_is_never_assumed(registry: FakeRegistry)
     """What was planned is what Spark sends, but for the session's time zone."""
     plan = source(registry).writer(GOOD, False).plan
     (planned,) = plan.encoded_parts
-    assert planned.wanted.type == pa.struct([pa.field("id", pa.int64(), False), ("at", pa.timestamp("us", "UTC"))])
+    assert planned.wanted_schema.type == pa.struct([pa.field("id", pa.int64(), False), ("at", pa.timestamp("us", "UTC"))])

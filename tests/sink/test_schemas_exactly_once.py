@@ -78,7 +78,7 @@ class Sink:
         return KafkaDataSource(CaseInsensitiveDict(given)).writer(columns, False)
 
     def run_tasks(self, writer: KafkaBatchWriter, *partitions: list[dict[str, Any]]) -> list[KafkaCommitMessage]:
-        kind = writer.plan.encoded_parts[0].wanted.type
+        kind = writer.plan.encoded_parts[0].wanted_schema.type
         return [self._run_task(writer, number, pa.array(rows, kind)) for number, rows in enumerate(partitions)]
 
     def _run_task(self, writer: KafkaBatchWriter, partition: int, values: pa.Array) -> KafkaCommitMessage:

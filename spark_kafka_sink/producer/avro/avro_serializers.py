@@ -172,7 +172,7 @@ class AvroSerializers:
         rows_format, encoder = self._objects[part, topic]
         array, errors = _as_array(rows, rows_format.type)
         result = encoder.encode(array)
-        for refused in result.refused:
+        for refused in result.refused_rows:
             for row in refused.rows.tolist():
                 errors.setdefault(row, _not_encodable(f"the {part}", refused.field, refused.reason))
         values = result.values
@@ -232,10 +232,10 @@ class AvroSerializers:
 
 def _require_all(encoded: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:
     """The encoded column. Raises InvalidRecordError if a row cannot be encoded. `positions`: of the rows within the call."""
-    if encoded.refused:
-        first = min(encoded.refused, key=lambda each: int(each.rows[0]))
+    if encoded.refused_rows:
+        first = min(encoded.refused_rows, key=lambda each: int(each.rows[0]))
         row = int(first.rows[0]) if positions is None else int(positions[first.rows[0]])
-        count = sum(len(each.rows) for each in encoded.refused)
+        count = sum(len(each.rows) for each in encoded.refused_rows)
         more = f"; {count - 1:,} more rows cannot be encoded" if count > 1 else ""
         raise _not_encodable(f"row {row}: the {part}", first.field, first.reason, more, row)
     return encoded.values

@@ -33,7 +33,7 @@ class DecimalEncoding(Encoding):
         return self.words(limbs, valid)
 
     def words(self, limbs: list[Int64Column], valid: Mask | None) -> list[Piece]:
-        words = _shortest(limbs)
+        words = _shortest_words(limbs)
         sizes = np.zeros(len(limbs[0]), np.int64)
         for word in words:
             sizes += word.size
@@ -51,10 +51,10 @@ class FixedDecimalEncoding(DecimalEncoding):
     def words(self, limbs: list[Int64Column], valid: Mask | None) -> list[Piece]:
         sign = limbs[-1] >> (_LIMB_BITS - 1)
         words: list[Piece] = []
-        end = self.size
-        while end:
-            number = (end - 1) // _LIMB_BYTES  # of the limb that has the highest byte not yet written
-            end, count = number * _LIMB_BYTES, end - number * _LIMB_BYTES
+        bytes_left = self.size
+        while bytes_left:
+            number = (bytes_left - 1) // _LIMB_BYTES  # of the limb that has the highest byte not yet written
+            bytes_left, count = number * _LIMB_BYTES, bytes_left - number * _LIMB_BYTES
             octets = _highest_first(limbs[number] if number < len(limbs) else sign, count)
             words.append(Word(octets, count if valid is None else valid * np.int64(count), count))
         return words
@@ -82,24 +82,24 @@ def _exceeds(limbs: list[Int64Column], precision: int) -> Mask:
 def _at_least(limbs: list[Int64Column], number: int) -> Mask:
     result = np.ones(len(limbs[0]), np.bool_)
     for place, limb in enumerate(limbs):
-        of_number = number >> _LIMB_BITS * place
+        signed_part = number >> _LIMB_BITS * place
         if place == len(limbs) - 1:
-            result = (limb > of_number) | ((limb == of_number) & result)
+            result = (limb > signed_part) | ((limb == signed_part) & result)
         else:
-            unsigned, lowest = limb.view(np.uint64), np.uint64(of_number & (1 << _LIMB_BITS) - 1)
-            result = (unsigned > lowest) | ((unsigned == lowest) & result)
+            unsigned_limb, unsigned_part = limb.view(np.uint64), np.uint64(signed_part & (1 << _LIMB_BITS) - 1)
+            result = (unsigned_limb > unsigned_part) | ((unsigned_limb == unsigned_part) & result)
     return result
 
 
-def _shortest(limbs: list[Int64Column]) -> list[Word]:
+def _shortest_words(limbs: list[Int64Column]) -> list[Word]:
     """The words of each value, highest first, without bytes that only repeat the sign."""
     words = []
     is_open = np.zeros(len(limbs[0]), np.bool_)  # rows whose higher limbs are written
     for place in reversed(range(len(limbs))):
         sizes = np.where(is_open, _LIMB_BYTES, _bytes_needed(limbs[place]))
         if place:
-            needed = is_open | (limbs[place] != limbs[place - 1] >> (_LIMB_BITS - 1))
-            sizes, is_open = sizes * needed, needed
+            is_needed = is_open | (limbs[place] != limbs[place - 1] >> (_LIMB_BITS - 1))
+            sizes, is_open = sizes * is_needed, is_needed
         words.append(Word(_highest_first(limbs[place], sizes), sizes, _LIMB_BYTES))
     return words
 
@@ -115,9 +115,9 @@ def _bytes_needed(numbers: Int64Column) -> Int64Column:
 
 def _highest_first(numbers: Int64Column, count: Int64Column | int) -> NDArray[np.uint64]:
     """The lowest `count` bytes of each number as the first bytes of a word, highest first; all zero for a count of 0."""
-    swapped = numbers.byteswap().view(np.uint64)
+    words = numbers.byteswap().view(np.uint64)
     if isinstance(count, int):
-        return swapped >> np.uint64(8 * (_LIMB_BYTES - count))
-    unused = np.minimum(_LIMB_BYTES - count, _LIMB_BYTES - 1)  # a shift by all 64 bits is undefined
-    octets: NDArray[np.uint64] = (swapped >> (8 * unused).view(np.uint64)) * (count > 0)
+        return words >> np.uint64(8 * (_LIMB_BYTES - count))
+    unused_bytes = np.minimum(_LIMB_BYTES - count, _LIMB_BYTES - 1)  # a shift by all 64 bits is undefined
+    octets: NDArray[np.uint64] = (words >> (8 * unused_bytes).view(np.uint64)) * (count > 0)
     return octets

@@ -31,7 +31,7 @@ _END_OF_BLOCKS = b"\0"
 _LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
 _FORMATS = {"float": "<f", "double": "<d"}
 _STRING = AvroPrimitive("string")
-_SHARE = 100  # so many characters of a string, or symbols of an enum, count as one step
+_ITEMS_PER_STEP = 100  # so many characters of a string, or symbols of an enum, count as one step
 
 
 def unwritable(path: str, error: Exception) -> str:
@@ -46,13 +46,13 @@ class _TooMuchWorkError(ValueError):
 class _MisfitError(ValueError):
     """A value does not fit. Its text is made when it is shown, as each branch of a union may refuse a very long value."""
 
-    def __init__(self, value: Any, why: str) -> None:
-        super().__init__(value, why)
+    def __init__(self, value: Any, reason: str) -> None:
+        super().__init__(value, reason)
         self._value = value
-        self._why = why
+        self._reason = reason
 
     def __str__(self) -> str:
-        return f"{printable(json.dumps(self._value), 60)} {self._why}"
+        return f"{printable(json.dumps(self._value), 60)} {self._reason}"
 
 
 class DefaultEncoder:
@@ -73,16 +73,16 @@ class DefaultEncoder:
             raise _TooMuchWorkError(f"the defaults of the schema take more than {MAX_STEPS:,} steps to encode")
 
     def _encode(self, schema: AvroSchema, value: Any) -> bytes:
-        self._spend(1 + len(value) // _SHARE if isinstance(value, str) else 1)
+        self._spend(1 + len(value) // _ITEMS_PER_STEP if isinstance(value, str) else 1)
         match schema:
             case AvroPrimitive():
                 return _primitive(schema.type, value)
             case AvroUnion():
-                return self._union(schema, value)
+                return self._encode_union(schema, value)
             case AvroRecord() if isinstance(value, dict):
-                return b"".join(self._member(field, value) for field in schema.fields)
+                return b"".join(self._encode_member(field, value) for field in schema.fields)
             case AvroEnum() if isinstance(value, str):
-                return self._enum(schema, value)
+                return self._encode_enum(schema, value)
             case AvroFixed() if isinstance(value, str) and len(value) == schema.size:
                 return _octets(value)
             case AvroArray() if isinstance(value, list):
@@ -92,7 +92,7 @@ class DefaultEncoder:
             case _:
                 raise _MisfitError(value, f"is no {schema}")
 
-    def _union(self, schema: AvroUnion, value: Any) -> bytes:
+    def _encode_union(self, schema: AvroUnion, value: Any) -> bytes:
         """Encode the default by the first branch that it fits."""
         for number, branch in enumerate(schema.branches):
             try:
@@ -103,13 +103,13 @@ class DefaultEncoder:
                 continue
         raise _MisfitError(value, f"fits no branch of the {schema}")
 
-    def _enum(self, schema: AvroEnum, value: str) -> bytes:
-        self._spend(len(schema.symbols) // _SHARE)
+    def _encode_enum(self, schema: AvroEnum, value: str) -> bytes:
+        self._spend(len(schema.symbols) // _ITEMS_PER_STEP)
         if value not in schema.symbols:
             raise _MisfitError(value, f"is no {schema}")
         return encode_varint(schema.symbols.index(value))
 
-    def _member(self, field: AvroField, record: dict[str, Any]) -> bytes:
+    def _encode_member(self, field: AvroField, record: dict[str, Any]) -> bytes:
         if field.name in record:
             return self._encode(field.schema, record[field.name])
         if field.default is None:

@@ -49,7 +49,7 @@ class Encoding:
             present: rows that have a value here or a null, as opposed to those whose parent is null. None: all.
             refusals: gets the rows that cannot be encoded. Their pieces may be anything.
         """
-        column = plain(column)
+        column = plain_column(column)
         valid = validity(column)
         if valid is not None:
             missing = ~valid if present is None else present & ~valid
@@ -59,6 +59,10 @@ class Encoding:
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         """The pieces of each row that has a value; a null gives no bytes. `valid`: the rows that have a value; None: all."""
         raise NotImplementedError
+
+    def refuse(self, is_refused: Mask, valid: Mask | None, refusals: Refusals, reason: str) -> None:
+        """Add to `refusals` the rows that have a value and are to be refused."""
+        refusals.add(is_refused if valid is None else is_refused & valid, self.path, reason)
 
     def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:  # noqa: ARG002
         """uint8[rows, bytes of each]: what `pieces` describe, in one step. None if rows may differ in size, or some are null."""
@@ -72,28 +76,28 @@ class Encoding:
 class Refusals:
     """Rows that cannot be encoded, each with the field and the reason."""
 
-    found: list[tuple[Int64Column, str, str]] = field(default_factory=list)
+    entries: list[tuple[Int64Column, str, str]] = field(default_factory=list)
 
-    def add(self, refused: Mask, path: str, reason: str) -> None:
-        if refused.any():
-            self.found.append((np.flatnonzero(refused), path, reason))
+    def add(self, is_refused: Mask, path: str, reason: str) -> None:
+        if is_refused.any():
+            self.entries.append((np.flatnonzero(is_refused), path, reason))
 
     def add_items(self, items: Refusals, ends: Int64Column) -> None:
         """Add refused items of lists, each as a refusal of its row. `ends`: where the items of each row end."""
-        for refused, path, reason in items.found:
-            self.found.append((np.unique(np.searchsorted(ends, refused, side="right")), path, reason))
+        for positions, path, reason in items.entries:
+            self.entries.append((np.unique(np.searchsorted(ends, positions, side="right")), path, reason))
 
     def add_block(self, block: Refusals, start: int) -> None:
-        self.found += [(refused + start, path, reason) for refused, path, reason in block.found]
+        self.entries += [(rows + start, path, reason) for rows, path, reason in block.entries]
 
     def rows(self) -> Int64Column:
-        return np.concatenate([np.zeros(0, np.int64), *(refused for refused, _, _ in self.found)])
+        return np.concatenate([np.zeros(0, np.int64), *(rows for rows, _, _ in self.entries)])
 
 
 # COLUMNS
 
 
-def plain(column: pa.Array) -> pa.Array:
+def plain_column(column: pa.Array) -> pa.Array:
     """Return the values that a dictionary or an extension stands for."""
     while True:
         if isinstance(column, pa.DictionaryArray):
@@ -170,8 +174,8 @@ def encode_rows(encoding: Encoding, column: pa.Array, refusals: Refusals) -> Row
 def _block_rows(column: pa.Array) -> int:
     if len(column) <= MIN_BLOCK_ROWS:
         return MIN_BLOCK_ROWS
-    of_usual_bytes: int = BLOCK_BYTES * len(column) // max(1, bytes_of(column))
-    return min(BLOCK_ROWS, max(MIN_BLOCK_ROWS, of_usual_bytes))
+    usual_rows: int = BLOCK_BYTES * len(column) // max(1, bytes_of(column))
+    return min(BLOCK_ROWS, max(MIN_BLOCK_ROWS, usual_rows))
 
 
 def join_encoded(blocks: list[RowBytes]) -> RowBytes:
@@ -184,14 +188,14 @@ def join_encoded(blocks: list[RowBytes]) -> RowBytes:
 
 
 def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start: int) -> RowBytes:
-    refused = Refusals()
-    interleaved = interleave(encoding.pieces(block, None, refused), len(block))
-    if refused.found:
-        interleaved.views.view(np.int64).reshape(len(interleaved.views), -1)[refused.rows()] = 0  # they have no bytes
-        refusals.add_block(refused, start)
-    is_large = interleaved.size_in_bytes() > INT32_MAX
-    written = interleaved.write(0, len(block), is_large, pa.default_memory_pool())
-    return RowBytes(*row_offsets_and_data(written, len(block)))
+    block_refusals = Refusals()
+    rows = interleave(encoding.pieces(block, present=None, refusals=block_refusals), len(block))
+    if block_refusals.entries:
+        rows.views.view(np.int64).reshape(len(rows.views), -1)[block_refusals.rows()] = 0  # they have no bytes
+        refusals.add_block(block_refusals, start)
+    is_large = rows.size_in_bytes() > INT32_MAX
+    row_array = rows.write(0, len(block), is_large, pa.default_memory_pool())
+    return RowBytes(*row_offsets_and_data(row_array, len(block)))
 
 
 def offsets_of(sizes: Int64Column) -> Int64Column:

@@ -19,7 +19,7 @@ from spark_kafka_sink.schemas.avro.encoding import (
     constant,
     encode_rows,
     offsets_of,
-    plain,
+    plain_column,
     validity,
     varints,
 )
@@ -31,13 +31,13 @@ from spark_kafka_sink.schemas.avro.encoding import (
 class RecordEncoding(Encoding):
     """Writes a record: the fields one after the other, in the schema's order."""
 
-    fields: tuple[tuple[int | None, Encoding], ...]  # with the place of each field's column in the struct; None: no column
+    fields: tuple[tuple[int | None, Encoding], ...]  # with the position of each field's column in the struct; None: no column
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         children = column.flatten()  # null where the struct is
         pieces: list[Piece] = []
-        for place, encoding in self.fields:
-            pieces += encoding.pieces(column if place is None else children[place], valid, refusals)
+        for position, encoding in self.fields:
+            pieces += encoding.pieces(column if position is None else children[position], valid, refusals)
         return pieces
 
 
@@ -69,7 +69,7 @@ class NullableEncoding(BranchEncoding):
     null_branch: int
 
     def pieces(self, column: pa.Array, present: Mask | None, refusals: Refusals) -> list[Piece]:
-        column = plain(column)
+        column = plain_column(column)
         valid = validity(column)
         if valid is None:
             return self.value_pieces(column, None, refusals)
@@ -92,13 +92,13 @@ class ArrayEncoding(Encoding):
         if not len(items):
             return varints(counts, valid)
         offsets = offsets_of(counts)
-        refused = Refusals()
-        encoded = encode_rows(self.items, items, refused)
-        refusals.add_items(refused, offsets[1:])
-        return [*varints(counts, valid), _joined_items(encoded, offsets), Word(0, (counts > 0).astype(np.int64), 1)]
+        item_refusals = Refusals()
+        item_bytes = encode_rows(self.items, items, item_refusals)
+        refusals.add_items(item_refusals, offsets[1:])
+        return [*varints(counts, valid), _items_of_rows(item_bytes, offsets), Word(0, (counts > 0).astype(np.int64), 1)]
 
 
-def _joined_items(encoded: RowBytes, offsets: Int64Column) -> Payload:
+def _items_of_rows(item_bytes: RowBytes, offsets: Int64Column) -> Payload:
     """Return for each row the bytes of its items, which follow one another."""
-    buffer = pa.py_buffer(encoded.offsets[offsets])
-    return Payload.of(pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, buffer, encoded.data]))
+    buffer = pa.py_buffer(item_bytes.offsets[offsets])
+    return Payload.of(pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, buffer, item_bytes.data]))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.columns import binary_column
 from spark_kafka_sink.records.interleave import Payload, Piece, Word, binary_offsets, data_buffer
 from spark_kafka_sink.records.varint import Int64Column
-from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, constant, plain, varints
+from spark_kafka_sink.schemas.avro.encoding import Encoding, Mask, Refusals, constant, plain_column, varints
 
 INT64_MAX = 2**63 - 1
 _FIRST_BEYOND_ASCII = 0x80
@@ -50,27 +50,24 @@ class IntegerEncoding(Encoding):
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         values = fixed_width_values(column)
         if values.dtype == np.uint64:
-            self._refuse(values > INT64_MAX, valid, refusals, "it exceeds the largest long")
+            self.refuse(values > INT64_MAX, valid, refusals, "it exceeds the largest long")
         return varints(self._in_unit(values.astype(np.int64, copy=False), valid, refusals), valid)
 
     def _in_unit(self, values: Int64Column, valid: Mask | None, refusals: Refusals) -> Int64Column:
         if self.factor != 1:
             limit = INT64_MAX // self.factor
-            self._refuse((values > limit) | (values < -limit), valid, refusals, f"as a number of {self.unit} it exceeds 64 bits")
+            self.refuse((values > limit) | (values < -limit), valid, refusals, f"as a number of {self.unit} it exceeds 64 bits")
             values = values * self.factor
         if self.divisor != 1:
             quotients = values // self.divisor
             if not self.truncates:
                 is_between = quotients * self.divisor != values
-                self._refuse(is_between, valid, refusals, f"it is no whole number of {self.unit}, the schema's unit")
+                self.refuse(is_between, valid, refusals, f"it is no whole number of {self.unit}, the schema's unit")
             values = quotients
         if self.is_int:
             is_wide = values.astype(np.int32) != values
-            self._refuse(is_wide, valid, refusals, f"as a number of {self.unit} it exceeds 32 bits")
+            self.refuse(is_wide, valid, refusals, f"as a number of {self.unit} it exceeds 32 bits")
         return values
-
-    def _refuse(self, bad: Mask, valid: Mask | None, refusals: Refusals, reason: str) -> None:
-        refusals.add(bad if valid is None else bad & valid, self.path, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class FloatEncoding(Encoding):
         return [Word(octets * valid, valid * np.int64(self.size), self.size)]
 
     def matrix(self, column: pa.Array) -> NDArray[np.uint8] | None:
-        column = plain(column)
+        column = plain_column(column)
         if column.null_count or not len(column):
             return None
         return self.values(column).view(np.uint8).reshape(len(column), self.size)
@@ -140,9 +137,8 @@ class StringEncoding(BytesEncoding):
     def refuse_values(self, column: pa.Array, lengths: Int64Column, valid: Mask | None, refusals: Refusals) -> None:  # noqa: ARG002
         if _is_ascii(column) or _is_utf8(column):
             return
-        wrong = rows_that_are_not_utf8(column)
         reason = "its bytes are not UTF-8; cast it to binary, for a schema with bytes"
-        refusals.add(wrong if valid is None else wrong & valid, self.path, reason)
+        self.refuse(rows_that_are_not_utf8(column), valid, refusals, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +174,16 @@ def rows_that_are_not_utf8(column: pa.Array) -> Mask:
     octets = np.frombuffer(data_buffer(column), np.uint8)[offsets[0] : offsets[-1]]
     ends = offsets[1:] - offsets[0]
     octets = np.insert(octets, np.repeat(ends, 3), 0)  # after each row, so that no character continues in the next row
-    more = np.select([octets >= 0xF0, octets >= 0xE0, octets >= 0xC0], [3, 2, 1], 0)  # continuation bytes after this byte
-    follows = np.zeros(len(octets), np.bool_)
+    tail_sizes = np.select([octets >= 0xF0, octets >= 0xE0, octets >= 0xC0], [3, 2, 1], 0)  # continuation bytes after this byte
+    is_continuation = np.zeros(len(octets), np.bool_)
     for distance in (1, 2, 3):
-        follows[distance:] |= more[:-distance] >= distance
-    wrong = follows != (octets & 0xC0 == 0x80)
-    wrong |= (octets == 0xC0) | (octets == 0xC1) | (octets > 0xF4)
-    for first, (low, high) in _SECOND_BYTES.items():
-        wrong[:-1] |= (octets[:-1] == first) & ((octets[1:] < low) | (octets[1:] > high))
+        is_continuation[distance:] |= tail_sizes[:-distance] >= distance
+    is_wrong = is_continuation != (octets & 0xC0 == 0x80)
+    is_wrong |= (octets == 0xC0) | (octets == 0xC1) | (octets > 0xF4)
+    for first, (lowest, highest) in _SECOND_BYTES.items():
+        is_wrong[:-1] |= (octets[:-1] == first) & ((octets[1:] < lowest) | (octets[1:] > highest))
     rows = np.zeros(len(column), np.bool_)
-    rows[np.searchsorted(ends + 3 * np.arange(1, len(column) + 1), np.flatnonzero(wrong), side="right")] = True
+    rows[np.searchsorted(ends + 3 * np.arange(1, len(column) + 1), np.flatnonzero(is_wrong), side="right")] = True
     return rows
 
 
@@ -199,8 +195,8 @@ class FixedEncoding(Encoding):
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         column = binary_column(self.path, column)
-        wrong = np.diff(binary_offsets(column)) != self.size
-        refusals.add(wrong if valid is None else wrong & valid, self.path, f"it does not have the {self.size} bytes of the fixed")
+        is_wrong = np.diff(binary_offsets(column)) != self.size
+        self.refuse(is_wrong, valid, refusals, f"it does not have the {self.size} bytes of the fixed")
         return [Payload.of(column)]
 
 
@@ -213,6 +209,6 @@ class EnumEncoding(Encoding):
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         column = binary_column(self.path, column)
         numbers = pc.index_in(column, pa.array([symbol.encode() for symbol in self.symbols], column.type))
-        unknown = numbers.is_null().to_numpy(zero_copy_only=False)
-        refusals.add(unknown if valid is None else unknown & valid, self.path, "it is none of the enum's symbols")
+        is_unknown = numbers.is_null().to_numpy(zero_copy_only=False)
+        self.refuse(is_unknown, valid, refusals, "it is none of the enum's symbols")
         return varints(numbers.fill_null(0).to_numpy().astype(np.int64), valid)

@@ -61,7 +61,7 @@ class RowEncoder:
         only_compares: bool = False,
     ) -> None:
         self._parts = [
-            _PartInTask(each, known, schema_ids.get(each.wanted.part), missing_topics, only_compares) for each in parts
+            _PartInTask(each, known, schema_ids.get(each.wanted_schema.part), missing_topics, only_compares) for each in parts
         ]
         self._keeps_all = keeps_all
 
@@ -79,7 +79,7 @@ class RowEncoder:
         """
         encoded_parts = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
         encoded = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in encoded_parts.items()}})
-        refused = list(each_row_once(each for one in encoded_parts.values() for each in one.refused))
+        refused = list(each_row_once(each for one in encoded_parts.values() for each in one.refused_rows))
         if not refused:
             return encoded
         rest = encoded.drop(np.concatenate([each.rows for each in refused]))
@@ -95,7 +95,7 @@ def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, EncodedColumn], r
     chunk = encoded.take(rows)
     columns = dict(chunk.columns)
     for name, part in found.items():
-        failed = np.concatenate([np.zeros(0, np.int64), *(each.rows for each in part.refused)])
+        failed = np.concatenate([np.zeros(0, np.int64), *(each.rows for each in part.refused_rows)])
         is_failed = np.isin(rows, failed)
         if is_failed.any():
             texts_ = json_texts(take_rows(given.columns[name], rows)).cast(columns[name].type)
@@ -114,7 +114,7 @@ class _PartInTask:
     only_compares: bool
 
     def __post_init__(self) -> None:
-        self._wanted = self.planned.wanted
+        self._wanted = self.planned.wanted_schema
         self.name = self._wanted.part
         encoder = self.planned.encoder
         self._of_all = None if encoder is None else self._with_earlier_schema(encoder)
@@ -151,7 +151,7 @@ class _PartInTask:
                 continue
             encoded = self._encoded(self._of_topic(name), taken)
             pieces.append(encoded.values)
-            refused += [each._replace(rows=rows[each.rows]) for each in encoded.refused]
+            refused += [each._replace(rows=rows[each.rows]) for each in encoded.refused_rows]
         if len(groups) == 1:
             return EncodedColumn(pieces[0], refused)
         order = np.concatenate([rows for _, rows in groups])

@@ -32,7 +32,7 @@ def problems_of(type: pa.DataType, schema: Any, at: str = "value") -> list[str]:
 def encoded(column: pa.Array | pa.ChunkedArray, schema: Any, prefix: bytes = b"") -> list[bytes | None]:
     """Each row's bytes, none of which may be refused."""
     result: EncodedColumn = encoder_for(column.type, schema).encode(column, prefix)
-    assert result.refused == []
+    assert result.refused_rows == []
     result.values.validate(full=True)
     return result.values.to_pylist()
 

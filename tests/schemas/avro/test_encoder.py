@@ -135,7 +135,7 @@ def refused(column: pa.Array | pa.ChunkedArray, schema: Any, truncates_timestamp
     good = [row for row in range(len(column)) if row not in bad]
     assert [values[row].as_py() for row in bad] == [None] * len(bad)
     alone = encoder.encode(column.take(pa.array(good, pa.int64())), b"\0")
-    assert (alone.refused, alone.values.to_pylist()) == ([], [values[row].as_py() for row in good])
+    assert (alone.refused_rows, alone.values.to_pylist()) == ([], [values[row].as_py() for row in good])
     return [(each.rows.tolist(), each.field, each.reason) for each in found]
 
 

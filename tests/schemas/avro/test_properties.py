@@ -274,5 +274,5 @@ def test_a_derived_schema_takes_every_row_of_its_type(data: st.DataObject) -> No
     rows = data.draw(st.lists(case.values | st.none(), max_size=3))
     column = pa.array([{"x": row} for row in rows], type)
     result = encoder_for(type, json.loads(text)).encode(column)
-    assert result.refused == []
+    assert result.refused_rows == []
     assert result.values.null_count == 0
