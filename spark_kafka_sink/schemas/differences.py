@@ -19,17 +19,17 @@ def differences(derived_text: str, registered_text: str) -> list[str]:
 
 
 def _type_differences(derived_type: Any, registered_type: Any, path: str) -> Iterator[str]:
-    is_nullable, mine = _without_null(_innermost_type(derived_type))
-    was_nullable, theirs = _without_null(_innermost_type(registered_type))
-    where, kind = path or "the whole", _kind(mine)
+    is_nullable, derived_value = _without_null(_innermost_type(derived_type))
+    was_nullable, registered_value = _without_null(_innermost_type(registered_type))
+    where, kind = path or "the whole", _kind(derived_value)
     if is_nullable != was_nullable:
         yield f"{where} {'may' if is_nullable else 'may not'} be null, and as registered {'may' if was_nullable else 'may not'}"
-    elif kind == _kind(theirs) == "record":
-        yield from _record_differences(mine, theirs, path)
-    elif kind == _kind(theirs) and kind in _INNER:
-        yield from _type_differences(mine.get(_INNER[kind]), theirs.get(_INNER[kind]), f"{path}[*]")
-    elif _in_words(mine) != _in_words(theirs):
-        yield f"{where} is {_in_words(mine)}, registered as {_in_words(theirs)}"
+    elif kind == _kind(registered_value) == "record":
+        yield from _record_differences(derived_value, registered_value, path)
+    elif kind == _kind(registered_value) and kind in _INNER:
+        yield from _type_differences(derived_value.get(_INNER[kind]), registered_value.get(_INNER[kind]), f"{path}[*]")
+    elif _in_words(derived_value) != _in_words(registered_value):
+        yield f"{where} is {_in_words(derived_value)}, registered as {_in_words(registered_value)}"
 
 
 _INNER = {"array": "items", "map": "values"}
@@ -38,14 +38,14 @@ _INNER = {"array": "items", "map": "values"}
 def _record_differences(derived_record: dict[str, Any], registered_record: dict[str, Any], path: str) -> Iterator[str]:
     if _full_name(derived_record) != _full_name(registered_record):
         yield f"{path or 'the record'} is named {_full_name(derived_record)}, registered as {_full_name(registered_record)}"
-    mine, theirs = _fields(derived_record), _fields(registered_record)
+    derived_fields, registered_fields = _fields(derived_record), _fields(registered_record)
     prefix = f"{path}." if path else ""
-    yield from (f"{prefix}{name} is new" for name in mine if name not in theirs)
-    yield from (f"{prefix}{name} is missing" for name in theirs if name not in mine)
-    common_names = [name for name in mine if name in theirs]
+    yield from (f"{prefix}{name} is new" for name in derived_fields if name not in registered_fields)
+    yield from (f"{prefix}{name} is missing" for name in registered_fields if name not in derived_fields)
+    common_names = [name for name in derived_fields if name in registered_fields]
     for name in common_names:
-        yield from _type_differences(mine[name], theirs[name], f"{prefix}{name}")
-    if len(common_names) == len(mine) == len(theirs) and common_names != list(theirs):
+        yield from _type_differences(derived_fields[name], registered_fields[name], f"{prefix}{name}")
+    if len(common_names) == len(derived_fields) == len(registered_fields) and common_names != list(registered_fields):
         yield f"{path or 'the record'} has its fields in another order than registered"
 
 

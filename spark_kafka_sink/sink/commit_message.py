@@ -93,8 +93,8 @@ def _rebuild(*values: Any) -> KafkaCommitMessage:
 
 def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
     """One range for each topic and partition, sorted by them."""
-    merged: dict[tuple[str, int], WrittenRange] = {}
+    merged_ranges: dict[tuple[str, int], WrittenRange] = {}
     for each in ranges:
-        known = merged.get(each[:2])
-        merged[each[:2]] = each if known is None else known.merge(each)
-    return tuple(merged[key] for key in sorted(merged))
+        so_far = merged_ranges.get(each[:2])
+        merged_ranges[each[:2]] = each if so_far is None else so_far.merge(each)
+    return tuple(merged_ranges[key] for key in sorted(merged_ranges))

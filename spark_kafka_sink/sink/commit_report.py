@@ -81,10 +81,10 @@ def require_all(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaComm
 
 def require_not_aborted(messages: Sequence[KafkaCommitMessage]) -> None:
     """Raises WriteAbortedError when a task found its write aborted, although its driver goes on to commit."""
-    aborted = sum(message.found_abort for message in messages)
-    if aborted:
+    aborts = sum(message.found_abort for message in messages)
+    if aborts:
         raise WriteAbortedError(
-            f"{aborted} of {len(messages)} tasks ended without their rows, as another write with the same transactionalIdPrefix,"
+            f"{aborts} of {len(messages)} tasks ended without their rows, as another write with the same transactionalIdPrefix,"
             " which is for one query or job at a time, was aborted meanwhile. Nothing of this write is seen: it can be run again"
         )
 
@@ -107,7 +107,7 @@ def report_commit(
     if report_path is not None:
         _append_report(report_path, summary)
     if on_commit is not None:
-        _call(on_commit, summary)
+        _call_on_commit(on_commit, summary)
     return summary
 
 
@@ -116,7 +116,7 @@ def find_function(dotted_name: str) -> Callable[[CommitSummary], object]:
     return load_callable("onCommit", dotted_name)
 
 
-def _call(on_commit: str, summary: CommitSummary) -> None:
+def _call_on_commit(on_commit: str, summary: CommitSummary) -> None:
     try:
         find_function(on_commit)(summary)
     except (Exception, SystemExit):
@@ -138,14 +138,14 @@ def _append(path: str, line: bytes) -> None:
         flags |= os.O_NONBLOCK
     file = os.open(path, flags, 0o644)
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError("it is not a regular file")
-        if found.st_size and _last_byte(file) != b"\n":
+        if status.st_size and _last_byte(file) != b"\n":
             line = b"\n" + line  # an earlier line has no end, as the disk was full or its driver died
-        written = os.write(file, line)
-        if written < len(line):
-            raise OSError(f"only {written} of {len(line)} bytes were written")
+        written_bytes = os.write(file, line)
+        if written_bytes < len(line):
+            raise OSError(f"only {written_bytes} of {len(line)} bytes were written")
     finally:
         os.close(file)
 
@@ -157,15 +157,15 @@ def _last_byte(file: int) -> bytes:
 
 def log_abort(messages: Sequence[KafkaCommitMessage | None]) -> None:
     """Runs on the driver when a task or commit() has failed for good: logs what stays in Kafka. Never raises."""
-    done = [message for message in messages if message is not None]
-    rows = sum(message.rows for message in done)
-    others_may_have_written = len(done) < len(messages) or not messages  # a task that has not completed sends no message
+    reports = [message for message in messages if message is not None]
+    rows = sum(message.rows for message in reports)
+    others_may_have_written = len(reports) < len(messages) or not messages  # a task that has not completed sends no message
     if rows and others_may_have_written:
-        left = f"Their {rows} rows stay in Kafka, and so do rows that other tasks have written or still write. {_IF_RUN_AGAIN}"
+        fate = f"Their {rows} rows stay in Kafka, and so do rows that other tasks have written or still write. {_IF_RUN_AGAIN}"
     elif rows:
-        left = f"Their {rows} rows stay in Kafka. {_IF_RUN_AGAIN}"
+        fate = f"Their {rows} rows stay in Kafka. {_IF_RUN_AGAIN}"
     elif others_may_have_written:
-        left = "No row is known to be in Kafka, but rows that a task wrote before it failed, or still writes, stay there"
+        fate = "No row is known to be in Kafka, but rows that a task wrote before it failed, or still writes, stay there"
     else:
-        left = "They wrote no rows"
-    logger.warning("aborted: %d/%d tasks had completed. %s", len(done), len(messages), left)
+        fate = "They wrote no rows"
+    logger.warning("aborted: %d/%d tasks had completed. %s", len(reports), len(messages), fate)

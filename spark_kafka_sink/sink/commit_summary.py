@@ -12,7 +12,7 @@ from typing import NamedTuple
 from spark_kafka_sink.config.format_options import SchemaUse, all_uses
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange, merge_ranges
 
-# Version of a line of the report file. Version 1 had no `report_version`; 2 added it, with times and rejected rows by reason; 3
+# Version of a line of the report file. Version 1 had no `report_version`; 2 added it, with times and unwritten rows by reason; 3
 # added `running_seconds`, 4 `schemas`.
 REPORT_VERSION = 4
 
@@ -33,11 +33,11 @@ ONLY_FOR_AVERAGES = ("produce-response-total", "compression-rate-total", "record
 def merge_counters(columns: Iterable[Iterable[float]]) -> dict[str, float]:
     """Merge the tasks' values, one column per name in COUNTERS, into one value each, and compute AVERAGES from them. Without
     tasks there are no columns."""
-    merged = {name: round(how(column), 3) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)}
+    counters = {name: round(how(column), 3) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)}
     for name, (total, count) in AVERAGES.items():
-        if merged.get(count):
-            merged[name] = round(merged[total] / merged[count], 3)
-    return {name: value for name, value in merged.items() if name not in ONLY_FOR_AVERAGES}
+        if counters.get(count):
+            counters[name] = round(counters[total] / counters[count], 3)
+    return {name: value for name, value in counters.items() if name not in ONLY_FOR_AVERAGES}
 
 
 class VersionSummary(NamedTuple):
@@ -113,8 +113,8 @@ class CommitSummary:
             spark_seconds=round(sum(each.waiting_for_spark for each in times), 3),
             held_back_seconds=round(sum(each.held_back for each in times), 3),
             commit_seconds=round(commit_seconds, 3),
-            skipped_by_reason=_added_up(message.skipped_by_reason for message in messages),
-            dead_lettered_by_reason=_added_up(message.dead_lettered_by_reason for message in messages),
+            skipped_by_reason=_sum_by_reason(message.skipped_by_reason for message in messages),
+            dead_lettered_by_reason=_sum_by_reason(message.dead_lettered_by_reason for message in messages),
             running_seconds=_running_seconds(messages),
             schemas=all_uses(use for message in messages for use in message.schemas),
         )
@@ -122,23 +122,23 @@ class CommitSummary:
     def line(self) -> str:
         """One line for the log."""
         topics = sorted({each.topic for each in self.written})
-        named = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
-        stream = f"; query {self.query_id}, batch {self.batch_id}" if self.query_id is not None else ""
-        rejected = (
+        topic_list = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
+        query_in_words = f"; query {self.query_id}, batch {self.batch_id}" if self.query_id is not None else ""
+        omissions = (
             f"; {self.skipped:,} skipped, {self.dead_lettered:,} dead-lettered" if self.skipped or self.dead_lettered else ""
         )
         return (
-            f"wrote {_counted(self.rows, 'row')}, {_counted(self.bytes, 'byte')}, in {_counted(self.tasks, 'task')} to"
-            f" {_counted(len(self.written), 'partition')} of {named or 'no topic'}{rejected};"
-            f" slowest task {self.slowest_task_seconds:.1f} s{stream}{self._schemas_in_words()}"
+            f"wrote {_count_of(self.rows, 'row')}, {_count_of(self.bytes, 'byte')}, in {_count_of(self.tasks, 'task')} to"
+            f" {_count_of(len(self.written), 'partition')} of {topic_list or 'no topic'}{omissions};"
+            f" slowest task {self.slowest_task_seconds:.1f} s{query_in_words}{self._schemas_in_words()}"
         )
 
     def _schemas_in_words(self) -> str:
-        shown = [f"{use.part}: {use}" for use in self.schemas[:SHOWN_SCHEMAS]]
-        if not shown:
+        schema_texts = [f"{use.part}: {use}" for use in self.schemas[:SHOWN_SCHEMAS]]
+        if not schema_texts:
             return ""
-        left = len(self.schemas) - len(shown)
-        return f"; schemas {', '.join(shown)}" + (f" and {left} more" if left else "")
+        more_count = len(self.schemas) - len(schema_texts)
+        return f"; schemas {', '.join(schema_texts)}" + (f" and {more_count} more" if more_count else "")
 
     def to_json(self, committed_at_ms: int) -> str:
         """One line of the report file. docs/report.md describes it; a new key raises REPORT_VERSION, and no key is removed."""
@@ -152,7 +152,7 @@ class CommitSummary:
         return json.dumps({"report_version": REPORT_VERSION, "committed_at_ms": committed_at_ms, **values, "offsets": offsets})
 
 
-def _counted(number: int, noun: str) -> str:
+def _count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -167,8 +167,8 @@ def _running_seconds(messages: Sequence[KafkaCommitMessage]) -> float | None:
     return round(running, 3)
 
 
-def _added_up(parts: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
-    found: Counter[str] = Counter()
+def _sum_by_reason(parts: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
+    rows_by_reason: Counter[str] = Counter()
     for part in parts:
-        found.update(dict(part))
-    return dict(sorted(found.items()))
+        rows_by_reason.update(dict(part))
+    return dict(sorted(rows_by_reason.items()))

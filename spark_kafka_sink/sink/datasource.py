@@ -81,7 +81,7 @@ class KafkaDataSource(DataSource):
         is_committing = COMMITTING_PROCESS in sys.modules
         with stderr_log.without_warnings() if is_committing else contextlib.nullcontext():
             problems = list(_only_for_batches(self.options))
-            plan, environment_problems = self._plan(schema, problems, is_stream=True, asks=not is_committing)
+            plan, environment_problems = self._plan(schema, problems, is_stream=True, asks_registry=not is_committing)
         if not is_committing and not environment_problems:
             plan = _require_topic_and_register(plan)
         return KafkaStreamWriter(plan, tuple(environment_problems))
@@ -94,11 +94,11 @@ class KafkaDataSource(DataSource):
     schema = streamReader = reader
 
     def _plan(
-        self, schema: StructType, problems: list[str], *, is_stream: bool, asks: bool = True
+        self, schema: StructType, problems: list[str], *, is_stream: bool, asks_registry: bool = True
     ) -> tuple[WritePlan, list[str]]:
         """The plan of the write, and the problems of the driver's environment. Raises if there are any other problems.
 
-        `problems`: those found already. `asks`: whether to ask a schema registry, if a key or value has a format.
+        `problems`: those found already. `asks_registry`: whether to ask a schema registry, if a key or value has a format.
         """
         if not self.options:
             problems.append(NO_OPTIONS)
@@ -109,7 +109,7 @@ class KafkaDataSource(DataSource):
         mapping = find_columns(schema, options, schema_problems, topic_is_refused=topic_is_refused)
         if problems:
             raise ConfigError(join_problems([*problems, *environment_problems, *schema_problems]))
-        parts = _encoded_parts(schema, mapping, options, schema_problems, environment_problems) if asks else ()
+        parts = _encoded_parts(schema, mapping, options, schema_problems, environment_problems) if asks_registry else ()
         if schema_problems and not environment_problems:
             raise SchemaError(join_problems(schema_problems))
         if schema_problems:
@@ -148,10 +148,10 @@ def _require_topic_and_register(plan: WritePlan) -> WritePlan:
 
 
 def _only_for_batches(options: Mapping[str, object]) -> Iterator[str]:
-    given = {name.lower() for name in options}
-    named = [name for name in ("txnAppId", "txnVersion", "allowUnnamedWrite") if name.lower() in given]
-    if named:
-        yield f"{' and '.join(named)}: only for df.write; a stream is known by its query's id and its batches' numbers"
+    option_names = {name.lower() for name in options}
+    batch_only_names = [name for name in ("txnAppId", "txnVersion", "allowUnnamedWrite") if name.lower() in option_names]
+    if batch_only_names:
+        yield f"{' and '.join(batch_only_names)}: only for df.write; a stream is known by its query's id and its batches' numbers"
 
 
 def _environment_problems(options: SinkOptions) -> list[str]:
@@ -193,8 +193,8 @@ def check_options(options: Mapping[str, object], *, is_stream: bool = False) -> 
     """The options of a write, checked without columns and Spark, as jobs do before they start Spark. Raises ConfigError."""
     options = SinkOptions.conceal(options)  # a traceback with locals shows this variable
     problems = list(_only_for_batches(options)) if is_stream else []
-    checked = SinkOptions.read(options, problems)
-    problems += [*_report_path_problems(checked), *_store_problems(checked)]
+    sink_options = SinkOptions.read(options, problems)
+    problems += [*_report_path_problems(sink_options), *_store_problems(sink_options)]
     if problems:
         raise ConfigError(join_problems(problems))
-    return checked
+    return sink_options

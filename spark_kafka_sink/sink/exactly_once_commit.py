@@ -22,17 +22,18 @@ logger = logging.getLogger(__name__)
 def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> VersionSummary | None:
     """Commit the tasks' transactions, and block until all are committed. None for a write without tasks. Raises KafkaError: see
     VersionCommit.run."""
-    known = [report for report in reports if report is not None]
-    if len(known) < len(reports):
+    task_reports = [report for report in reports if report is not None]
+    if len(task_reports) < len(reports):
         raise DeliveryError("a task has written without exactly-once: the executors run another version of pykafka-sink")
-    if not known:
+    if not task_reports:
         return None
-    write = known[0].write
-    options = plan.options
+    write, options = task_reports[0].write, plan.options
     keeps_first = options.on_non_deterministic_replay == KEEP_FIRST
     # The client stays connected for the next commit: all commits of a stream run in one process.
     with CLIENTS.lend(with_shipped_files(options.producer.to_mapping()), options.producer_cache_timeout_ms) as client:
-        commit = VersionCommit(client, plan.names, known, plan.marker_topic, is_named=has_name(write), keeps_first=keeps_first)
+        commit = VersionCommit(
+            client, plan.names, task_reports, plan.marker_topic, is_named=has_name(write), keeps_first=keeps_first
+        )
         return _summary(write, commit.run())
 
 
@@ -47,7 +48,7 @@ def abort_version(plan: WritePlan) -> None:
     """Abort the write: rows that it has written are not seen, unless it is decided. Logs a KafkaError and does not raise it."""
     try:
         with TransactionClient(with_shipped_files(plan.options.producer.to_mapping())) as client:
-            fenced = abort_prefix(client, plan.names, plan.marker_topic, DriverTime.now())
+            fenced_count = abort_prefix(client, plan.names, plan.marker_topic, DriverTime.now())
     except KafkaError as error:
         logger.warning(
             "! transactions of transactionalIdPrefix=%s that may be open could not be aborted: %s. The next run does that, or"
@@ -59,5 +60,5 @@ def abort_version(plan: WritePlan) -> None:
     else:
         logger.warning(
             "aborted: fenced %d transactional ids; read_committed readers see no rows of this write, unless it is decided",
-            fenced,
+            fenced_count,
         )

@@ -60,14 +60,14 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
     with lend_client() as client, heartbeat.presence:
         if options.marker_topic not in (None, options.topic):
             _require_marker_topic(client, plan.marker_topic)
-        own = dict(producer_options)
+        task_options = dict(producer_options)
         if "transaction.timeout.ms" not in options.producer.given_keys:
             # A transaction is open from a task's first row until the driver commits.
-            own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
+            task_options["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
         producers = TRANSACTIONAL_FOR_LARGE_ROWS if options.on_record_too_large == DEAD_LETTER else TRANSACTIONAL
         heartbeat.start()
         # At the end of the block, the producer is lent again or closed, and the transaction stays open.
-        with producers.lend(own, options.producer_cache_timeout_ms) as producer:
+        with producers.lend(task_options, options.producer_cache_timeout_ms) as producer:
             try:
                 yield _begin(plan, write, task, client, producer)
             except BaseException as error:
@@ -84,20 +84,20 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
         producer,
         plan.names,
         write,
-        plan.planned,
+        plan.planned_at,
         partition=task.partition,
         attempt=task.attempt,
         marker_topic=plan.marker_topic,
     )
     # Without schemas of topics that only rows name: each run finds the same ones by their text, version or id.
-    planned = {each.wanted_schema.part: each.encoder.use.id for each in plan.encoded_parts if each.encoder is not None}
-    attempt.begin(SchemaIds(**planned))
+    schema_ids = {each.wanted_schema.part: each.encoder.use.id for each in plan.encoded_parts if each.encoder is not None}
+    attempt.begin(SchemaIds(**schema_ids))
     return attempt
 
 
 def content_to_compare(chunk: Chunk, write: WriteId) -> Content:
     """The content of a chunk. The fingerprint costs most in this mode, so it is 0 in a write that no other run can repeat."""
-    chunks = [chunk, *(each.chunk for each in chunk.unencoded)]
+    chunks = [chunk, *(each.chunk for each in chunk.unencoded_rows)]
     return total(content_of(each.columns) if has_name(write) else Content(len(each.numbers)) for each in chunks)
 
 

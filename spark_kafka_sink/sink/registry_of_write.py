@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def registry_of(options: SinkOptions) -> KnownSchemas:
     """The registry. Connects at the first question that it cannot answer itself; then raises ConfigError if a file is missing."""
     assert options.registry is not None, "a format needs one, and options are checked"
-    return KnownSchemas(options.registry, _connected)
+    return KnownSchemas(options.registry, _connect)
 
 
-def _connected(config: RegistryConfig) -> SchemaRegistry:
+def _connect(config: RegistryConfig) -> SchemaRegistry:
     files = {name: (each.key, getattr(config, name)) for name, each in options_of(type(config)).items() if each.is_file}
-    located: dict[str, Any] = {name: locate(key, path) for name, (key, path) in files.items() if path}
-    return SchemaRegistry(replace(config, **located))
+    local_paths: dict[str, Any] = {name: locate(key, path) for name, (key, path) in files.items() if path}
+    return SchemaRegistry(replace(config, **local_paths))

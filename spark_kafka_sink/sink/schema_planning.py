@@ -40,19 +40,19 @@ def plan_parts(
         options: checked.
         problems: gets what is wrong with columns, and where columns contradict registered schemas.
     """
-    wanted = list(_wanted_schemas(schema, mapping, options, problems))
+    wanted_schemas = list(_wanted_schemas(schema, mapping, options, problems))
     topic = _topic_of_all(mapping)
-    planned, failures = [], []
-    with registry_of(options) as known:
-        for each in wanted:
+    parts, failures = [], []
+    with registry_of(options) as registry:
+        for each in wanted_schemas:
             try:
-                encoder = None if topic is None and each.needs_topic else each.look(known, topic, problems)
-                planned.append(PlannedPart(each, encoder))
+                encoder = None if topic is None and each.needs_topic else each.look(registry, topic, problems)
+                parts.append(PlannedPart(each, encoder))
             except KafkaError as error:
                 failures.append(error)
                 if not isinstance(error, RegistryError) or error.condition not in ABOUT_SCHEMAS:
                     break  # the next question would fail in the same way
-    return tuple(planned), _joined(failures)
+    return tuple(parts), _join_failures(failures)
 
 
 def register_schemas(plan: WritePlan) -> WritePlan:
@@ -63,10 +63,10 @@ def register_schemas(plan: WritePlan) -> WritePlan:
     """
     topic = _topic_of_all(plan.mapping)
     parts = []
-    with registry_of(plan.options) as known:
+    with registry_of(plan.options) as registry:
         for each in plan.encoded_parts:
             is_done = each.encoder is not None or (topic is None and each.wanted_schema.needs_topic)
-            parts.append(each if is_done else each._replace(encoder=each.wanted_schema.register(known, topic)))
+            parts.append(each if is_done else each._replace(encoder=each.wanted_schema.register(registry, topic)))
     return replace(plan, encoded_parts=tuple(parts))
 
 
@@ -75,19 +75,19 @@ def _wanted_schemas(schema: StructType, mapping: RowMapping, options: SinkOption
     registry = options.registry
     assert registry is not None, "a format needs one, and options are checked"
     for name, position in ((VALUE_PART, mapping.value), (KEY_PART, mapping.key)):
-        chosen = part_options(options, registry, name)
-        if chosen is None:
+        part = part_options(options, registry, name)
+        if part is None:
             continue
         if position is None:
             if name == KEY_PART:  # a missing value is a problem already
-                problems.append(f"keyFormat={chosen.format}, but the DataFrame has no column key: add it, or remove the option")
+                problems.append(f"keyFormat={part.format}, but the DataFrame has no column key: add it, or remove the option")
             continue
-        before = len(problems)
+        problem_count = len(problems)
         type = arrow_type(schema.fields[position].dataType, name, problems)
-        wanted = plan_schema(chosen, type, registry, problems)
-        problems.extend(_not_repeatable(wanted, mapping, options))
-        if len(problems) == before:
-            yield wanted
+        wanted_schema = plan_schema(part, type, registry, problems)
+        problems.extend(_repeatability_problem(wanted_schema, mapping, options))
+        if len(problems) == problem_count:
+            yield wanted_schema
 
 
 def _topic_of_all(mapping: RowMapping) -> str | None:
@@ -95,18 +95,18 @@ def _topic_of_all(mapping: RowMapping) -> str | None:
     return mapping.topic if isinstance(mapping.topic, str) else None
 
 
-def _not_repeatable(wanted: WantedSchema, mapping: RowMapping, options: SinkOptions) -> Iterator[str]:
+def _repeatability_problem(wanted_schema: WantedSchema, mapping: RowMapping, options: SinkOptions) -> Iterator[str]:
     """The problem of an exactly-once write whose repetition could encode with other schemas: the two could not be compared."""
-    chosen = wanted.options
-    is_latest = chosen.schema is not None and chosen.schema.kind == LATEST
-    if options.is_exactly_once and is_latest and wanted.needs_topic and _topic_of_all(mapping) is None:
+    part = wanted_schema.options
+    is_latest = part.schema is not None and part.schema.kind == LATEST
+    if options.is_exactly_once and is_latest and wanted_schema.needs_topic and _topic_of_all(mapping) is None:
         yield (
-            f"{chosen.name_of('schema')}={LATEST} with a topic column cannot be exactly once, as each task would ask for the"
-            f" latest version of each topic's subject: set {chosen.name_of('subject')}, or name a version or an id"
+            f"{part.name_of('schema')}={LATEST} with a topic column cannot be exactly once, as each task would ask for the"
+            f" latest version of each topic's subject: set {part.name_of('subject')}, or name a version or an id"
         )
 
 
-def _joined(failures: list[KafkaError]) -> KafkaError | None:
+def _join_failures(failures: list[KafkaError]) -> KafkaError | None:
     if len(failures) < 2:
         return next(iter(failures), None)
     return RegistryError(join_problems([failure.message for failure in failures]), condition=failures[0].condition)

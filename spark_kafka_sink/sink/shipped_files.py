@@ -24,29 +24,29 @@ def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
 
     Raises ConfigError when no such file was sent either.
     """
-    shipped = dict(options)
+    local_options = dict(options)
     for key in FILE_KEYS:
         name = options.get(key)
         if isinstance(name, str) and name:
-            shipped[key] = locate(key, name)
+            local_options[key] = locate(key, name)
     login = options.get(_LOGIN)
     if isinstance(login, Secret):
         for name, path in jaas.files_named_in(login.reveal()).items():
-            located = locate(f"{_LOGIN}: {name}", path)
-            if located != path:
-                login = Secret(jaas.with_option(login.reveal(), name, located))
-        shipped[_LOGIN] = login
-    return shipped
+            local_path = locate(f"{_LOGIN}: {name}", path)
+            if local_path != path:
+                login = Secret(jaas.with_option(login.reveal(), name, local_path))
+        local_options[_LOGIN] = login
+    return local_options
 
 
 def locate(option: str, name: str) -> str:
     """The path of the file that `option` names. Raises ConfigError when it is neither here nor among those sent."""
     if os.path.isabs(name) or os.path.exists(name):
         return name
-    shipped = SparkFiles.get(name)
-    if not os.path.exists(shipped):
+    shipped_path = SparkFiles.get(name)
+    if not os.path.exists(shipped_path):
         raise ConfigError(
             f"{option}={name}: there is no such file, neither in the working directory {os.getcwd()} nor among the files sent"
             f" with --files ({SparkFiles.getRootDirectory()}); send it with --files, or give a path that exists on every executor"
         )
-    return shipped
+    return shipped_path

@@ -48,11 +48,11 @@ class Task:
 
 def idle_timeout_s(local_property: Callable[[str], str | None]) -> float | None:
     """The idle seconds after which Spark kills this task's worker; None: it does not."""
-    kills, timeout = (
+    kill_setting, timeout = (
         local_property(_SESSION + name) or local_property(_APPLICATION + name) or ""
         for name in ("killOnIdleTimeout", "idleTimeoutSeconds")
     )
-    given = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", timeout.lower())
-    if kills.strip().lower() != "true" or given is None:
+    duration = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", timeout.lower())
+    if kill_setting.strip().lower() != "true" or duration is None:
         return None
-    return int(given[1]) * _UNITS.get(given[2], 1) or None
+    return int(duration[1]) * _UNITS.get(duration[2], 1) or None

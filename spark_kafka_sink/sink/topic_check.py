@@ -27,7 +27,7 @@ TIMEOUT_MS = 5_000
 LOOKS = 4  # with retry.backoff.ms in between, as brokers learn of a new topic late
 SETTING = "auto.create.topics.enable"
 
-_settled: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that were found, or could not be asked for
+_settled_topics: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that were found, or could not be asked for
 
 
 def require_topic(plan: WritePlan) -> None:
@@ -35,7 +35,7 @@ def require_topic(plan: WritePlan) -> None:
     topic = plan.mapping.topic
     options = plan.options.producer.to_mapping()
     brokers: tuple[str, ...] = tuple(options["bootstrap.servers"])  # type: ignore[arg-type]
-    if not isinstance(topic, str) or (brokers, topic) in _settled:
+    if not isinstance(topic, str) or (brokers, topic) in _settled_topics:
         return
     if _brokers_say_it_is_missing(options, topic):
         where = ",".join(brokers)
@@ -44,7 +44,7 @@ def require_topic(plan: WritePlan) -> None:
             f" or create it, for example with kafka-topics.sh --bootstrap-server {where} --create --topic {topic}",
             condition="KAFKA_UNKNOWN_TOPIC",
         )
-    _settled.add((brokers, topic))
+    _settled_topics.add((brokers, topic))
 
 
 def _brokers_say_it_is_missing(options: Mapping[str, object], topic: str) -> bool:

@@ -54,10 +54,10 @@ class _Entry(Generic[KeepableT]):
     nobody holds this lock, an interrupt has left the entry behind, and it is closed."""
 
     key: Hashable = field(repr=False)  # contains wrapped secrets
-    kept: KeepableT
+    keepable: KeepableT
     presence: threading.Lock | None  # None: it is idle
-    expires_ms: int = 0  # only of an idle entry, as `rested`
-    rested: int = 0  # the idle entry with the highest number became idle last
+    expires_ms: int = 0  # only of an idle entry, as `rest_number`
+    rest_number: int = 0  # the idle entry with the highest number became idle last
 
     @property
     def is_left_behind(self) -> bool:
@@ -76,7 +76,7 @@ class WorkerCache(Generic[KeepableT]):
     def __init__(self, make: Callable[[Mapping[str, object]], KeepableT], clock: Clock | None = None) -> None:
         self._make = make
         self._clock = clock or Clock()
-        self._rests = itertools.count(1)
+        self._rest_numbers = itertools.count(1)
         self.forget()
 
     def forget(self) -> None:
@@ -102,24 +102,24 @@ class WorkerCache(Generic[KeepableT]):
         if timeout_ms == 0 or not _may_be_kept(options):
             timeout_ms, key = 0, None
         else:
-            key = _key(options)
+            key = _cache_key(options)
         presence = threading.Lock()
         with presence:
             entry = self._take(key, presence) or self._add(key, presence, options)
             try:
-                yield entry.kept
+                yield entry.keepable
             except BaseException:
-                entry.kept.close(timeout_ms=0)
+                entry.keepable.close(timeout_ms=0)
                 self._remove(entry)
                 raise
-            if timeout_ms == 0 or not entry.kept.is_at_rest():
-                entry.kept.close()
+            if timeout_ms == 0 or not entry.keepable.is_at_rest():
+                entry.keepable.close()
                 self._remove(entry)
             else:
-                entry.kept.rest(IDLE_BYTES)
+                entry.keepable.rest(IDLE_BYTES)
                 self._keep(entry, self._clock.now_ms() + timeout_ms)
 
-    def idle(self) -> int:
+    def idle_count(self) -> int:
         """For tests: the number of idle producers."""
         with self._lock:
             return len(self._idle_locked())
@@ -132,8 +132,8 @@ class WorkerCache(Generic[KeepableT]):
         with self._lock:
             left_behind = [each for each in self._entries if each.is_left_behind]
         for each in left_behind:
-            logger.debug("= %s closed: its task was interrupted", each.kept.client_id)
-            each.kept.close(timeout_ms=0)
+            logger.debug("= %s closed: its task was interrupted", each.keepable.client_id)
+            each.keepable.close(timeout_ms=0)
             self._remove(each)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class WorkerCache(Generic[KeepableT]):
 
     def _idle_locked(self) -> list[_Entry[KeepableT]]:
         """Longest idle first."""
-        return sorted((each for each in self._entries if each.presence is None), key=lambda each: each.rested)
+        return sorted((each for each in self._entries if each.presence is None), key=lambda each: each.rest_number)
 
     def _take(self, key: Hashable, presence: threading.Lock) -> _Entry[KeepableT] | None:
         while key is not None:
@@ -153,8 +153,8 @@ class WorkerCache(Generic[KeepableT]):
                 if entry is None:
                     return None
                 entry.presence = presence
-            if entry.kept.is_at_rest():
-                entry.kept.resume()
+            if entry.keepable.is_at_rest():
+                entry.keepable.resume()
                 return entry
             _close_entry(entry, "it failed while it was idle")
             self._remove(entry)
@@ -175,7 +175,7 @@ class WorkerCache(Generic[KeepableT]):
     def _keep(self, entry: _Entry[KeepableT], expires_ms: int) -> None:
         with self._lock:
             self._waiters.wake_all_locked()  # this one may expire before the others
-            entry.expires_ms, entry.rested = expires_ms, next(self._rests)
+            entry.expires_ms, entry.rest_number = expires_ms, next(self._rest_numbers)
             entry.presence = None
         self._close_idle(lambda idle: idle[:-MAX_IDLE], f"{MAX_IDLE} other producers were used more recently")
         with self._lock:
@@ -189,10 +189,10 @@ class WorkerCache(Generic[KeepableT]):
         presence = threading.Lock()
         with presence:
             with self._lock:
-                chosen = choose(self._idle_locked())
-                for each in chosen:
+                entries = choose(self._idle_locked())
+                for each in entries:
                     each.presence = presence
-            for each in chosen:
+            for each in entries:
                 _close_entry(each, why)
                 self._remove(each)
 
@@ -211,8 +211,8 @@ class WorkerCache(Generic[KeepableT]):
 
 
 def _close_entry(entry: _Entry[Any], why: str) -> None:
-    logger.debug("= %s closed: %s", entry.kept.client_id, why)
-    entry.kept.close(CLOSE_MS)
+    logger.debug("= %s closed: %s", entry.keepable.client_id, why)
+    entry.keepable.close(CLOSE_MS)
 
 
 def _may_be_kept(options: Mapping[str, object]) -> bool:
@@ -221,15 +221,15 @@ def _may_be_kept(options: Mapping[str, object]) -> bool:
     return not options.get("interceptor.classes") and options.get("transactional.id") is None
 
 
-def _key(options: Mapping[str, object]) -> Hashable:
-    return tuple((name, _hashable(options[name]), _content(name, options[name])) for name in sorted(options))
+def _cache_key(options: Mapping[str, object]) -> Hashable:
+    return tuple((name, _hashable(options[name]), _file_stamps(name, options[name])) for name in sorted(options))
 
 
 def _hashable(value: object) -> Hashable:
     return tuple(value) if isinstance(value, list) else value  # Secrets compare by value
 
 
-def _content(name: str, value: object) -> Hashable:
+def _file_stamps(name: str, value: object) -> Hashable:
     """Stamps of the files' contents, for options that name files."""
     if name == "sasl.jaas.config" and isinstance(value, Secret):
         files = jaas.files_named_in(value.reveal())
@@ -262,18 +262,18 @@ class WorkerClient(TransactionClient):
 _NAMED_BY_TASK = {"transactional.id": "none"}
 
 
-def _transactional(options: Mapping[str, object]) -> TaskProducer:
+def _transactional_producer(options: Mapping[str, object]) -> TaskProducer:
     return TaskProducer({**options, **_NAMED_BY_TASK})
 
 
-def _transactional_for_large_rows(options: Mapping[str, object]) -> TaskProducer:
+def _transactional_producer_for_large_rows(options: Mapping[str, object]) -> TaskProducer:
     return TaskProducer({**options_for_large_rows(options), **_NAMED_BY_TASK}, largest_record=MAX_ROW_BYTES)
 
 
 # The caches of this Python worker, one for each kind of producer.
 PRODUCERS = WorkerCache(TaskProducer)
-TRANSACTIONAL = WorkerCache(_transactional)  # `lend` takes options without transactional.id
-TRANSACTIONAL_FOR_LARGE_ROWS = WorkerCache(_transactional_for_large_rows)  # the same
+TRANSACTIONAL = WorkerCache(_transactional_producer)  # `lend` takes options without transactional.id
+TRANSACTIONAL_FOR_LARGE_ROWS = WorkerCache(_transactional_producer_for_large_rows)  # the same
 CLIENTS = WorkerCache(WorkerClient)
 for _forget in (PRODUCERS.forget, TRANSACTIONAL.forget, TRANSACTIONAL_FOR_LARGE_ROWS.forget, CLIENTS.forget):
     forks.call_in_children(_forget)

@@ -37,7 +37,7 @@ class WritePlan:
     mapping: RowMapping
     options: SinkOptions = field(repr=False)  # checked ones; their secrets are wrapped
     is_stream: bool  # planned by streamWriter. foreachBatch is a series of batch writes
-    planned: DriverTime
+    planned_at: DriverTime
     encoded_parts: tuple[PlannedPart, ...] = ()  # the value, the key or both, if they are encoded or framed
 
     # WITH EXACTLY-ONCE
@@ -74,7 +74,7 @@ class WritePlan:
             return WriteId(escaped(task.query_id.replace("-", "")), task.batch_id)  # a UUID, without its dashes
         if not options.allow_unnamed_write:
             raise KafkaError(_UNNAMED, condition="KAFKA_UNNAMED_WRITE")
-        return WriteId(UNNAMED_OWNER, self.planned.time_ms)
+        return WriteId(UNNAMED_OWNER, self.planned_at.time_ms)
 
 
 def has_name(write: WriteId) -> bool:

@@ -77,7 +77,7 @@ class _KafkaWriter:
             return self._write_without_transaction(iterator)
         except WriteAbortedError as error:
             logger.info("= %s: %s", Task.current(), error)
-            return _found_abort(Task.current())
+            return _abort_message(Task.current())
         except KafkaError as error:
             from spark_kafka_sink.sink.broker_contact import remember_failure
 
@@ -140,14 +140,14 @@ class _KafkaWriter:
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
         freeze_loaded_modules()
         started_s, options = time.monotonic(), self.plan.options
-        from_all = commit_report.require_all(messages)  # type: ignore[arg-type]
+        task_messages = commit_report.require_all(messages)  # type: ignore[arg-type]
         version = None
         if options.is_exactly_once:
             from spark_kafka_sink.sink.exactly_once_commit import commit_version
 
-            commit_report.require_not_aborted(from_all)
-            version = commit_version(self.plan, [each.exactly_once for each in from_all])
-        commit_report.report_commit(from_all, options.report_path, options.on_commit, version, elapsed_s(started_s))
+            commit_report.require_not_aborted(task_messages)
+            version = commit_version(self.plan, [each.exactly_once for each in task_messages])
+        commit_report.report_commit(task_messages, options.report_path, options.on_commit, version, elapsed_s(started_s))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002
         if not self.plan.options.is_exactly_once:
@@ -158,7 +158,7 @@ class _KafkaWriter:
         abort_version(self.plan)
 
 
-def _found_abort(task: Task) -> KafkaCommitMessage:
+def _abort_message(task: Task) -> KafkaCommitMessage:
     """Report that the task ended without its rows, as the driver has aborted the write. A commit with such a report fails.
 
     query.stop() makes the driver abort, and Spark kills the tasks then, unless foreachBatch has set another job group. If the
@@ -182,10 +182,10 @@ def encoder_of(
     from spark_kafka_sink.sink.registry_of_write import registry_of
     from spark_kafka_sink.sink.rows.row_encoder import RowEncoder
 
-    with registry_of(plan.options) as known:
-        keeps_all = plan.options.on_invalid_record != FAIL_TASK
+    with registry_of(plan.options) as registry:
+        parts, keeps_all = plan.encoded_parts, plan.options.on_invalid_record != FAIL_TASK
         yield RowEncoder(
-            plan.encoded_parts, known, schema_ids, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
+            parts, registry, schema_ids, missing_topics=missing_topics, keeps_all=keeps_all, only_compares=only_compares
         )
 
 

@@ -38,4 +38,4 @@ def sink_options(producer: Mapping[str, object] | None = None, **given: Any) -> 
 
 
 def write_plan(mapping: RowMapping, options: SinkOptions) -> WritePlan:
-    return WritePlan(mapping, options, is_stream=False, planned=DriverTime("host", 0))
+    return WritePlan(mapping, options, is_stream=False, planned_at=DriverTime("host", 0))

@@ -492,7 +492,7 @@ def test_a_heartbeat_that_brokers_refuse_fails_no_task(
 def test_a_task_of_a_moment_commits_no_heartbeat(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     run_task(monkeypatch, batch_writer(broker), ["a"])
     assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
-    assert CLIENTS.idle() == 1
+    assert CLIENTS.idle_count() == 1
 
 
 def test_a_write_without_tasks_commits_nothing(broker: FakeBroker) -> None:

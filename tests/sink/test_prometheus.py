@@ -53,9 +53,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     number = free_port(set())
     monkeypatch.setenv(PORT_KEY, str(number))
-    monkeypatch.setattr(prometheus, "_serving", {})
+    monkeypatch.setattr(prometheus, "_servers", {})
     yield number
-    for server, thread in prometheus._serving.values():
+    for server, thread in prometheus._servers.values():
         server.shutdown()
         server.server_close()
         thread.join(LIMIT_S)
@@ -214,12 +214,12 @@ def test_a_port_alone_keeps_its_totals_in_a_directory_of_ones_own(
 @pytest.mark.usefixtures("file")
 def test_a_port_that_another_process_of_the_sink_serves_is_left_to_it(port: int) -> None:
     record(summary(*ORDERS))
-    served = dict(prometheus._serving)
-    prometheus._serving.clear()  # as in another process
+    served = dict(prometheus._servers)
+    prometheus._servers.clear()  # as in another process
     record(summary(*ORDERS))
-    assert prometheus._serving == {}
+    assert prometheus._servers == {}
     assert samples(scrape(port))["commits_total", "q1"] == 2
-    prometheus._serving.update(served)
+    prometheus._servers.update(served)
 
 
 class SomethingElse(BaseHTTPRequestHandler):

@@ -27,7 +27,7 @@ ASKING = (ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS)
 def planning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plays the process in which Spark plans, newly started."""
     monkeypatch.setattr(stderr_log, "is_in_spark_worker", lambda: True)
-    monkeypatch.setattr(topic_check, "_settled", set())
+    monkeypatch.setattr(topic_check, "_settled_topics", set())
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_driver_that_reaches_no_broker_goes_on_and_asks_once(monkeypatch: pyte
         taken.bind(("127.0.0.1", 0))
         servers = f"127.0.0.1:{taken.getsockname()[1]}"
         source(servers, topic="t").writer(schema(value="binary"), False)
-        assert topic_check._settled == {((servers,), "t")}
+        assert topic_check._settled_topics == {((servers,), "t")}
 
 
 def test_dns_takes_half_of_the_time_of_the_check_at_most(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

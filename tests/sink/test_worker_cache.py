@@ -118,7 +118,7 @@ def test_a_ticket_cache_in_which_a_login_leaves_tickets_makes_no_other_producer(
 def test_two_tasks_at_a_time_have_a_producer_each_and_both_are_kept(stage: Stage) -> None:
     with stage.cache.lend({}, KEPT_MS) as one, stage.cache.lend({}, KEPT_MS) as other:
         assert one is not other
-    assert stage.cache.idle() == 2
+    assert stage.cache.idle_count() == 2
 
 
 def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -> None:
@@ -141,7 +141,7 @@ def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -
     for thread in threads:
         thread.join(WAIT_S)
     assert shared == []
-    assert stage.cache.idle() == sum(not made.closed for made in stage.made) <= MAX_IDLE
+    assert stage.cache.idle_count() == sum(not made.closed for made in stage.made) <= MAX_IDLE
     stage.cache.close()
     assert all(len(made.closed) == 1 for made in stage.made)
 
@@ -153,7 +153,7 @@ def test_a_task_that_fails_has_its_producer_closed_at_once(stage: Stage) -> None
     with pytest.raises(KeyboardInterrupt), stage.cache.lend({}, KEPT_MS):
         raise KeyboardInterrupt
     assert stage.made[0].closed == [0]
-    assert stage.cache.idle() == 0
+    assert stage.cache.idle_count() == 0
     assert stage.task() is stage.made[1]
 
 
@@ -170,7 +170,7 @@ def test_wherever_an_interrupt_comes_no_producer_stays_open_and_no_later_task_wa
         where = interrupts.where
         made.task(a=1)
         made.cache.close_expired()
-        assert sum(not each.closed for each in made.made) == made.cache.idle(), where
+        assert sum(not each.closed for each in made.made) == made.cache.idle_count(), where
         made.cache.close()
         assert all(each.closed for each in made.made), where
         at += 1
@@ -179,13 +179,13 @@ def test_wherever_an_interrupt_comes_no_producer_stays_open_and_no_later_task_wa
 
 def test_without_a_timeout_a_producer_is_closed_with_the_task(stage: Stage) -> None:
     stage.task(timeout_ms=0)
-    assert (stage.made[0].closed, stage.cache.idle()) == ([None], 0)
+    assert (stage.made[0].closed, stage.cache.idle_count()) == ([None], 0)
 
 
 def test_a_producer_with_unsettled_rows_is_closed_with_the_task(stage: Stage) -> None:
     with stage.cache.lend({}, KEPT_MS) as producer:
         producer.send_columns("t", value=pa.array([b"v"]))
-    assert (stage.made[0].closed, stage.cache.idle()) == ([None], 0)
+    assert (stage.made[0].closed, stage.cache.idle_count()) == ([None], 0)
 
 
 def test_a_producer_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) -> None:
@@ -219,14 +219,14 @@ def test_each_task_restarts_the_timeout(stage: Stage) -> None:
         stage.task()
         stage.clock.advance(KEPT_MS - 1)
     stage.cache.close_expired()
-    assert stage.cache.idle() == len(stage.made) == 1
+    assert stage.cache.idle_count() == len(stage.made) == 1
 
 
 def test_of_many_configurations_the_least_recently_used_are_closed(stage: Stage) -> None:
     for number in range(MAX_IDLE + 2):
         stage.task(linger_ms=number)
     assert [each.closed for each in stage.made] == [[CLOSE_MS]] * 2 + [[]] * MAX_IDLE
-    assert stage.cache.idle() == MAX_IDLE
+    assert stage.cache.idle_count() == MAX_IDLE
 
 
 def test_a_thread_closes_expired_producers_and_ends() -> None:
@@ -246,7 +246,7 @@ def test_a_thread_closes_expired_producers_and_ends() -> None:
     assert closed.wait(WAIT_S)
     thread.join(WAIT_S)
     assert not thread.is_alive()
-    assert cache.idle() == 0
+    assert cache.idle_count() == 0
 
 
 # WITH REAL PRODUCERS
@@ -305,16 +305,16 @@ def test_counters_are_the_tasks_own(broker: FakeBroker, cache: WorkerCache) -> N
 def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 5_000, value_bytes=1000)
     (idle,) = cache._entries
-    free = idle.kept._pool._free
+    free = idle.keepable._pool._free
     assert 0 < sum(map(len, free)) <= IDLE_BYTES
-    assert idle.kept.metrics()["buffer-available-bytes"] == idle.kept.metrics()["buffer-total-bytes"]
+    assert idle.keepable.metrics()["buffer-available-bytes"] == idle.keepable.metrics()["buffer-total-bytes"]
 
 
 def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 10)
     (idle,) = cache._entries
     broker.drop_connections(0)
-    until(lambda: idle.kept.metrics()["connection-count"] == 0)
+    until(lambda: idle.keepable.metrics()["connection-count"] == 0)
     counters = write(cache, broker, 10)
     assert (counters["record-retry-total"], counters["record-error-total"]) == (0, 0)
     assert len(broker.values("orders")) == 20
@@ -324,8 +324,8 @@ def test_a_producer_that_finds_another_cluster_while_idle_is_not_lent_again(brok
     """Such a producer can never write again. If the cache lent it, it would fail a task for which a new producer works."""
     write(cache, broker, 10)
     (idle,) = cache._entries
-    idle.kept._metadata.report_other_cluster("another")
-    assert not idle.kept.is_at_rest()
+    idle.keepable._metadata.report_other_cluster("another")
+    assert not idle.keepable.is_at_rest()
     assert write(cache, broker, 10)["record-error-total"] == 0
 
 
@@ -333,9 +333,9 @@ def test_a_closed_producer_leaves_no_thread_and_no_socket(broker: FakeBroker, ca
     write(cache, broker, 10)
     (idle,) = cache._entries
     cache.close()
-    assert not idle.kept.is_at_rest()
+    assert not idle.keepable.is_at_rest()
     assert not [each for each in threading.enumerate() if each.name.endswith("| cached")]
-    assert idle.kept.metrics()["connection-count"] == 0
+    assert idle.keepable.metrics()["connection-count"] == 0
 
 
 def test_a_fork_does_not_touch_its_parents_producers(broker: FakeBroker) -> None:
@@ -352,7 +352,7 @@ def write():
 mine = write()
 child = os.fork()
 if child == 0:
-    assert PRODUCERS.idle() == 0 and not mine.is_at_rest()
+    assert PRODUCERS.idle_count() == 0 and not mine.is_at_rest()
     os._exit(0 if write() is not mine else 1)
 assert os.waitpid(child, 0)[1] == 0
 assert write() is mine

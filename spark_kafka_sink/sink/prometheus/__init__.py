@@ -85,22 +85,22 @@ def _private_directory() -> Path:
         raise ConfigError(NO_LOCKS)
     directory = Path(tempfile.gettempdir()) / f"pykafka-sink-prometheus-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise ConfigError(f"{directory} belongs to others or can be written by them: name a file of your own in {FILE_KEY}")
     return directory
 
 
-_serving: dict[tuple[int, str, int], object] = {}  # process, host and port -> the server; one commit at a time adds to it
+_servers: dict[tuple[int, str, int], object] = {}  # process, host and port -> the server; one commit at a time adds to it
 
 
 def _serve(target: MetricsTarget) -> None:
     """Open the port, unless this or another process of the sink has it open. Blocks for about ASK_LIMIT_S."""
     key = (os.getpid(), target.host, target.port)
-    if key in _serving:
+    if key in _servers:
         return
     try:
-        _serving[key] = start_http_server(target.port, target.host, registry(TextFile(target.file).read))
+        _servers[key] = start_http_server(target.port, target.host, registry(TextFile(target.file).read))
     except OSError as error:
         if error.errno == errno.EADDRINUSE and _is_ours(target):
             logger.debug("= port %d is served by another process; this one tries again at its next commit", target.port)
@@ -114,13 +114,13 @@ def _serve(target: MetricsTarget) -> None:
 def _is_ours(target: MetricsTarget) -> bool:
     """Whether metrics of the sink are served at the port. Blocks for about ASK_LIMIT_S, however slowly the answer comes."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(target.host, target.host)
-    until = time.monotonic() + ASK_LIMIT_S
+    end_s = time.monotonic() + ASK_LIMIT_S
     answer = b""
     try:
         with socket.create_connection((host, target.port), ASK_LIMIT_S) as connection:
             connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            while PREFIX.encode() not in answer and len(answer) < MAX_METRICS_BYTES and (left := until - time.monotonic()) > 0:
-                connection.settimeout(left)
+            while PREFIX.encode() not in answer and len(answer) < MAX_METRICS_BYTES and (rest_s := end_s - time.monotonic()) > 0:
+                connection.settimeout(rest_s)
                 piece = connection.recv(MAX_METRICS_BYTES)
                 if not piece:
                     break

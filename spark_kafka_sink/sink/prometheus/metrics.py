@@ -68,10 +68,10 @@ def _by(label: str, name: str, doc: str, read: Callable[[CommitSummary], Mapping
 
 def _by_topic(field: str) -> Callable[[CommitSummary], Mapping[str, float]]:
     def read(summary: CommitSummary) -> Mapping[str, float]:
-        found: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for each in summary.written:
-            found[each.topic] += getattr(each, field)
-        return found
+            totals[each.topic] += getattr(each, field)
+        return totals
 
     return read
 
@@ -83,7 +83,7 @@ def _skew_by_topic(summary: CommitSummary) -> dict[str, float]:
         rows.setdefault(each.topic, {})[each.partition] = each.rows
     return {
         topic: max(by_partition.values())
-        * (1 + max(number for number, written in by_partition.items() if written))
+        * (1 + max(number for number, row_count in by_partition.items() if row_count))
         / sum(by_partition.values())
         for topic, by_partition in rows.items()
         if sum(by_partition.values())

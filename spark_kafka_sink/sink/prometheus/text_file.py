@@ -51,7 +51,7 @@ class TextFile:
         """Add a commit. Waits LOCK_LIMIT_S at most for the lock of the file. Raises ConfigError."""
         query = summary.query_id or BATCH
         try:
-            with self._locked():
+            with self._hold_lock():
                 values = self.read()
                 for metric in METRICS:
                     _add(values, metric, query, metric.read(summary))
@@ -90,16 +90,16 @@ class TextFile:
             raise
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         with open(self.path.parent / f".{self.path.name}.lock", "a") as lock:
-            until = time.monotonic() + LOCK_LIMIT_S
+            deadline_s = time.monotonic() + LOCK_LIMIT_S
             never = threading.Event()
             while True:
                 try:
                     _lock(lock)
                     break
                 except BlockingIOError as error:
-                    if time.monotonic() > until:
+                    if time.monotonic() > deadline_s:
                         raise ConfigError(
                             f"{self.path} was locked for {LOCK_LIMIT_S:g} s by another process; the commit is not counted"
                         ) from error
@@ -115,14 +115,14 @@ def _lock(file: TextIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _add(values: SampleValues, metric: SinkMetric, query: str, found: Iterable[tuple[Labels, float]]) -> None:
-    known = sum(name == metric.name for name, _ in values)
-    for labels, value in found:
+def _add(values: SampleValues, metric: SinkMetric, query: str, labeled_values: Iterable[tuple[Labels, float]]) -> None:
+    series_count = sum(name == metric.name for name, _ in values)
+    for labels, value in labeled_values:
         key = (metric.name, (query, *labels))
         if key not in values:
-            if labels and known >= MAX_SERIES:
+            if labels and series_count >= MAX_SERIES:
                 key = (metric.name, (query, OTHER))
-            known += 1
+            series_count += 1
         values[key] = values.get(key, 0) + value if metric.is_total else value
 
 
@@ -144,6 +144,7 @@ class _FromFile(Collector):
 
 
 def registry(read: Callable[[], SampleValues]) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_FromFile(read))
-    return registry
+    """A registry of METRICS. Calls `read`, on the thread of the scrape, each time that it is asked for their values."""
+    collector_registry = CollectorRegistry(auto_describe=False)
+    collector_registry.register(_FromFile(read))
+    return collector_registry

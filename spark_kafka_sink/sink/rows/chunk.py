@@ -30,7 +30,7 @@ class Chunk:
     columns: Mapping[str, Any]  # the arguments of `KafkaProducer.send_columns`. A part of a record without a column is None
     numbers: Sequence[int] | PerRow
     size_bytes: int  # of memory; as Spark delivered the rows, columns that are not written count too
-    unencoded: tuple[UnencodedRows, ...] = ()  # rows that are not among `columns`, as they could not be encoded
+    unencoded_rows: tuple[UnencodedRows, ...] = ()  # rows that are not among `columns`, as they could not be encoded
 
     def take(self, rows: PerRow) -> Chunk:
         return self._with(lambda column: take_rows(column, rows), np.asarray(self.numbers)[rows])
@@ -56,9 +56,9 @@ class Chunk:
                 sizes += _lengths(self.columns[name])
         if self.columns["headers"] is not None:
             counts, keys, values = header_entries(self.columns["headers"])
-            before = np.concatenate([[0], np.cumsum(_lengths(keys) + _lengths(values))])
+            sizes_before = np.concatenate([[0], np.cumsum(_lengths(keys) + _lengths(values))])
             ends = np.cumsum(counts)
-            sizes += before[ends] - before[ends - counts]
+            sizes += sizes_before[ends] - sizes_before[ends - counts]
         return sizes
 
     def row_in_words(self, row: int, *, partition: int | None = None, shows_key: bool = True) -> str:

@@ -62,7 +62,7 @@ class DeadLetters:
         except KafkaError as error:
             if is_consequence(error):
                 raise  # nothing is wrong with these rows
-            raise self._naming_topic(error) from error
+            raise self._error_naming_topic(error) from error
         self.raise_failure()
         while self._deliveries and self._deliveries[0][1].done():
             self._settle(*self._deliveries.pop(0))
@@ -79,7 +79,7 @@ class DeadLetters:
         """Raise the first error that is a cause, not a consequence of another row's failure."""
         for _, delivery in self._deliveries:
             if delivery.error is not None and not is_consequence(delivery.error):
-                raise self._naming_topic(delivery.error) from delivery.error
+                raise self._error_naming_topic(delivery.error) from delivery.error
 
     def finish(self) -> None:
         """Wait until every row is acknowledged, at most as long as the producers' flush waits. Raises the first error."""
@@ -96,10 +96,10 @@ class DeadLetters:
         try:
             delivery.result()
         except KafkaError as error:
-            raise self._naming_topic(error) from error
+            raise self._error_naming_topic(error) from error
         self.acknowledged_by_reason[condition] += delivery.acknowledged
 
-    def _naming_topic(self, error: KafkaError) -> KafkaError:
+    def _error_naming_topic(self, error: KafkaError) -> KafkaError:
         text = f"rows cannot be written to deadLetterTopic={self._topic} either: {error.message}"
         if error.condition == Errors.MESSAGE_TOO_LARGE.condition:
             text = f"{text.rstrip('.')}. Raise max.message.bytes of {self._topic}"
@@ -137,41 +137,41 @@ def dead_letters(
     """The arguments of send_columns, except the topic, for the dead letters of these rows. A header without a key gets the empty
     key, because a header must have one."""
     value = columns["value"]
-    rows = len(value)
-    topic = pa.repeat(columns["topic"], rows) if isinstance(columns["topic"], str) else columns["topic"]
-    where = columns["partition"] if partition is None else pa.repeat(pa.scalar(partition, pa.int32()), rows)
-    added = {
+    row_count = len(value)
+    topic = pa.repeat(columns["topic"], row_count) if isinstance(columns["topic"], str) else columns["topic"]
+    partitions = columns["partition"] if partition is None else pa.repeat(pa.scalar(partition, pa.int32()), row_count)
+    details = {
         "topic": topic.cast(pa.binary()),
-        "partition": pa.nulls(rows, pa.binary()) if where is None else where.cast(pa.string()).cast(pa.binary()),
-        "condition": pa.repeat(condition.encode(), rows),
-        "message": pa.repeat(text.encode(), rows),
+        "partition": pa.nulls(row_count, pa.binary()) if partitions is None else partitions.cast(pa.string()).cast(pa.binary()),
+        "condition": pa.repeat(condition.encode(), row_count),
+        "message": pa.repeat(text.encode(), row_count),
     }
     if field is not None:
-        added["field"] = pa.repeat(field.encode(), rows)
+        details["field"] = pa.repeat(field.encode(), row_count)
     timestamp = columns["timestamp"]
     if timestamp is not None:
         timestamp = pc.if_else(pc.less(timestamp, 0), pa.scalar(None, pa.int64()), timestamp)
-    return {"key": columns["key"], "value": value, "headers": _with_headers(columns["headers"], added), "timestamp": timestamp}
+    return {"key": columns["key"], "value": value, "headers": _with_headers(columns["headers"], details), "timestamp": timestamp}
 
 
-def _with_headers(headers: pa.Array | None, added: Mapping[str, pa.Array]) -> pa.Array:
-    """Each row's own headers, followed by one header for each name in `added`.
+def _with_headers(headers: pa.Array | None, details: Mapping[str, pa.Array]) -> pa.Array:
+    """Each row's own headers, followed by one header for each name in `details`.
 
-    `keys` and `values` list all own headers first, then one whole column per added name; `order` sorts them by row.
+    `keys` and `values` list all own headers first, then one whole column per name; `order` sorts them by row.
     """
-    rows = len(next(iter(added.values())))
-    counts: PerRow = np.zeros(rows, np.int64)
+    row_count = len(next(iter(details.values())))
+    counts: PerRow = np.zeros(row_count, np.int64)
     keys, values = [], []
     if headers is not None:
         counts, own_keys, own_values = header_entries(headers)
         keys.append(own_keys.cast(pa.string()).fill_null(""))
         values.append(own_values.cast(pa.binary()))
-    for name, column in added.items():
-        keys.append(pa.repeat(HEADER_PREFIX + name, rows))
+    for name, column in details.items():
+        keys.append(pa.repeat(HEADER_PREFIX + name, row_count))
         values.append(column)
-    own = int(counts.sum())
-    of_rows = own + np.arange(len(added) * rows).reshape(len(added), rows).T.ravel()  # the added ones, row by row
-    order = np.insert(np.arange(own), np.repeat(np.cumsum(counts), len(added)), of_rows)
+    own_count = int(counts.sum())
+    positions = own_count + np.arange(len(details) * row_count).reshape(len(details), row_count).T.ravel()  # of details, by row
+    order = np.insert(np.arange(own_count), np.repeat(np.cumsum(counts), len(details)), positions)
     entries = pa.StructArray.from_arrays([pa.concat_arrays(keys), pa.concat_arrays(values)], ["key", "value"])
-    offsets = np.concatenate([[0], np.cumsum(counts + len(added))]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(counts + len(details))]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), entries.take(pa.array(order)))

@@ -7,7 +7,7 @@ producer's own; each row counts for the first check that it fails. row_outcomes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +24,7 @@ from spark_kafka_sink.sink.rows.row_outcomes import UnwritableRows
 from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 
 RowMask = npt.NDArray[np.bool_]
+_Refuse = Callable[[RowMask, str, str], None]  # refuses those of the rows that are not refused yet, by condition and text
 
 
 def find_refused_rows(
@@ -40,84 +41,84 @@ def find_refused_rows(
         partition_counts: how many partitions topics have; the partition column is checked for these topics only.
         unknown_topics: topics that do not exist, and the error text for each.
     """
-    count = len(columns["value"])
-    good = np.ones(count, np.bool_)
-    refused: list[UnwritableRows] = []
+    row_count = len(columns["value"])
+    is_good = np.ones(row_count, np.bool_)
+    refused_rows: list[UnwritableRows] = []
 
     def refuse(mask: RowMask, condition: str, text: str) -> None:
-        rows = np.flatnonzero(mask & good)
+        rows = np.flatnonzero(mask & is_good)
         if len(rows):
-            refused.append(UnwritableRows(condition, text, rows))
-            good[rows] = False
+            refused_rows.append(UnwritableRows(condition, text, rows))
+            is_good[rows] = False
 
     _check_topics(columns["topic"], unknown_topics, refuse)
-    _check_partitions(columns["topic"], columns["partition"], partition_counts, count, refuse)
+    _check_partitions(columns["topic"], columns["partition"], partition_counts, row_count, refuse)
     if columns["timestamp"] is not None:
-        negative = pc.less(columns["timestamp"], 0)
-        refuse(_mask(negative), "KAFKA_INVALID_RECORD", "its timestamp is negative; it must be at least 0, or null")
+        is_negative = _mask(pc.less(columns["timestamp"], 0))
+        refuse(is_negative, "KAFKA_INVALID_RECORD", "its timestamp is negative; it must be at least 0, or null")
     if columns["headers"] is not None:
         counts, keys, _ = header_entries(columns["headers"])
-        rows_of_headers = np.repeat(np.arange(count), counts)
-        mask = np.zeros(count, np.bool_)
+        rows_of_headers = np.repeat(np.arange(row_count), counts)
+        mask = np.zeros(row_count, np.bool_)
         mask[rows_of_headers[_mask(keys.is_null())]] = True
         refuse(mask, "KAFKA_INVALID_RECORD", "a header has no key; every header needs one: leave it out or name it")
-    _check_sizes(columns, size_limits, good, refuse)
-    return refused
+    _check_sizes(columns, size_limits, is_good, refuse)
+    return refused_rows
 
 
-def _check_topics(topic: str | pa.Array, unknown_topics: Mapping[str, str], refuse: Any) -> None:
+def _check_topics(topic: str | pa.Array, unknown_topics: Mapping[str, str], refuse: _Refuse) -> None:
     """Checks each distinct name once. A column that holds no topics at all may have as many names as rows."""
     if isinstance(topic, str):
         return
     refuse(_mask(topic.is_null()), "KAFKA_NULL_TOPIC_IN_DATA", NULL_TOPIC)
-    encoded = topic.dictionary_encode()
-    names: list[str] = texts(encoded.dictionary)
-    codes = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
-    impossible = [name for name in names if not is_topic_name(name)]
-    text = f"no topic can have {_named(impossible, 'the name', 'names like')}: {TOPIC_NAME_RULE}"
-    refuse(_is_among(impossible, names)[codes], "KAFKA_INVALID_TOPIC_EXCEPTION", text)
-    unknown = [name for name in names if name in unknown_topics]
-    others = f" (nor {_named(unknown[1:], 'topic', 'topics like')})" if len(unknown) > 1 else ""
-    text = unknown_topics[unknown[0]] + others if unknown else ""
-    refuse(_is_among(unknown, names)[codes], "KAFKA_UNKNOWN_TOPIC", text)
+    topics = topic.dictionary_encode()
+    names: list[str] = texts(topics.dictionary)
+    topic_numbers = topics.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    invalid_names = [name for name in names if not is_topic_name(name)]
+    text = f"no topic can have {_names_in_words(invalid_names, 'the name', 'names like')}: {TOPIC_NAME_RULE}"
+    refuse(_is_among(invalid_names, names)[topic_numbers], "KAFKA_INVALID_TOPIC_EXCEPTION", text)
+    unknown_names = [name for name in names if name in unknown_topics]
+    others = f" (nor {_names_in_words(unknown_names[1:], 'topic', 'topics like')})" if len(unknown_names) > 1 else ""
+    text = unknown_topics[unknown_names[0]] + others if unknown_names else ""
+    refuse(_is_among(unknown_names, names)[topic_numbers], "KAFKA_UNKNOWN_TOPIC", text)
 
 
-def _is_among(chosen: Sequence[str], names: Sequence[str]) -> RowMask:
-    """Whether each name is among the chosen ones; one more False at the end stands for rows without a topic."""
-    found = set(chosen)
-    return np.array([*(name in found for name in names), False])
+def _is_among(subset: Sequence[str], names: Sequence[str]) -> RowMask:
+    """Whether each name is in `subset`; one more False at the end stands for rows without a topic."""
+    members = set(subset)
+    return np.array([*(name in members for name in names), False])
 
 
-def _named(names: Sequence[str], one: str, several: str) -> str:
+def _names_in_words(names: Sequence[str], one: str, several: str) -> str:
     return f"{one if len(names) == 1 else several} {', '.join(repr(name[:NAME_PREFIX]) for name in names[:3])}"
 
 
 def _check_partitions(
-    topic: str | pa.Array, partition: pa.Array | None, partition_counts: Mapping[str, int], rows: int, refuse: Any
+    topic: str | pa.Array, partition: pa.Array | None, partition_counts: Mapping[str, int], row_count: int, refuse: _Refuse
 ) -> None:
     if partition is None:
         return
-    negative = _mask(pc.less(partition, 0))
-    values = np.unique(partition.filter(pa.array(negative)).to_numpy(zero_copy_only=False))
-    found = str(values[0]) if len(values) == 1 else "below 0"
-    text = f"Invalid partition: {found}. Partition number should always be non-negative or null."
-    refuse(negative, "KAFKA_INVALID_PARTITION", text)
-    for name, known in partition_counts.items():
-        of_topic = np.full(rows, topic == name) if isinstance(topic, str) else _mask(pc.equal(topic, name))
-        beyond = of_topic & _mask(pc.greater_equal(partition, known))
-        refuse(beyond, "KAFKA_UNKNOWN_PARTITION", f"topic {name} has no such partition: it has {known}, 0 to {known - 1}")
+    is_negative = _mask(pc.less(partition, 0))
+    values = np.unique(partition.filter(pa.array(is_negative)).to_numpy(zero_copy_only=False))
+    partition_in_words = str(values[0]) if len(values) == 1 else "below 0"
+    text = f"Invalid partition: {partition_in_words}. Partition number should always be non-negative or null."
+    refuse(is_negative, "KAFKA_INVALID_PARTITION", text)
+    for name, count in partition_counts.items():
+        is_of_topic = np.full(row_count, topic == name) if isinstance(topic, str) else _mask(pc.equal(topic, name))
+        is_beyond = is_of_topic & _mask(pc.greater_equal(partition, count))
+        refuse(is_beyond, "KAFKA_UNKNOWN_PARTITION", f"topic {name} has no such partition: it has {count}, 0 to {count - 1}")
 
 
-def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], good: RowMask, refuse: Any) -> None:
-    rows = np.flatnonzero(good)
+def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], is_good: RowMask, refuse: _Refuse) -> None:
+    rows = np.flatnonzero(is_good)
     if not len(rows):
         return
     value, key, headers = (columns[name] for name in ("value", "key", "headers"))
-    if len(rows) < len(good):
+    if len(rows) < len(is_good):
         value, key, headers = (None if each is None else take_rows(each, rows) for each in (value, key, headers))
     bounds = size_upper_bounds(record_columns(value, key, headers, row_count=len(rows)))
     for option, limit in size_limits.items():
-        mask = np.zeros(len(good), np.bool_)
+        mask = np.zeros(len(is_good), np.bool_)
         mask[rows[bounds > limit]] = True
         remedy = "" if option == "buffer.memory" else " and the topic's max.message.bytes"
         text = f"when serialized, the record exceeds {option}={limit}; raise {option}{remedy}"

@@ -32,7 +32,7 @@ class SparkRows:
     before_first: Callable[[], None] | None = None  # called once there is a row, before more is read
     encoder: RowEncoder | None = None  # of keys and values that have a format
     waited_s: float = 0.0  # for the next rows: Spark reads, computes and copies them
-    _rows: int = 0  # in the chunks so far
+    _row_count: int = 0  # in the chunks so far
 
     def chunks(self, rate_limit: RateLimit | None = None, idle_timeout_s: float | None = None) -> Iterator[Chunk]:
         """All rows. With a rate limit each batch is a chunk, because Spark takes a task that reads nothing for idle.
@@ -40,40 +40,40 @@ class SparkRows:
         Raises ConfigError when the rate is too low for Spark's idle time-out.
         """
         if rate_limit is None:
-            return self._gathered(GATHERED_ROWS, GATHERED_BYTES)
-        single = self._gathered(1, 1)
-        return single if idle_timeout_s is None else check_rates(single, rate_limit.seconds_of, idle_timeout_s)
+            return self._gather(GATHERED_ROWS, GATHERED_BYTES)
+        single_batches = self._gather(1, 1)
+        return single_batches if idle_timeout_s is None else check_rates(single_batches, rate_limit.seconds_of, idle_timeout_s)
 
-    def _gathered(self, most_rows: int, most_bytes: int) -> Iterator[Chunk]:
+    def _gather(self, most_rows: int, most_bytes: int) -> Iterator[Chunk]:
         """Consecutive batches, of up to so many rows and bytes. A larger batch is a chunk by itself, an empty one is left out.
 
         The first chunk has up to GATHERED_ROWS_AT_FIRST. A large batch is yielded before the next one is read, and the generator
         keeps no reference to what it has yielded. Batches may have 64 MB, most of the memory of a task.
         """
-        waiting: list[pa.RecordBatch] = []
-        rows = size = 0
+        waiting_batches: list[pa.RecordBatch] = []
+        row_count = size = 0
         limit = min(GATHERED_ROWS_AT_FIRST, most_rows)
         while (batch := self._next()) is not None:
-            if waiting and (rows + batch.num_rows > limit or size + batch.nbytes > most_bytes):
-                yield self._chunk(waiting)
-                rows, size, limit = 0, 0, most_rows
+            if waiting_batches and (row_count + batch.num_rows > limit or size + batch.nbytes > most_bytes):
+                yield self._chunk(waiting_batches)
+                row_count, size, limit = 0, 0, most_rows
             if batch.num_rows:
-                waiting.append(batch)
-                rows += batch.num_rows
+                waiting_batches.append(batch)
+                row_count += batch.num_rows
                 size += batch.nbytes
             del batch
-            if rows >= limit or size >= most_bytes:
-                yield self._chunk(waiting)
-                rows, size, limit = 0, 0, most_rows
-        if waiting:
-            yield self._chunk(waiting)
+            if row_count >= limit or size >= most_bytes:
+                yield self._chunk(waiting_batches)
+                row_count, size, limit = 0, 0, most_rows
+        if waiting_batches:
+            yield self._chunk(waiting_batches)
 
     def _next(self) -> pa.RecordBatch | None:
-        asked_s = time.monotonic()
+        started_s = time.monotonic()
         try:
             batch = next(self.batches, None)
         finally:
-            self.waited_s += time.monotonic() - asked_s
+            self.waited_s += time.monotonic() - started_s
         if batch is not None and batch.num_rows and self.before_first is not None:
             self.before_first()
             self.before_first = None
@@ -83,8 +83,8 @@ class SparkRows:
         """A chunk of these batches, encoded if they have a format. Empties the list."""
         table = pa.Table.from_batches(batches)
         batches.clear()
-        numbers = range(self._rows, self._rows + table.num_rows)
-        self._rows = numbers.stop
+        numbers = range(self._row_count, self._row_count + table.num_rows)
+        self._row_count = numbers.stop
         chunk = Chunk(self.mapping.columns(table), numbers, table.nbytes)
         return chunk if self.encoder is None else self.encoder.encode(chunk)
 

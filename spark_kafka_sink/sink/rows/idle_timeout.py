@@ -29,25 +29,25 @@ def check_rates(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], t
     Raises ConfigError when the rates are too low.
     """
     allowed_s = SHARE * timeout_s
-    ahead: deque[Chunk] = deque()
-    rows, size, seconds = 0, 0, 0.0
+    chunks_ahead: deque[Chunk] = deque()
+    row_count, size, seconds = 0, 0, 0.0
     while size < DELIVERED_AHEAD and (chunk := next(chunks, None)) is not None:
-        ahead.append(chunk)
-        rows, size, seconds = rows + len(chunk.numbers), size + chunk.size_bytes, seconds + seconds_of(chunk)
+        chunks_ahead.append(chunk)
+        row_count, size, seconds = row_count + len(chunk.numbers), size + chunk.size_bytes, seconds + seconds_of(chunk)
         if seconds > allowed_s:
-            raise _too_slow(rows, seconds, timeout_s)
-    while ahead:
-        yield ahead.popleft()
+            raise _too_slow_error(row_count, seconds, timeout_s)
+    while chunks_ahead:
+        yield chunks_ahead.popleft()
     for chunk in chunks:
         if seconds_of(chunk) > allowed_s:
-            raise _too_slow(len(chunk.numbers), seconds_of(chunk), timeout_s)
+            raise _too_slow_error(len(chunk.numbers), seconds_of(chunk), timeout_s)
         yield chunk
 
 
-def _too_slow(rows: int, seconds: float, timeout_s: float) -> ConfigError:
+def _too_slow_error(row_count: int, seconds: float, timeout_s: float) -> ConfigError:
     return ConfigError(
         f"maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out: the task needs {seconds:.0f} s for"
-        f" {rows} rows that Spark may deliver at once. After {timeout_s:g} s Spark would kill the task's Python worker as idle"
-        " (spark.python.worker.idleTimeoutSeconds, with killOnIdleTimeout=true), and each retry would write the first rows"
+        f" {row_count} rows that Spark may deliver at once. After {timeout_s:g} s Spark would kill the task's Python worker as"
+        " idle (spark.python.worker.idleTimeoutSeconds, with killOnIdleTimeout=true), and each retry would write the first rows"
         " again. Raise the time-out or the rate, set spark.python.worker.killOnIdleTimeout=false, or give each task fewer rows"
     )

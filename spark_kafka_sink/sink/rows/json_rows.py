@@ -10,6 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -49,9 +50,8 @@ def _structs(column: pa.StructArray) -> list[Any]:
 
 def _lists(column: Any, items: list[Any], made_of: Callable[[list[Any]], Any]) -> list[Any]:
     """`items`: those of the whole array below, into which the offsets point."""
-    offsets = column.offsets.to_pylist()
-    valid = column.is_valid().to_pylist()
-    return [made_of(items[low:high]) if ok else None for ok, low, high in zip(valid, offsets, offsets[1:], strict=False)]
+    slices = (items[start:stop] for start, stop in pairwise(column.offsets.to_pylist()))
+    return [made_of(each) if is_valid else None for is_valid, each in zip(column.is_valid().to_pylist(), slices, strict=True)]
 
 
 def _leaves(column: pa.Array) -> list[Any]:

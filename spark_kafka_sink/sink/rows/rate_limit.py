@@ -45,20 +45,20 @@ class RateLimit:
         ends = np.cumsum(chunk.payload_bytes())
         start = 0
         while start < len(ends):
-            before = int(ends[start - 1]) if start else 0
-            stop = self._end_of_portion(ends, start, before)
+            size_before = int(ends[start - 1]) if start else 0
+            stop = self._end_of_portion(ends, start, size_before)
             self._await_next_portion()
-            self._release(stop - start, int(ends[stop - 1]) - before)
+            self._release(stop - start, int(ends[stop - 1]) - size_before)
             yield chunk.slice(start, stop)
             start = stop
 
-    def _end_of_portion(self, ends: npt.NDArray[np.int64], start: int, before: int) -> int:
+    def _end_of_portion(self, ends: npt.NDArray[np.int64], start: int, size_before: int) -> int:
         stop = len(ends)
         if self._records_per_second is not None:
             stop = min(stop, start + self._records_per_second * PORTION_MS // 1000)
         if self._bytes_per_second is not None:
             room = self._bytes_per_second * PORTION_MS // 1000
-            stop = min(stop, int(np.searchsorted(ends, before + room, side="right")))
+            stop = min(stop, int(np.searchsorted(ends, size_before + room, side="right")))
         return max(stop, start + 1)
 
     def _release(self, rows: int, size: int) -> None:

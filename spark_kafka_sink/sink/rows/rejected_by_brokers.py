@@ -26,8 +26,8 @@ def error_of_delivery(delivery: Delivery, error: KafkaError, chunk: Chunk | None
     failure = next((each for each in delivery.failures if each.error is error), None)
     if failure is None or not failure.blamed or chunk is None:
         return fresh_copy(error)
-    row, blamed = next(iter(failure.blamed.items()))
-    return outcomes.error_naming_row(blamed, blamed.message, chunk, row, _partition(failure))
+    row, blamed_error = next(iter(failure.blamed.items()))
+    return outcomes.error_naming_row(blamed_error, blamed_error.message, chunk, row, _partition(failure))
 
 
 def handle_failure(chunk: Chunk | None, failure: RowFailure, outcomes: RowOutcomes) -> Chunk | None:

@@ -82,13 +82,13 @@ class RefusedRowRemover:
         if error.condition == "KAFKA_UNKNOWN_PARTITION" or self._partition_counts:
             self._update_partition_counts(topics)
         self.looks_first |= bool(self._unknown_topics or self._partition_counts)
-        refused = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
-        failing = next((each for each in refused if self.outcomes.fails_task(each.condition)), None)
-        if failing is not None:
-            raise self._error_of_first_row(chunk, failing, error)
-        if not refused:
+        refused_rows = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
+        culprits = next((each for each in refused_rows if self.outcomes.fails_task(each.condition)), None)
+        if culprits is not None:
+            raise self._error_of_first_row(chunk, culprits, error)
+        if not refused_rows:
             raise error
-        return self._remove(chunk, refused)
+        return self._remove(chunk, refused_rows)
 
     def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
         """The rows that are not too large, and whose topics and partitions may exist. The others are skipped or dead-lettered.
@@ -98,39 +98,39 @@ class RefusedRowRemover:
         if not self._unknown_topics and not self._partition_counts:
             return chunk
         columns = chunk.columns
-        highest = None if columns["partition"] is None else pc.max(columns["partition"]).as_py()
+        highest_partition = None if columns["partition"] is None else pc.max(columns["partition"]).as_py()
         topics = _topic_names(columns["topic"])
-        counted = [name for name in topics if name in self._partition_counts]
-        if highest is not None and any(highest >= self._partition_counts[name] for name in counted):
-            self._update_partition_counts(counted)
+        counted_topics = [name for name in topics if name in self._partition_counts]
+        if highest_partition is not None and any(highest_partition >= self._partition_counts[name] for name in counted_topics):
+            self._update_partition_counts(counted_topics)
         elif self._unknown_topics.keys().isdisjoint(topics):
             return chunk
-        refused = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
-        awaited = [each for each in refused if each.condition in WAITED_FOR]
-        failing = next((each for each in awaited if self.outcomes.fails_task(each.condition)), None)
-        if failing is not None:
-            raise self._error_of_first_row(chunk, failing, KafkaTimeoutError(failing.text, condition=failing.condition))
-        return self._remove(chunk, awaited)
+        refused_rows = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
+        awaited_rows = [each for each in refused_rows if each.condition in WAITED_FOR]
+        culprits = next((each for each in awaited_rows if self.outcomes.fails_task(each.condition)), None)
+        if culprits is not None:
+            raise self._error_of_first_row(chunk, culprits, KafkaTimeoutError(culprits.text, condition=culprits.condition))
+        return self._remove(chunk, awaited_rows)
 
     def _remove_large_rows(self, chunk: Chunk) -> Chunk:
-        refused = find_refused_rows(chunk.columns, self._size_limits, {})
-        return self._remove(chunk, [each for each in refused if each.condition in TOO_LARGE])
+        refused_rows = find_refused_rows(chunk.columns, self._size_limits, {})
+        return self._remove(chunk, [each for each in refused_rows if each.condition in TOO_LARGE])
 
-    def _remove(self, chunk: Chunk, refused: Sequence[UnwritableRows]) -> Chunk:
-        if not refused:
+    def _remove(self, chunk: Chunk, refused_rows: Sequence[UnwritableRows]) -> Chunk:
+        if not refused_rows:
             return chunk
-        for each in refused:
+        for each in refused_rows:
             self.outcomes.apply(chunk, each)
-        return chunk.drop(np.concatenate([each.rows for each in refused]))
+        return chunk.drop(np.concatenate([each.rows for each in refused_rows]))
 
-    def _error_of_first_row(self, chunk: Chunk, refused: UnwritableRows, error: KafkaError) -> KafkaError:
-        if error.condition != refused.condition:
-            error = InvalidRecordError(refused.text, condition=refused.condition)
-        text = error.message if error.condition == "KAFKA_UNKNOWN_PARTITION" else refused.text
-        named = self.outcomes.error_naming_row(error, text, chunk, int(refused.rows[0]))
-        if refused.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's own message comes first, unchanged
-            named.message = f"{text} It is {named.message.removesuffix(f': {text}')}"
-        return named
+    def _error_of_first_row(self, chunk: Chunk, refused_rows: UnwritableRows, error: KafkaError) -> KafkaError:
+        if error.condition != refused_rows.condition:
+            error = InvalidRecordError(refused_rows.text, condition=refused_rows.condition)
+        text = error.message if error.condition == "KAFKA_UNKNOWN_PARTITION" else refused_rows.text
+        row_error = self.outcomes.error_naming_row(error, text, chunk, int(refused_rows.rows[0]))
+        if refused_rows.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's own message comes first, unchanged
+            row_error.message = f"{text} It is {row_error.message.removesuffix(f': {text}')}"
+        return row_error
 
     def _update_partition_counts(self, topics: Sequence[str]) -> None:
         """Take the counts from current metadata: topics may grow. Blocks only for a topic that nothing was written to yet."""

@@ -37,7 +37,7 @@ class RowEncoder:
 
     Args:
         parts: of the plan.
-        known: the registry, to be asked for the schemas of topics.
+        registry: to be asked for the schemas of topics.
         schema_ids: by part, the id of the schema that an earlier run of this write has used: its rows are encoded with it again.
             A part in which each topic has its own schema is not among them.
         only_compares: the rows are not written, as those of the earlier run are in Kafka or decided. If the columns do not fit
@@ -53,7 +53,7 @@ class RowEncoder:
     def __init__(
         self,
         parts: Sequence[PlannedPart],
-        known: KnownSchemas,
+        registry: KnownSchemas,
         schema_ids: Mapping[str, int],
         *,
         missing_topics: Callable[[Sequence[str]], Collection[str]],
@@ -61,7 +61,7 @@ class RowEncoder:
         only_compares: bool = False,
     ) -> None:
         self._parts = [
-            _PartInTask(each, known, schema_ids.get(each.wanted_schema.part), missing_topics, only_compares) for each in parts
+            _PartInTask(each, registry, schema_ids.get(each.wanted_schema.part), missing_topics, only_compares) for each in parts
         ]
         self._keeps_all = keeps_all
 
@@ -77,29 +77,29 @@ class RowEncoder:
             SchemaError: the columns do not fit the schema of a topic.
             RegistryError: the registry does not give that schema.
         """
-        encoded_parts = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
-        encoded = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in encoded_parts.items()}})
-        refused = list(each_row_once(each for one in encoded_parts.values() for each in one.refused_rows))
-        if not refused:
-            return encoded
-        rest = encoded.drop(np.concatenate([each.rows for each in refused]))
+        parts = {part.name: part.encode(chunk.columns[part.name], chunk.columns["topic"]) for part in self._parts}
+        new_chunk = replace(chunk, columns={**chunk.columns, **{name: each.values for name, each in parts.items()}})
+        refused_rows = list(each_row_once(each for one in parts.values() for each in one.refused_rows))
+        if not refused_rows:
+            return new_chunk
+        rest = new_chunk.drop(np.concatenate([each.rows for each in refused_rows]))
         if not self._keeps_all:
-            first = min(refused, key=lambda each: int(each.rows[0]))
-            refused = [first._replace(rows=first.rows[:1])]
-        unencoded = tuple(UnencodedRows(_as_json(chunk, encoded, encoded_parts, each.rows), *each[1:]) for each in refused)
-        return replace(rest, unencoded=unencoded)
+            first = min(refused_rows, key=lambda each: int(each.rows[0]))
+            refused_rows = [first._replace(rows=first.rows[:1])]
+        unencoded_rows = tuple(UnencodedRows(_as_json(chunk, new_chunk, parts, each.rows), *each[1:]) for each in refused_rows)
+        return replace(rest, unencoded_rows=unencoded_rows)
 
 
-def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, EncodedColumn], rows: PerRow) -> Chunk:
+def _as_json(original: Chunk, encoded_chunk: Chunk, encoded_parts: Mapping[str, EncodedColumn], rows: PerRow) -> Chunk:
     """These rows: what could not be encoded of them is JSON, the rest as it would be written."""
-    chunk = encoded.take(rows)
+    chunk = encoded_chunk.take(rows)
     columns = dict(chunk.columns)
-    for name, part in found.items():
-        failed = np.concatenate([np.zeros(0, np.int64), *(each.rows for each in part.refused_rows)])
-        is_failed = np.isin(rows, failed)
-        if is_failed.any():
-            texts_ = json_texts(take_rows(given.columns[name], rows)).cast(columns[name].type)
-            columns[name] = pc.if_else(pa.array(is_failed), texts_, contiguous(columns[name]))
+    for name, part in encoded_parts.items():
+        failed_rows = np.concatenate([np.zeros(0, np.int64), *(each.rows for each in part.refused_rows)])
+        has_failed = np.isin(rows, failed_rows)
+        if has_failed.any():
+            json_column = json_texts(take_rows(original.columns[name], rows)).cast(columns[name].type)
+            columns[name] = pc.if_else(pa.array(has_failed), json_column, contiguous(columns[name]))
     return replace(chunk, columns=columns)
 
 
@@ -107,70 +107,70 @@ def _as_json(given: Chunk, encoded: Chunk, found: Mapping[str, EncodedColumn], r
 class _PartInTask:
     """Encodes the keys or the values of one task. The fields of refused rows begin with the part: value.address.zip."""
 
-    planned: PlannedPart
-    known: KnownSchemas
+    planned_part: PlannedPart
+    registry: KnownSchemas
     schema_id: int | None
     missing_topics: Callable[[Sequence[str]], Collection[str]]
     only_compares: bool
 
     def __post_init__(self) -> None:
-        self._wanted = self.planned.wanted_schema
-        self.name = self._wanted.part
-        encoder = self.planned.encoder
-        self._of_all = None if encoder is None else self._with_earlier_schema(encoder)
-        self._of_topics: dict[str, PartEncoder] = {}
+        self._wanted_schema = self.planned_part.wanted_schema
+        self.name = self._wanted_schema.part
+        encoder = self.planned_part.encoder
+        self._encoder_of_all = None if encoder is None else self._with_earlier_schema(encoder)
+        self._encoders_by_topic: dict[str, PartEncoder] = {}
         self.uses: set[SchemaUse] = set()
 
     def encode(self, column: Any, topic: str | pa.Array) -> EncodedColumn:
-        if self._of_all is not None:
-            return self._encoded(self._of_all, column)
+        if self._encoder_of_all is not None:
+            return self._encode_with(self._encoder_of_all, column)
         if isinstance(topic, str):
-            return self._encoded(self._of_topic(topic), column)
-        return self._by_topic(contiguous(column), topic)
+            return self._encode_with(self._encoder_of(topic), column)
+        return self._encode_by_topic(contiguous(column), topic)
 
-    def _encoded(self, encoder: PartEncoder, column: Any) -> EncodedColumn:
+    def _encode_with(self, encoder: PartEncoder, column: Any) -> EncodedColumn:
         self.uses.add(encoder.use)
-        values, refused = encoder.encode(column)
-        named = [UnencodableRows(rows, self._path(field), f"{reason} ({encoder.use})") for rows, field, reason in refused]
-        return EncodedColumn(values, named)
+        values, refusals = encoder.encode(column)
+        named_rows = [UnencodableRows(rows, self._path(field), f"{reason} ({encoder.use})") for rows, field, reason in refusals]
+        return EncodedColumn(values, named_rows)
 
     def _path(self, field: str) -> str:
         return f"{self.name}.{field}" if field else self.name
 
-    def _by_topic(self, column: pa.Array, topic: pa.Array) -> EncodedColumn:
+    def _encode_by_topic(self, column: pa.Array, topic: pa.Array) -> EncodedColumn:
         """Each topic's rows with its schema, in the order of the rows again."""
         pieces: list[pa.Array] = []
-        refused: list[UnencodableRows] = []
+        refused_rows: list[UnencodableRows] = []
         groups = list(_rows_of_topics(topic))
-        new = [name for name, _ in groups if name is not None and name not in self._of_topics]
-        missing = self.missing_topics(new) if new else ()
+        new_topics = [name for name, _ in groups if name is not None and name not in self._encoders_by_topic]
+        missing_topics = self.missing_topics(new_topics) if new_topics else ()
         for name, rows in groups:
-            taken = column if len(groups) == 1 else take_rows(column, rows)
-            if name is None or name in missing:
-                pieces.append(json_texts(taken).cast(pa.binary()))  # these rows are refused for their topic, which has no schema
+            piece = column if len(groups) == 1 else take_rows(column, rows)
+            if name is None or name in missing_topics:
+                pieces.append(json_texts(piece).cast(pa.binary()))  # these rows are refused for their topic, which has no schema
                 continue
-            encoded = self._encoded(self._of_topic(name), taken)
-            pieces.append(encoded.values)
-            refused += [each._replace(rows=rows[each.rows]) for each in encoded.refused_rows]
+            encoded_rows = self._encode_with(self._encoder_of(name), piece)
+            pieces.append(encoded_rows.values)
+            refused_rows += [each._replace(rows=rows[each.rows]) for each in encoded_rows.refused_rows]
         if len(groups) == 1:
-            return EncodedColumn(pieces[0], refused)
+            return EncodedColumn(pieces[0], refused_rows)
         order = np.concatenate([rows for _, rows in groups])
-        return EncodedColumn(_joined(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused)
+        return EncodedColumn(_concatenate(pieces).take(pa.array(np.argsort(order, kind="stable"))), refused_rows)
 
-    def _of_topic(self, topic: str) -> PartEncoder:
-        found = self._of_topics.get(topic)
-        if found is None:
-            found = self._of_topics[topic] = self._wanted.for_topic(self.known, topic)
-        return found
+    def _encoder_of(self, topic: str) -> PartEncoder:
+        encoder = self._encoders_by_topic.get(topic)
+        if encoder is None:
+            encoder = self._encoders_by_topic[topic] = self._wanted_schema.for_topic(self.registry, topic)
+        return encoder
 
-    def _with_earlier_schema(self, planned: PartEncoder) -> PartEncoder:
-        if self.schema_id is None or self.schema_id == planned.use.id:
-            return planned
+    def _with_earlier_schema(self, planned_encoder: PartEncoder) -> PartEncoder:
+        if self.schema_id is None or self.schema_id == planned_encoder.use.id:
+            return planned_encoder
         try:
-            return self._wanted.with_id(self.known, self.schema_id, planned.use.subject)
+            return self._wanted_schema.with_id(self.registry, self.schema_id, planned_encoder.use.subject)
         except SchemaError as error:
             if self.only_compares:
-                return planned
+                return planned_encoder
             raise ReplayError(
                 f"an earlier run has begun this version with {self.name} schema {self.schema_id}, and only a part of it is in"
                 f" Kafka; the repetition cannot complete it, as its columns do not fit that schema: {error.message}. Repeat it"
@@ -181,17 +181,17 @@ class _PartInTask:
 
 def _rows_of_topics(topic: pa.Array) -> Iterator[tuple[str | None, PerRow]]:
     """Each topic with the positions of its rows; None for rows whose topic is null or no valid name."""
-    encoded = contiguous(topic).dictionary_encode()
-    names: list[str | None] = [name if is_topic_name(name) else None for name in texts(encoded.dictionary)]
-    codes = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")
-    bounds = np.searchsorted(codes[order], np.arange(len(names) + 2))
-    for code, name in enumerate([*names, None]):
-        rows = order[bounds[code] : bounds[code + 1]]
+    topics = contiguous(topic).dictionary_encode()
+    names: list[str | None] = [name if is_topic_name(name) else None for name in texts(topics.dictionary)]
+    topic_numbers = topics.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    order = np.argsort(topic_numbers, kind="stable")
+    bounds = np.searchsorted(topic_numbers[order], np.arange(len(names) + 2))
+    for number, name in enumerate([*names, None]):
+        rows = order[bounds[number] : bounds[number + 1]]
         if len(rows):
             yield name, rows
 
 
-def _joined(pieces: list[pa.Array]) -> pa.Array:
+def _concatenate(pieces: list[pa.Array]) -> pa.Array:
     kind = pa.large_binary() if any(pa.types.is_large_binary(piece.type) for piece in pieces) else pa.binary()
     return pa.concat_arrays([piece.cast(kind) for piece in pieces])

@@ -36,7 +36,7 @@ class RowOutcomes:
     def __init__(self, options: SinkOptions, dead_letters: DeadLetters | None) -> None:
         self._options = options
         self._dead_letters = dead_letters
-        self._logged: set[str] = set()  # conditions; each is logged for its first row only
+        self._logged_conditions: set[str] = set()  # conditions; each is logged for its first row only
         self.skipped_by_reason: Counter[str] = Counter()  # condition -> rows
 
     def fails_task(self, condition: str) -> bool:
@@ -52,12 +52,12 @@ class RowOutcomes:
         """
         skips = self._choice(unwritable.condition) == SKIP
         rows = chunk.take(unwritable.rows)
-        if unwritable.condition not in self._logged:
-            self._logged.add(unwritable.condition)
+        if unwritable.condition not in self._logged_conditions:
+            self._logged_conditions.add(unwritable.condition)
             row = rows.row_in_words(0, partition=partition, shows_key=self._options.show_keys)
-            done = "skipped" if skips else f"goes to {self._options.dead_letter_topic}"
+            outcome = "skipped" if skips else f"goes to {self._options.dead_letter_topic}"
             logger.warning(
-                "%s [%s] %s: %s. Further rows like it are only counted", row, unwritable.condition, unwritable.text, done
+                "%s [%s] %s: %s. Further rows like it are only counted", row, unwritable.condition, unwritable.text, outcome
             )
         if skips:
             self.skipped_by_reason[unwritable.condition] += len(rows.numbers)
@@ -66,6 +66,6 @@ class RowOutcomes:
 
     def error_naming_row(self, error: KafkaError, text: str, chunk: Chunk, row: int, partition: int | None = None) -> KafkaError:
         """A copy of the error whose message names the row, then says `text`. Arguments as those of `Chunk.row_in_words`."""
-        named = fresh_copy(error)
-        named.message = f"{chunk.row_in_words(row, partition=partition, shows_key=self._options.show_keys)}: {text}"
-        return named
+        row_error = fresh_copy(error)
+        row_error.message = f"{chunk.row_in_words(row, partition=partition, shows_key=self._options.show_keys)}: {text}"
+        return row_error

@@ -87,14 +87,14 @@ class RowSender:
         self.skipped_by_reason = self._outcomes.skipped_by_reason
         self.dead_lettered_by_reason = Counter[str]() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
         takes_larger_rows = is_transactional and options.on_record_too_large == DEAD_LETTER
-        self._refused = RefusedRowRemover(producer, options.producer, self._outcomes, takes_larger_rows)
-        self.missing_topics = self._refused.missing_topics
+        self._remover = RefusedRowRemover(producer, options.producer, self._outcomes, takes_larger_rows)
+        self.missing_topics = self._remover.missing_topics
         self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL_TASK
         self._pending: deque[_SentChunk] = deque()
-        self._kept: deque[_SentChunk] = deque()  # those of _pending that keep their chunk; the first ones may be settled already
+        self._kept_chunks: deque[_SentChunk] = deque()  # those of _pending that keep their chunk; the first ones may be settled
         self._kept_bytes = 0
-        self._again: deque[Chunk] = deque()  # rows to be sent again; empty whenever send() and finish() return
-        self._written: list[WrittenRange] = []
+        self._chunks_to_repeat: deque[Chunk] = deque()  # rows to be sent again; empty whenever send() and finish() return
+        self._ranges: list[WrittenRange] = []
         self.rows = 0
         self.acknowledged = 0
 
@@ -108,12 +108,12 @@ class RowSender:
             query_id=task.query_id,
             batch_id=task.batch_id,
             rows=self.acknowledged,
-            bytes=sum(each.bytes for each in self._written),
+            bytes=sum(each.bytes for each in self._ranges),
             counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
             seconds=elapsed_s(task.started_s),
             skipped=self.skipped_by_reason.total(),
             dead_lettered=self.dead_lettered_by_reason.total(),
-            written=merge_ranges(self._written),
+            written=merge_ranges(self._ranges),
             times=TaskTimes(task.started_at_ms, round(waited_s, 3), round(held_back_s, 3)),
             skipped_by_reason=tuple(self.skipped_by_reason.items()),
             dead_lettered_by_reason=tuple(self.dead_lettered_by_reason.items()),
@@ -128,7 +128,7 @@ class RowSender:
         Raises KafkaError for a row that must be written and cannot be, so that the task fails before it has read all rows.
         """
         self.rows += len(chunk.numbers)
-        for each in chunk.unencoded:
+        for each in chunk.unencoded_rows:
             self._apply_choice(each)
         for portion in (chunk,) if self.rate_limit is None else self.rate_limit.portions(chunk):
             self._send(portion)
@@ -160,18 +160,18 @@ class RowSender:
         if self._dead_letters is not None:
             self._dead_letters.close(timeout_ms=0)
 
-    def _apply_choice(self, unencoded: UnencodedRows) -> None:
-        chunk, text = unencoded.chunk, f"{unencoded.field}: {unencoded.reason}"
+    def _apply_choice(self, rows: UnencodedRows) -> None:
+        chunk, text = rows.chunk, f"{rows.field}: {rows.reason}"
         if self._outcomes.fails_task(NOT_ENCODABLE):
             raise self._outcomes.error_naming_row(InvalidRecordError("", condition=NOT_ENCODABLE), text, chunk, 0)
         self.rows += len(chunk.numbers)
         every_row = np.arange(len(chunk.numbers))
-        self._outcomes.apply(chunk, UnwritableRows(NOT_ENCODABLE, text, every_row, unencoded.field))
+        self._outcomes.apply(chunk, UnwritableRows(NOT_ENCODABLE, text, every_row, rows.field))
 
     def _send_again(self) -> None:
-        """Send the rows of `_again`. A loop, because sending settles other chunks, which may add rows to it."""
-        while self._again:
-            self._send(self._again.popleft())
+        """Send the rows of `_chunks_to_repeat`. A loop, because sending settles other chunks, which may add rows to it."""
+        while self._chunks_to_repeat:
+            self._send(self._chunks_to_repeat.popleft())
 
     def _send(self, chunk: Chunk) -> None:
         try:
@@ -181,8 +181,8 @@ class RowSender:
             raise
 
     def _send_or_refuse(self, chunk: Chunk) -> None:
-        if self._refused.looks_first:
-            chunk = self._refused.remove_rows_known_to_fail(chunk)
+        if self._remover.looks_first:
+            chunk = self._remover.remove_rows_known_to_fail(chunk)
         while len(chunk.numbers):
             try:
                 delivery = self._producer.send_columns(**chunk.columns)
@@ -190,7 +190,7 @@ class RowSender:
                 self._raise_failure()  # in a transaction: the failure that caused this error, with its row
                 if is_consequence(error):
                     raise  # other rows are to blame, and `error` has their condition
-                chunk = self._refused.remove_refused_rows(chunk, error)
+                chunk = self._remover.remove_refused_rows(chunk, error)
             else:
                 self._add_pending(delivery, chunk)
                 return
@@ -199,16 +199,16 @@ class RowSender:
 
     def _add_pending(self, delivery: Delivery, chunk: Chunk) -> None:
         """Add a delivery. Raises if a delivery has failed the task; settles deliveries that are done or exceed a limit."""
-        sent = _SentChunk(delivery, chunk)
-        self._pending.append(sent)
-        self._kept.append(sent)
+        sent_chunk = _SentChunk(delivery, chunk)
+        self._pending.append(sent_chunk)
+        self._kept_chunks.append(sent_chunk)
         self._kept_bytes += chunk.size_bytes
         self._raise_failure()
         while self._pending and (self._pending[0].delivery.done() or len(self._pending) > MAX_PENDING):
             self._settle(self._pending.popleft())
-        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+        while self._kept_bytes > KEPT_BYTES and len(self._kept_chunks) > 1:
             if self._no_delivery_may_fail:
-                self._drop_chunk(self._kept.popleft())
+                self._drop_chunk(self._kept_chunks.popleft())
             else:
                 self._settle(self._pending.popleft())  # its rows may have to be sent again, so they cannot be dropped
 
@@ -216,48 +216,48 @@ class RowSender:
         """Raise the error of a delivery that must not fail, if there is one; one that made others fail comes first."""
         if not self._no_delivery_may_fail:
             return
-        failed = [(sent, sent.delivery.error) for sent in self._pending if sent.delivery.error is not None]
-        for sent, error in failed:
+        failures = [(each, each.delivery.error) for each in self._pending if each.delivery.error is not None]
+        for sent_chunk, error in failures:
             if not is_consequence(error):
-                raise self._failure_of(sent, error)
+                raise self._failure_of(sent_chunk, error)
         if self._dead_letters is not None:
             self._dead_letters.raise_failure()
-        if failed:
-            raise self._failure_of(*failed[0])
+        if failures:
+            raise self._failure_of(*failures[0])
 
-    def _failure_of(self, sent: _SentChunk, error: KafkaError) -> KafkaError:
-        found = error_of_delivery(sent.delivery, error, sent.chunk, self._outcomes)
-        if self._is_transactional and not is_consequence(error) and not self._outcomes.fails_task(found.condition):
-            found.message = found.message.rstrip(".") + NO_HOLES
-        return found
+    def _failure_of(self, sent_chunk: _SentChunk, error: KafkaError) -> KafkaError:
+        failure = error_of_delivery(sent_chunk.delivery, error, sent_chunk.chunk, self._outcomes)
+        if self._is_transactional and not is_consequence(error) and not self._outcomes.fails_task(failure.condition):
+            failure.message = failure.message.rstrip(".") + NO_HOLES
+        return failure
 
-    def _settle(self, sent: _SentChunk) -> None:
+    def _settle(self, sent_chunk: _SentChunk) -> None:
         """Wait for a delivery and count its rows."""
-        delivery, failed = sent.delivery, None
+        delivery, result_error = sent_chunk.delivery, None
         if not delivery.done():
             self._producer.flush(until=delivery)
         try:
             delivery.result()
         except KafkaError as error:
-            failed = error
-        if failed is not None and self._no_delivery_may_fail:
-            self._pending.appendleft(sent)
+            result_error = error
+        if result_error is not None and self._no_delivery_may_fail:
+            self._pending.appendleft(sent_chunk)
             self._raise_failure()
-            raise self._failure_of(sent, failed)  # result() raised, although the delivery has no error
+            raise self._failure_of(sent_chunk, result_error)  # result() raised, although the delivery has no error
         self.acknowledged += delivery.acknowledged
-        self._written += [WrittenRange(topic, partition, *written) for (topic, partition), written in delivery.offsets.items()]
-        if len(self._written) > MAX_RANGES:
-            self._written = list(merge_ranges(self._written))
-        chunk = sent.chunk
-        self._drop_chunk(sent)
+        self._ranges += [WrittenRange(topic, partition, *offsets) for (topic, partition), offsets in delivery.offsets.items()]
+        if len(self._ranges) > MAX_RANGES:
+            self._ranges = list(merge_ranges(self._ranges))
+        chunk = sent_chunk.chunk
+        self._drop_chunk(sent_chunk)
         for failure in delivery.failures:
             others = handle_failure(chunk, failure, self._outcomes)
             if others is not None:
-                self._again.append(others)
+                self._chunks_to_repeat.append(others)
 
-    def _drop_chunk(self, sent: _SentChunk) -> None:
-        if sent.chunk is not None:
-            self._kept_bytes -= sent.chunk.size_bytes
-            sent.chunk = None
-        while self._kept and self._kept[0].chunk is None:
-            self._kept.popleft()
+    def _drop_chunk(self, sent_chunk: _SentChunk) -> None:
+        if sent_chunk.chunk is not None:
+            self._kept_bytes -= sent_chunk.chunk.size_bytes
+            sent_chunk.chunk = None
+        while self._kept_chunks and self._kept_chunks[0].chunk is None:
+            self._kept_chunks.popleft()

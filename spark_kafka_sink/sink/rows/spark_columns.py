@@ -45,12 +45,12 @@ class Attribute:
     fits: Callable[[DataType], bool]
     remedy: Callable[[DataType], str | None]
 
-    def problem(self, found: DataType) -> str:
+    def problem(self, kind: DataType) -> str:
         """Spark's message, then the expression to use instead."""
         words = (
-            f"{self.name} attribute unsupported type {found.simpleString()}. {self.name} must be a(n) {' or '.join(self.types)}"
+            f"{self.name} attribute unsupported type {kind.simpleString()}. {self.name} must be a(n) {' or '.join(self.types)}"
         )
-        remedy = self.remedy(found)
+        remedy = self.remedy(kind)
         return words if remedy is None else f"{words}. Select {remedy} AS {self.name}"
 
 
@@ -71,11 +71,11 @@ def _is_headers(kind: DataType) -> bool:
     return [name for name, _ in fields] == ["key", "value"] and _is_string(fields[0][1]) and isinstance(fields[1][1], BinaryType)
 
 
-def _cast(name: str, target: str, nested: str | None = None) -> Callable[[DataType], str | None]:
-    """A cast, or the expression `nested` for arrays, maps and structs."""
+def _cast(name: str, target: str, nested_expression: str | None = None) -> Callable[[DataType], str | None]:
+    """A cast, or `nested_expression` for arrays, maps and structs."""
 
     def remedy(kind: DataType) -> str | None:
-        return nested if isinstance(kind, ArrayType | MapType | StructType) else f"cast({name} AS {target})"
+        return nested_expression if isinstance(kind, ArrayType | MapType | StructType) else f"cast({name} AS {target})"
 
     return remedy
 
@@ -139,8 +139,8 @@ def _missing(name: str, words: str, columns: list[str]) -> str:
     words = words.removesuffix(".")
     if not columns:
         return f"{words}. The DataFrame has no columns"
-    listed = ", ".join(columns[:LISTED_COLUMNS])
+    names = ", ".join(columns[:LISTED_COLUMNS])
     more = f" and {len(columns) - LISTED_COLUMNS} more" if len(columns) > LISTED_COLUMNS else ""
     nearest = nearest_column(name, columns)
     hint = "" if nearest is None else f". Did you mean '{nearest}'? Select `{nearest}` AS {name}"
-    return f"{words}. The DataFrame's columns are: {listed}{more}{hint}"
+    return f"{words}. The DataFrame's columns are: {names}{more}{hint}"

@@ -75,7 +75,7 @@ def test_values_and_keys_are_encoded_and_nulls_stay(registry: FakeRegistry, know
     found = rows.encode(chunk([{"id": 1}, None, {"id": 2}], key=pa.array(["a", "b", None])))
     assert found.columns["value"].to_pylist() == [FRAME + b"\x02", None, FRAME + b"\x04"]
     assert found.columns["key"].to_pylist() == [b"\x00\x00\x00\x00\x02\x02a", b"\x00\x00\x00\x00\x02\x02b", None]
-    assert (list(found.numbers), found.size_bytes, found.unencoded) == ([100, 101, 102], 1_000, ())
+    assert (list(found.numbers), found.size_bytes, found.unencoded_rows) == ([100, 101, 102], 1_000, ())
     assert rows.uses() == (SchemaUse("key", "t-key", 2, 1), SchemaUse("value", "t-value", 1, 1))
 
 
@@ -86,7 +86,7 @@ def test_rows_that_cannot_be_encoded_leave_the_chunk_as_json(registry: FakeRegis
     found = rows.encode(given)
     assert found.columns["value"].to_pylist() == [FRAME + b"\x02", None, FRAME + b"\x04"]
     assert list(found.numbers) == [100, 102, 104]
-    (unencoded,) = found.unencoded
+    (unencoded,) = found.unencoded_rows
     assert (unencoded.field, list(unencoded.chunk.numbers)) == ("value.id", [101, 103])
     assert unencoded.reason.startswith(NO_ID)
     assert unencoded.reason.endswith("(t-value version 1 (id 1))")
@@ -103,7 +103,7 @@ def test_a_row_counts_once_and_only_its_bad_part_is_json(registry: FakeRegistry,
     assert list(found.numbers) == [103]
     shown = {
         int(number): (value, key)
-        for each in found.unencoded
+        for each in found.unencoded_rows
         for number, value, key in zip(
             each.chunk.numbers,
             each.chunk.columns["value"].to_pylist(),
@@ -118,7 +118,7 @@ def test_a_row_counts_once_and_only_its_bad_part_is_json(registry: FakeRegistry,
 def test_where_a_row_fails_the_task_only_the_first_becomes_json(registry: FakeRegistry, known: KnownSchemas) -> None:
     registry.register("t-value", ROW_TEXT)
     found = encoder(known, planned(known), keeps_all=False).encode(chunk([{"id": 1}, {"id": None}, {"id": None}]))
-    (unencoded,) = found.unencoded
+    (unencoded,) = found.unencoded_rows
     assert list(unencoded.chunk.numbers) == [101]
 
 
@@ -151,7 +151,7 @@ def test_refused_rows_of_topics_keep_their_places(registry: FakeRegistry, known:
     rows = encoder(known, planned(known, topic=None))
     found = rows.encode(chunk([{"id": 1}, {"id": None}, {"id": None}, {"id": 4}], topic=pa.array(["b", "b", "a", "a"])))
     assert list(found.numbers) == [100, 103]
-    told = sorted((list(each.chunk.numbers), each.reason[-24:]) for each in found.unencoded)
+    told = sorted((list(each.chunk.numbers), each.reason[-24:]) for each in found.unencoded_rows)
     assert told == [([101], "(b-value version 1 (id 2))"[-24:]), ([102], "(a-value version 1 (id 1))"[-24:])]
 
 
@@ -180,7 +180,7 @@ def test_rows_in_random_order_are_what_they_are_one_by_one(registry: FakeRegistr
     one_by_one = [rows.encode(chunk([value], topic=topic)) for value, topic in zip(values, topics, strict=True)]
     expected = [each.columns["value"][0].as_py() for each in one_by_one if len(each.numbers)]
     assert at_once.columns["value"].to_pylist() == expected
-    assert len(at_once.numbers) + sum(len(each.chunk.numbers) for each in at_once.unencoded) == 500
+    assert len(at_once.numbers) + sum(len(each.chunk.numbers) for each in at_once.unencoded_rows) == 500
 
 
 class Topics:
@@ -207,7 +207,7 @@ def test_the_registry_hears_only_of_topics_that_exist(
         given = chunk([{"id": 1}, {"id": 2}, {"id": 3}], topic=pa.array(["typo", "a", "no/topic"]))
         found = rows.encode(given)
         shown = found.columns["value"].to_pylist()
-        assert (shown[0], shown[2], found.unencoded) == (b'{"id": 1}', b'{"id": 3}', ())
+        assert (shown[0], shown[2], found.unencoded_rows) == (b'{"id": 1}', b'{"id": 3}', ())
     assert not any("typo" in each for each in registry.requests)
     assert topics.asked == ["typo", "a", "typo"]
     assert [use.subject for use in rows.uses()] == ["a-value"]
