@@ -77,31 +77,31 @@ class KnownSchemas:
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version, as it was latest.cache.ttl.sec ago at most; older if that is -1 or the registry is unreachable."""
         key: _CacheKey = ("latest", subject, "")
-        cached = self._cached_answer(key)
-        if cached is not None and self._is_fresh(cached):
-            return cached.schema
+        answer = self._cached_answer(key)
+        if answer is not None and self._is_fresh(answer):
+            return answer.schema
         try:
             schema = self._registry.latest(subject)
         except (RegistryError, RetriableTokenError) as error:
             is_rejection = isinstance(error, RegistryError) and error.condition != UNREACHABLE
-            if cached is None or is_rejection:
+            if answer is None or is_rejection:
                 raise
-            logger.warning("! %s is still written with, as newer ones cannot be asked for: %s", cached.schema.label, error)
-            schema = cached.schema
-        if cached is not None and cached.schema.id != schema.id:
-            logger.warning("= rows are written with %s from now on, before with %s", schema.label, cached.schema.label)
+            logger.warning("! %s is still written with, as newer ones cannot be asked for: %s", answer.schema.label, error)
+            schema = answer.schema
+        if answer is not None and answer.schema.id != schema.id:
+            logger.warning("= rows are written with %s from now on, before with %s", schema.label, answer.schema.label)
         return self._keep(key, schema)
 
-    def _is_fresh(self, cached: _CachedAnswer) -> bool:
+    def _is_fresh(self, answer: _CachedAnswer) -> bool:
         seconds = self.config.latest_cache_ttl_sec
-        return seconds < 0 or self.clock.now_ms() - cached.kept_at_ms < 1000 * seconds
+        return seconds < 0 or self.clock.now_ms() - answer.kept_at_ms < 1000 * seconds
 
     def lookup(self, subject: str, text: str) -> RegisteredSchema | None:
         """As SchemaRegistry.lookup. None is not kept: the next call asks again."""
         key: _CacheKey = ("text", subject, text)
-        cached = self._cached_answer(key)
-        if cached is not None:
-            return cached.schema
+        answer = self._cached_answer(key)
+        if answer is not None:
+            return answer.schema
         schema = self._registry.lookup(subject, text)
         return None if schema is None else self._keep(key, schema)
 
@@ -114,8 +114,8 @@ class KnownSchemas:
     # ANSWERS
 
     def _ask(self, key: _CacheKey, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema:
-        cached = self._cached_answer(key)
-        return self._keep(key, ask()) if cached is None else cached.schema
+        answer = self._cached_answer(key)
+        return self._keep(key, ask()) if answer is None else answer.schema
 
     def _cached_answer(self, key: _CacheKey) -> _CachedAnswer | None:
         return _answers.get((self.config, key))

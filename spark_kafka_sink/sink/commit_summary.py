@@ -160,11 +160,11 @@ def _running_seconds(messages: Sequence[KafkaCommitMessage]) -> float | None:
     """How long at least one of these tasks ran; None without tasks, or if one does not say when it began."""
     if not messages or not all(each.times.started_at_ms for each in messages):
         return None
-    running = until = 0.0
-    for began, seconds in sorted((each.times.started_at_ms / 1000, each.seconds) for each in messages):
-        running += max(0.0, began + seconds - max(began, until))
-        until = max(until, began + seconds)
-    return round(running, 3)
+    running_seconds = last_stop = 0.0
+    for start, seconds in sorted((each.times.started_at_ms / 1000, each.seconds) for each in messages):
+        running_seconds += max(0.0, start + seconds - max(start, last_stop))
+        last_stop = max(last_stop, start + seconds)
+    return round(running_seconds, 3)
 
 
 def _sum_by_reason(parts: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:

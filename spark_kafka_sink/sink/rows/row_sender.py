@@ -146,11 +146,11 @@ class RowSender:
             self._send_again()
         if self._dead_letters is not None:
             self._dead_letters.finish()
-        skipped, dead_lettered = self.skipped_by_reason.total(), self.dead_lettered_by_reason.total()
-        if self.rows != self.acknowledged + skipped + dead_lettered:
+        skipped_count, dead_lettered_count = self.skipped_by_reason.total(), self.dead_lettered_by_reason.total()
+        if self.rows != self.acknowledged + skipped_count + dead_lettered_count:
             raise DeliveryError(
-                f"the task read {self.rows} rows, of which {self.acknowledged} are acknowledged, {skipped} skipped and"
-                f" {dead_lettered} dead-lettered; no error was reported for the others"
+                f"the task read {self.rows} rows, of which {self.acknowledged} are acknowledged, {skipped_count} skipped and"
+                f" {dead_lettered_count} dead-lettered; no error was reported for the others"
             )
         if self._dead_letters is not None:
             self._dead_letters.close(timeout_ms=None)
