@@ -27,21 +27,20 @@ _MAX_DECIMAL_BYTES = 32
 
 
 def derive_schema(
-    type: pa.DataType, nullable: bool, *, name: str = TOP_LEVEL_RECORD, namespace: str | None = None, at: str, problems: list[str]
-) -> str:
-    """The text of the schema for a column.
+    type: pa.DataType, *, is_nullable: bool = False, name: str = TOP_LEVEL_RECORD, namespace: str | None = None, at: str
+) -> tuple[str, list[str]]:
+    """The text of the schema for a column, and what is wrong with the column; if anything is, do not use the text.
 
     Args:
         type: of the column; the fields of a struct may carry a comment, as Spark writes it into a field's metadata.
-        nullable: True makes the whole schema a union with null. False for keys and values, as a null is written without Avro.
+        is_nullable: True makes the whole schema a union with null. False for keys and values, as a null is written without Avro.
         name: of the outermost record.
         namespace: of that record.
         at: the column, for problems.
-        problems: the list to add to; if there is any, the text must not be used.
     """
-    problems.extend(_name_problems(name, namespace))
-    derivation = _Derivation(problems)
-    return json.dumps(derivation.schema_of(type, nullable, _NamedPlace(name, namespace or "", at)), separators=(",", ":"))
+    problems = _name_problems(name, namespace)
+    schema = _Derivation(problems).schema_of(type, is_nullable, _NamedPlace(name, namespace or "", at))
+    return json.dumps(schema, separators=(",", ":")), problems
 
 
 def _name_problems(name: str, namespace: str | None) -> list[str]:

@@ -49,8 +49,8 @@ class RegisteredSchema(NamedTuple):
     subject: str | None  # None for a schema that is found by its id
     schema_type: str
     text: str
-    references: Mapping[str, str]
-    write_rules: str | None
+    references: Mapping[str, str] = {}
+    write_rules: str | None = None
 
     @property
     def label(self) -> str:
@@ -200,7 +200,9 @@ class SchemaRegistry:
         what = f"register a schema in subject {printable(subject)}"
         request = RegistryRequest(what, "POST", ("subjects", subject, "versions"), self._normalize_query(), {"schema": text})
         schema_id = _schema_id(self._ask(request).get("id"), what)
-        return self.lookup(subject, text) or RegisteredSchema(schema_id, None, subject, AVRO_TYPE, text, {}, None)
+        return self.lookup(subject, text) or RegisteredSchema(
+            schema_id, version=None, subject=subject, schema_type=AVRO_TYPE, text=text
+        )
 
     def require_compatible(self, subject: str, text: str) -> None:
         """Raise RegistryError if the registry would reject `text`. Passes if the registry lacks or forbids the check."""

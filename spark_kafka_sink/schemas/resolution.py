@@ -48,18 +48,18 @@ MAX_DECIMAL_FIXED_BYTES = 256
 
 
 def resolve_column(
-    type: pa.DataType, schema: AvroSchema, *, at: str, truncates_timestamps: bool, problems: list[str]
-) -> AvroEncoder:
-    """The encoder of a column by a schema. Never blocks.
+    type: pa.DataType, schema: AvroSchema, *, at: str, truncates_timestamps: bool
+) -> tuple[AvroEncoder, list[str]]:
+    """The encoder of a column by a schema, and a sentence for each type, field or default that does not fit; if there are any, do
+    not use the encoder. Never blocks.
 
     Args:
         type: of the column: a struct for a record, any other type for another schema.
         at: the column's name, for problems.
         truncates_timestamps: True cuts a time that is finer than the schema's unit; False refuses its row.
-        problems: gets a sentence for each type, field or default that does not fit. If it gets any, do not use the encoder.
     """
-    resolution = _Resolution(at, truncates_timestamps, DefaultEncoder(), problems)
-    return AvroEncoder(type, resolution.encoding("", type, schema))
+    resolution = _Resolution(at, truncates_timestamps, DefaultEncoder(), problems=[])
+    return AvroEncoder(type, resolution.encoding("", type, schema)), resolution.problems
 
 
 @dataclass(frozen=True, slots=True)

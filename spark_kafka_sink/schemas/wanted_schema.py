@@ -174,12 +174,11 @@ def _avro_encoder(
     type: pa.DataType, text: str, references: tuple[tuple[str, str], ...], at: str, truncates_timestamps: bool
 ) -> tuple[AvroEncoder | None, tuple[str, ...]]:
     """The encoder, or the problems. Cached, as a stream resolves the same schema in each micro-batch."""
-    problems: list[str] = []
     try:
         schema = parse_schema(text, dict(references))
     except SchemaError as error:
         return None, (f"the schema of the {at} cannot be used: {error.message}",)
-    encoder = resolve_column(type, schema, at=at, truncates_timestamps=truncates_timestamps, problems=problems)
+    encoder, problems = resolve_column(type, schema, at=at, truncates_timestamps=truncates_timestamps)
     return (None if problems else encoder), tuple(problems)
 
 
@@ -221,8 +220,8 @@ def plan_schema(options: PartOptions, type: pa.DataType, config: RegistryConfig,
 
 def _derive_text(options: PartOptions, type: pa.DataType, problems: list[str]) -> str:
     """The derived text. Checks that rows can be encoded with it, as it may be registered before any row is encoded."""
-    name, misfits = options.record_name or TOP_LEVEL_RECORD, list[str]()
-    text = derive_schema(type, nullable=False, name=name, namespace=options.record_namespace, at=options.part, problems=misfits)
+    name = options.record_name or TOP_LEVEL_RECORD
+    text, misfits = derive_schema(type, name=name, namespace=options.record_namespace, at=options.part)
     problems.extend(misfits or _avro_encoder(type, text, (), options.part, options.truncates_timestamps)[1])
     return text
 

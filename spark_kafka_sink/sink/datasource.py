@@ -104,9 +104,8 @@ class KafkaDataSource(DataSource):
             problems.append(NO_OPTIONS)
         options = SinkOptions.read(self.options, problems)
         environment_problems = _environment_problems(options)
-        schema_problems: list[str] = []
-        topic_is_refused = options.topic is None and "topic" in self.options
-        mapping = find_columns(schema, options, schema_problems, topic_is_refused=topic_is_refused)
+        is_topic_refused = options.topic is None and "topic" in self.options
+        mapping, schema_problems = find_columns(schema, options, is_topic_refused=is_topic_refused)
         if problems:
             raise ConfigError(join_problems([*problems, *environment_problems, *schema_problems]))
         parts = _encoded_parts(schema, mapping, options, schema_problems, environment_problems) if asks_registry else ()

@@ -136,9 +136,8 @@ def attributes(rows: int) -> pa.Array:
 
 
 def by_columns(case: Case) -> Callable[[], list[bytes]]:
-    problems: list[str] = []
     parsed = parse_schema(json.dumps(case.schema))
-    encoder = resolve_column(case.rows.type, parsed, at="value", truncates_timestamps=False, problems=problems)
+    encoder, problems = resolve_column(case.rows.type, parsed, at="value", truncates_timestamps=False)
     assert not problems, problems
     return lambda: encoder.encode(case.rows, PREFIX).values
 

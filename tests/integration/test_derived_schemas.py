@@ -43,7 +43,8 @@ def derived(type: StructType, **names: str) -> str:
 def with_problems(type: StructType, **names: str) -> tuple[str, list[str]]:
     problems: list[str] = []
     sent_as = arrow_type(type, "value", problems)
-    return derive_schema(sent_as, False, at="value", problems=problems, **names), problems
+    text, derivation_problems = derive_schema(sent_as, at="value", **names)
+    return text, problems + derivation_problems
 
 
 def as_spark_writes(schema: Any) -> Any:

@@ -15,16 +15,13 @@ from spark_kafka_sink.schemas.resolution import resolve_column
 
 
 def derived(type: pa.DataType, nullable: bool = False, **names: Any) -> Any:
-    problems: list[str] = []
-    text = derive_schema(type, nullable, at="value", problems=problems, **names)
+    text, problems = derive_schema(type, is_nullable=nullable, at="value", **names)
     assert problems == []
     return json.loads(text)
 
 
 def problems_of(type: pa.DataType, **names: Any) -> list[str]:
-    problems: list[str] = []
-    derive_schema(type, False, at="value", problems=problems, **names)
-    return problems
+    return derive_schema(type, at="value", **names)[1]
 
 
 def only_type(type: pa.DataType) -> Any:
@@ -95,10 +92,9 @@ def test_a_type_has_the_schema_that_to_avro_gives_it(type: pa.DataType, expected
 @pytest.mark.parametrize("is_field", [False, True])
 def test_a_derived_schema_takes_every_column_of_its_type(type: pa.DataType, is_field: bool) -> None:
     column = pa.struct([pa.field("f", type)]) if is_field else type
-    problems: list[str] = []
-    schema = parse_schema(derive_schema(column, False, at="value", problems=problems))
-    encoder = resolve_column(column, schema, at="value", truncates_timestamps=False, problems=problems)
-    assert problems == []
+    text, problems = derive_schema(column, at="value")
+    encoder, misfits = resolve_column(column, parse_schema(text), at="value", truncates_timestamps=False)
+    assert problems == misfits == []
     assert encoder.encode(pa.nulls(2, column)).values.null_count == 2
 
 
@@ -176,7 +172,7 @@ def test_comments_become_docs() -> None:
 def test_the_same_type_has_the_same_text() -> None:
     """The text is what is registered: another text would be another version."""
     type = pa.struct([pa.field("a", pa.decimal128(4, 1), metadata={"comment": "ä"}), pa.field("b", pa.list_(pa.int8()), False)])
-    assert derive_schema(type, False, at="value", problems=[]) == (
+    assert derive_schema(type, at="value")[0] == (
         '{"type":"record","name":"topLevelRecord","fields":[{"name":"a","type":["null",{"type":"fixed","name":"fixed",'
         '"namespace":"topLevelRecord.a","size":2,"logicalType":"decimal","precision":4,"scale":1}],"default":null,"doc":"\\u00e4"},'
         '{"name":"b","type":{"type":"array","items":["null","int"]}}]}'
@@ -228,7 +224,6 @@ def test_all_problems_are_found_at_once() -> None:
 def test_names_of_columns_are_shown_escaped() -> None:
     """A line break, or a terminal's control sequence, came into the error and the log as it was."""
     evil = pa.struct([("a\nERROR \x1b[31m", pa.struct([("b\r", pa.null())]))])
-    problems: list[str] = []
-    derive_schema(evil, False, at="value", problems=problems)
+    problems = problems_of(evil)
     assert len(problems) == 3
     assert all(problem.isprintable() for problem in problems)

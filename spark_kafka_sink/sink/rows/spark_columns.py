@@ -110,14 +110,14 @@ TIMESTAMP = Attribute(
 ATTRIBUTES = (TOPIC, VALUE, KEY, PARTITION, HEADERS, TIMESTAMP)
 
 
-def find_columns(schema: StructType, options: SinkOptions, problems: list[str], *, topic_is_refused: bool = False) -> RowMapping:
-    """Find the columns of a DataFrame. Adds to `problems`; the result must not be used if there are any.
+def find_columns(schema: StructType, options: SinkOptions, *, is_topic_refused: bool = False) -> tuple[RowMapping, list[str]]:
+    """Find the columns of a DataFrame, and what is wrong with them; if anything is, do not use the mapping.
 
-    `topic_is_refused`: the option `topic` is set, to a name that no topic can have, so a missing column is no problem.
+    `is_topic_refused`: the option `topic` is set, to a name that no topic can have, so a missing column is no problem.
     """
     mapping = RowMapping.find(schema.names, options.topic, with_timestamp=options.include_timestamp)
     missing = {"value": "Required attribute 'value' not found"}
-    if not topic_is_refused:
+    if not is_topic_refused:
         missing["topic"] = TOPIC_REQUIRED
     if options.include_timestamp:
         missing["timestamp"] = TIMESTAMP_REQUIRED
@@ -125,13 +125,14 @@ def find_columns(schema: StructType, options: SinkOptions, problems: list[str], 
     def is_encoded(attribute: Attribute) -> bool:  # then its type is compared with a schema
         return attribute in (KEY, VALUE) and getattr(options, f"{attribute.name}_format") == AVRO
 
+    problems = []
     for attribute in ATTRIBUTES:
         position = getattr(mapping, attribute.name)
         if isinstance(position, int) and not is_encoded(attribute) and not attribute.fits(schema.fields[position].dataType):
             problems.append(attribute.problem(schema.fields[position].dataType))
         elif position is None and attribute.name in missing:
             problems.append(_missing(attribute.name, missing[attribute.name], schema.names))
-    return mapping
+    return mapping, problems
 
 
 def _missing(name: str, words: str, columns: list[str]) -> str:

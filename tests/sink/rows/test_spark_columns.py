@@ -17,7 +17,7 @@ def check(columns: dict[str, str], **options: str) -> tuple[RowMapping, list[str
     problems: list[str] = []
     checked = SinkOptions.read({"kafka.bootstrap.servers": "a:1", **options}, problems)
     assert problems == []
-    return find_columns(schema(**columns), checked, problems), problems
+    return find_columns(schema(**columns), checked)
 
 
 def test_every_attribute_is_found_wherever_it_stands() -> None:
@@ -50,8 +50,8 @@ def test_the_first_of_two_equal_names_counts() -> None:
     schema = StructType([StructField("value", StringType()), StructField("value", StringType())])
     problems: list[str] = []
     options = SinkOptions.read({"kafka.bootstrap.servers": "a:1", "topic": "t"}, problems)
-    assert find_columns(schema, options, problems).value == 0
-    assert problems == []
+    mapping, problems = find_columns(schema, options)
+    assert (mapping.value, problems) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_all_wrong_columns_are_problems_at_once() -> None:
 def test_every_kind_of_string_is_a_string(kind: DataType) -> None:
     problems: list[str] = []
     options = SinkOptions.read({"kafka.bootstrap.servers": "a:1"}, problems)
-    find_columns(StructType([StructField(name, kind) for name in ("topic", "key", "value")]), options, problems)
+    _, problems = find_columns(StructType([StructField(name, kind) for name in ("topic", "key", "value")]), options)
     assert problems == []
 
 
