@@ -121,6 +121,7 @@ def _token_endpoint(url: str) -> str:
 
 
 def can_be_header(text: str) -> bool:
+    """Whether a token or an id may stand in a header of HTTP: it has visible ASCII characters only, and no blanks."""
     return re.fullmatch(r"[!-~]+", text) is not None
 
 

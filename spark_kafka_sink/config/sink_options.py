@@ -326,12 +326,8 @@ def _guarantee_conflicts(values: dict[str, Any], own_keys: Container[str], produ
 
 
 _ONLY_EXACTLY_ONCE = (
-    "transactionalIdPrefix",
-    "txnAppId",
-    "txnVersion",
-    "allowUnnamedWrite",
-    "onNonDeterministicReplay",
-    "markerTopic",
+    *("transactionalIdPrefix", "txnAppId", "txnVersion", "allowUnnamedWrite"),
+    *("onNonDeterministicReplay", "markerTopic"),
 )
 
 

@@ -187,11 +187,7 @@ def _is_any(*tests: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bo
 
 
 is_list = _is_any(
-    pa.types.is_list,
-    pa.types.is_large_list,
-    pa.types.is_fixed_size_list,
-    pa.types.is_list_view,
-    pa.types.is_large_list_view,
+    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view, pa.types.is_large_list_view
 )
 is_string = _is_any(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 is_binary = _is_any(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)

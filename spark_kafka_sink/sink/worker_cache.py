@@ -127,8 +127,8 @@ class WorkerCache(Generic[KeepableT]):
     def close_expired(self) -> None:
         """Close producers that have been idle for their time-out, and those that an interrupted task has left behind."""
         now_ms = self._clock.now_ms()
-        why = "it was idle for producerCacheTimeoutMs"
-        self._close_idle(lambda idle: [each for each in idle if each.expires_ms <= now_ms], why)
+        reason = "it was idle for producerCacheTimeoutMs"
+        self._close_idle(lambda idle: [each for each in idle if each.expires_ms <= now_ms], reason)
         with self._lock:
             left_behind = [each for each in self._entries if each.is_left_behind]
         for each in left_behind:
@@ -184,7 +184,7 @@ class WorkerCache(Generic[KeepableT]):
                 self._reaper = threading.Thread(target=self._reap, name="kafka-producer-cache", daemon=True)
                 self._reaper.start()
 
-    def _close_idle(self, choose: Callable[[list[_Entry[KeepableT]]], list[_Entry[KeepableT]]], why: str) -> None:
+    def _close_idle(self, choose: Callable[[list[_Entry[KeepableT]]], list[_Entry[KeepableT]]], reason: str) -> None:
         """Close those of the idle producers that `choose` names."""
         presence = threading.Lock()
         with presence:
@@ -193,7 +193,7 @@ class WorkerCache(Generic[KeepableT]):
                 for each in entries:
                     each.presence = presence
             for each in entries:
-                _close_entry(each, why)
+                _close_entry(each, reason)
                 self._remove(each)
 
     def _reap(self) -> None:
@@ -210,8 +210,8 @@ class WorkerCache(Generic[KeepableT]):
                 self._clock.wait(waiter, delay_ms)
 
 
-def _close_entry(entry: _Entry[Any], why: str) -> None:
-    logger.debug("= %s closed: %s", entry.keepable.client_id, why)
+def _close_entry(entry: _Entry[Any], reason: str) -> None:
+    logger.debug("= %s closed: %s", entry.keepable.client_id, reason)
     entry.keepable.close(CLOSE_MS)
 
 

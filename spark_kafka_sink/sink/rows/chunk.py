@@ -33,6 +33,7 @@ class Chunk:
     unencoded_rows: tuple[UnencodedRows, ...] = ()  # rows that are not among `columns`, as they could not be encoded
 
     def take(self, rows: PerRow) -> Chunk:
+        """The rows at these positions of the chunk, with their numbers. `drop` and `slice` keep numbers, too."""
         return self._with(lambda column: take_rows(column, rows), np.asarray(self.numbers)[rows])
 
     def drop(self, rows: PerRow) -> Chunk:
