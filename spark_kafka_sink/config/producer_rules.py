@@ -72,7 +72,7 @@ def _idempotence_requires_acks_and_retries(values: OptionValues) -> Iterator[str
             f" Current value is {values['max_in_flight_requests_per_connection']}. Or set enable.idempotence=false."
         )
     if "enable.idempotence" in values["given_keys"]:
-        for problem, _ in _against_idempotence(values):
+        for problem, _ in _idempotence_conflicts(values):
             yield problem
 
 
@@ -80,12 +80,12 @@ def _idempotence_requires_acks_and_retries(values: OptionValues) -> Iterator[str
 def _switch_idempotence_off(values: OptionValues) -> None:
     """Switch the default enable.idempotence=true off if acks or retries contradict it."""
     if values["enable_idempotence"] and "enable.idempotence" not in values["given_keys"]:
-        for _, reason in _against_idempotence(values):
+        for _, reason in _idempotence_conflicts(values):
             logger.info("Idempotence will be disabled because %s.", reason)
             values["enable_idempotence"] = False
 
 
-def _against_idempotence(values: OptionValues) -> list[tuple[str, str]]:
+def _idempotence_conflicts(values: OptionValues) -> list[tuple[str, str]]:
     """What contradicts idempotence: as an error, and as a reason to switch it off."""
     conflicts = []
     if values["retries"] == 0:
@@ -178,7 +178,7 @@ def _tls_options_are_complete(values: OptionValues) -> Iterator[str]:
 
 
 @rule()
-def _not_available(values: OptionValues) -> Iterator[str]:
+def _options_are_available(values: OptionValues) -> Iterator[str]:
     for key, is_refused, remedy in NOT_AVAILABLE:
         value = values[_attribute(key)]
         if is_refused(value):

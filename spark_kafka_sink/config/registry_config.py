@@ -274,7 +274,7 @@ class RegistryConfig:
         given_values = {key: value for key, value in mapping.items() if value is not None and is_registry_key(key)}
         for key, value in given_values.items():
             own_name = _own_name(key)
-            values_by_name[own_name if _bare(given_values.get(own_name, value)) == _bare(value) else key] = value
+            values_by_name[own_name if _plain_text(given_values.get(own_name, value)) == _plain_text(value) else key] = value
         if isinstance(values_by_name.get(URL_KEY), list | tuple):
             values_by_name[URL_KEY] = as_text(values_by_name[URL_KEY])
         return conceal(values_by_name, REGISTRY_KEYS)
@@ -355,7 +355,7 @@ def _own_name(key: str) -> str:
     return short if short.startswith(_FAMILIES[1:]) else key
 
 
-def _bare(value: object) -> str:
+def _plain_text(value: object) -> str:
     """The value as text, without the blanks around it."""
     return (value.reveal() if isinstance(value, Secret) else as_text(value)).strip()
 

@@ -56,7 +56,7 @@ class _Entry(Generic[KeepableT]):
     key: Hashable = field(repr=False)  # contains wrapped secrets
     keepable: KeepableT
     presence: threading.Lock | None  # None: it is idle
-    expires_ms: int = 0  # only of an idle entry, as `rest_number`
+    expires_ms: int = 0  # set only while the entry is idle, as is `rest_number`
     rest_number: int = 0  # the idle entry with the highest number became idle last
 
     @property

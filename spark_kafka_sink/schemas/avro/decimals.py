@@ -28,8 +28,8 @@ class DecimalEncoding(Encoding):
 
     def value_pieces(self, column: pa.Array, valid: Mask | None, refusals: Refusals) -> list[Piece]:
         limbs = _limbs(column, valid)
-        too_wide = _exceeds(limbs, self.precision)
-        refusals.add(too_wide, self.path, f"it has more than the {self.precision} digits of the schema's decimal")
+        is_too_wide = _exceeds(limbs, self.precision)
+        refusals.add(is_too_wide, self.path, f"it has more than the {self.precision} digits of the schema's decimal")
         return self.words(limbs, valid)
 
     def words(self, limbs: list[Int64Column], valid: Mask | None) -> list[Piece]:

@@ -76,7 +76,7 @@ class Encoding:
 class Refusals:
     """Rows that cannot be encoded, each with the field and the reason."""
 
-    entries: list[tuple[Int64Column, str, str]] = field(default_factory=list)
+    entries: list[tuple[Int64Column, str, str]] = field(default_factory=list)  # rows by position, field, reason
 
     def add(self, is_refused: Mask, path: str, reason: str) -> None:
         if is_refused.any():

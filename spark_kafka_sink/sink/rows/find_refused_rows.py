@@ -59,9 +59,9 @@ def find_refused_rows(
     if columns["headers"] is not None:
         counts, keys, _ = header_entries(columns["headers"])
         rows_of_headers = np.repeat(np.arange(row_count), counts)
-        mask = np.zeros(row_count, np.bool_)
-        mask[rows_of_headers[_mask(keys.is_null())]] = True
-        refuse(mask, "KAFKA_INVALID_RECORD", "a header has no key; every header needs one: leave it out or name it")
+        lacks_key = np.zeros(row_count, np.bool_)
+        lacks_key[rows_of_headers[_mask(keys.is_null())]] = True
+        refuse(lacks_key, "KAFKA_INVALID_RECORD", "a header has no key; every header needs one: leave it out or name it")
     _check_sizes(columns, size_limits, is_good, refuse)
     return refused_rows
 
@@ -78,8 +78,8 @@ def _check_topics(topic: str | pa.Array, unknown_topics: Mapping[str, str], refu
     text = f"no topic can have {_names_in_words(invalid_names, 'the name', 'names like')}: {TOPIC_NAME_RULE}"
     refuse(_is_among(invalid_names, names)[topic_numbers], "KAFKA_INVALID_TOPIC_EXCEPTION", text)
     unknown_names = [name for name in names if name in unknown_topics]
-    others = f" (nor {_names_in_words(unknown_names[1:], 'topic', 'topics like')})" if len(unknown_names) > 1 else ""
-    text = unknown_topics[unknown_names[0]] + others if unknown_names else ""
+    further_names = f" (nor {_names_in_words(unknown_names[1:], 'topic', 'topics like')})" if len(unknown_names) > 1 else ""
+    text = unknown_topics[unknown_names[0]] + further_names if unknown_names else ""
     refuse(_is_among(unknown_names, names)[topic_numbers], "KAFKA_UNKNOWN_TOPIC", text)
 
 
@@ -118,11 +118,11 @@ def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], is_
         value, key, headers = (None if each is None else take_rows(each, rows) for each in (value, key, headers))
     bounds = size_upper_bounds(record_columns(value, key, headers, row_count=len(rows)))
     for option, limit in size_limits.items():
-        mask = np.zeros(len(is_good), np.bool_)
-        mask[rows[bounds > limit]] = True
+        is_too_large = np.zeros(len(is_good), np.bool_)
+        is_too_large[rows[bounds > limit]] = True
         remedy = "" if option == "buffer.memory" else " and the topic's max.message.bytes"
         text = f"when serialized, the record exceeds {option}={limit}; raise {option}{remedy}"
-        refuse(mask, "KAFKA_RECORD_TOO_LARGE", text)
+        refuse(is_too_large, "KAFKA_RECORD_TOO_LARGE", text)
 
 
 def _mask(values: pa.Array) -> RowMask:

@@ -116,11 +116,11 @@ def find_columns(schema: StructType, options: SinkOptions, *, is_topic_refused: 
     `is_topic_refused`: the option `topic` is set, to a name that no topic can have, so a missing column is no problem.
     """
     mapping = RowMapping.find(schema.names, options.topic, with_timestamp=options.include_timestamp)
-    missing = {"value": "Required attribute 'value' not found"}
+    requirements = {"value": "Required attribute 'value' not found"}
     if not is_topic_refused:
-        missing["topic"] = TOPIC_REQUIRED
+        requirements["topic"] = TOPIC_REQUIRED
     if options.include_timestamp:
-        missing["timestamp"] = TIMESTAMP_REQUIRED
+        requirements["timestamp"] = TIMESTAMP_REQUIRED
 
     def is_encoded(attribute: Attribute) -> bool:  # then its type is compared with a schema
         return attribute in (KEY, VALUE) and getattr(options, f"{attribute.name}_format") == AVRO
@@ -130,12 +130,12 @@ def find_columns(schema: StructType, options: SinkOptions, *, is_topic_refused: 
         position = getattr(mapping, attribute.name)
         if isinstance(position, int) and not is_encoded(attribute) and not attribute.fits(schema.fields[position].dataType):
             problems.append(attribute.problem(schema.fields[position].dataType))
-        elif position is None and attribute.name in missing:
-            problems.append(_missing(attribute.name, missing[attribute.name], schema.names))
+        elif position is None and attribute.name in requirements:
+            problems.append(_missing_problem(attribute.name, requirements[attribute.name], schema.names))
     return mapping, problems
 
 
-def _missing(name: str, words: str, columns: list[str]) -> str:
+def _missing_problem(name: str, words: str, columns: list[str]) -> str:
     """`words`, then the DataFrame's columns, and the one that is probably meant."""
     words = words.removesuffix(".")
     if not columns:
