@@ -121,21 +121,21 @@ class LegacyProducerConfig:
         are passed to KafkaProducer. For an unknown key a warning is logged. Never blocks.
         """
         mapping = conceal_legacy(mapping)
-        given = {key: value for key, value in mapping.items() if value is not None}
-        passed_on = {key: value for key, value in given.items() if key.startswith(_PASSED_ON)}
-        _warn_of_keys_without_effect(given.keys() - passed_on.keys())
+        options = {key: value for key, value in mapping.items() if value is not None}
+        passed_options = {key: value for key, value in options.items() if key.startswith(_PASSED_PREFIXES)}
+        _warn_of_keys_without_effect(options.keys() - passed_options.keys())
         values: dict[str, Any] = {each.name: each.default for each in fields(cls) if "option" in each.metadata}
-        values |= read_all(options_of(cls), given, problems)
-        if "metadata.broker.list" not in given:
+        values |= read_all(options_of(cls), options, problems)
+        if "metadata.broker.list" not in options:
             problems.append("Option 'metadata.broker.list' is not set. Name at least one broker as host:port.")
         if values["batch_num_messages"] > values["queue_buffering_max_messages"]:
             problems.append(
                 f"batch.num.messages={values['batch_num_messages']} must be at most"
                 f" queue.buffering.max.messages={values['queue_buffering_max_messages']}; lower the first or raise the second"
             )
-        if "request.required.acks" not in given:
+        if "request.required.acks" not in options:
             logger.warning(_NO_ACKNOWLEDGEMENT)
-        return cls(**values, producer=ProducerConfig.read(passed_on | _producer_options(values), problems))
+        return cls(**values, producer=ProducerConfig.read(passed_options | _producer_options(values), problems))
 
 
 def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
@@ -144,7 +144,7 @@ def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
 
 
 _KEYS: dict[str, Option] = {each.key: each for each in options_of(LegacyProducerConfig).values()}
-_PASSED_ON = ("security.", "ssl.", "sasl.")
+_PASSED_PREFIXES = ("security.", "ssl.", "sasl.")
 _NO_ACKNOWLEDGEMENT = (
     "request.required.acks is not set: as with the old producer, brokers acknowledge nothing (0), and messages that they reject"
     " are lost without an error; set it to -1"
@@ -203,22 +203,22 @@ def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Pl
     problems: list[str] = []
     config = LegacyProducerConfig.read(mapping, problems)
     key_class = config.serializer_class if config.key_serializer_class is None else config.key_serializer_class
-    found: list[Any] = []
-    for find in (
+    plugins: list[Any] = []
+    for find_plugin in (
         lambda: _find_encoder("key.serializer.class", key_class, config.serializer_encoding),
         lambda: _find_encoder("serializer.class", config.serializer_class, config.serializer_encoding),
         lambda: find_legacy_partitioner(config.partitioner_class),
     ):
         try:
-            found.append(find())
+            plugins.append(find_plugin())
         except ConfigError as error:
             problems.append(error.message)
     if problems:
         raise ConfigError(join_problems(list(dict.fromkeys(problems))))
-    return config, Plugins(*found)
+    return config, Plugins(*plugins)
 
 
-def _find_encoder(option: str, wanted: object, encoding: str) -> Serializer:
+def _find_encoder(option: str, option_value: object, encoding: str) -> Serializer:
     encoders: dict[str, object] = {
         "DefaultEncoder": "bytes",
         "StringEncoder": lambda text: str.encode(text, encoding),
@@ -226,5 +226,5 @@ def _find_encoder(option: str, wanted: object, encoding: str) -> Serializer:
         "LongEncoder": "long",
         "NullEncoder": lambda _: None,
     }
-    name = wanted.removeprefix("kafka.serializer.") if isinstance(wanted, str) else ""
-    return find_serializer(option, encoders.get(name, wanted))
+    name = option_value.removeprefix("kafka.serializer.") if isinstance(option_value, str) else ""
+    return find_serializer(option, encoders.get(name, option_value))

@@ -45,7 +45,7 @@ class _PartitionFailure(NamedTuple):
     """Messages for one partition that were not sent, and why."""
 
     where: str  # topic-partition; the topic where no partition could be chosen
-    messages: Sequence[SerializedMessage]
+    messages: list[SerializedMessage]
     error: KafkaError
 
 
@@ -101,9 +101,9 @@ class EventHandler:
                 return
             self._sticky.clear()  # as in the old client, which refreshed metadata after a failure
             if not retries_left or self._has_ended():
-                raise self._failed(failures, self.config.message_send_max_retries - retries_left + 1)
+                raise self._error_of(failures, self.config.message_send_max_retries - retries_left + 1)
             outstanding = [message for failure in failures for message in failure.messages]
-            logger.warning("! %s; retrying, %d retries left", _in_words(failures), retries_left)
+            logger.warning("! %s; retrying, %d retries left", _text_of(failures), retries_left)
             self._must_not_retry.wait(self.clock, self.config.retry_backoff_ms)
 
     def stop_retrying(self) -> None:
@@ -128,10 +128,10 @@ class EventHandler:
             self._sticky.clear()
             self._refreshed_ms = now_ms
 
-    def _failed(self, failures: Sequence[_PartitionFailure], tries: int) -> FailedToSendMessageError:
+    def _error_of(self, failures: Sequence[_PartitionFailure], try_count: int) -> FailedToSendMessageError:
         error = FailedToSendMessageError(
-            f"Failed to send messages after {tries} {'try' if tries == 1 else 'tries'}"
-            f" (message.send.max.retries={self.config.message_send_max_retries}): {_in_words(failures)}",
+            f"Failed to send messages after {try_count} {'try' if try_count == 1 else 'tries'}"
+            f" (message.send.max.retries={self.config.message_send_max_retries}): {_text_of(failures)}",
             messages=[message.original for failure in failures for message in failure.messages],
             causes={failure.where: failure.error for failure in failures},
         )
@@ -140,31 +140,31 @@ class EventHandler:
 
     def _dispatch(self, messages: Sequence[SerializedMessage]) -> list[_PartitionFailure]:
         """Send the messages once, in rounds of one portion for each partition. A partition that fails drops out."""
-        failures: list[_PartitionFailure] = []
-        waiting = self._by_partition(messages, failures)
-        while waiting:
-            sent = [(to, portion, self._send(to, portion)) for to, portion in _take_round(waiting)]
-            for to, portion, delivery in sent:
-                error = self._outcome(to, delivery)
+        messages_left, failures = self._group_by_partition(messages)
+        while messages_left:
+            deliveries = [(target, portion, self._send(target, portion)) for target, portion in _take_round(messages_left)]
+            for target, portion, delivery in deliveries:
+                error = self._await_outcome(target, delivery)
                 if error is not None:
-                    failures.append(_PartitionFailure(str(to), [*portion, *waiting.pop(to)], error))
-                elif not waiting[to]:
-                    del waiting[to]
+                    failures.append(_PartitionFailure(str(target), [*portion, *messages_left.pop(target)], error))
+                elif not messages_left[target]:
+                    del messages_left[target]
         return failures
 
-    def _send(self, to: TopicPartition, portion: Sequence[SerializedMessage]) -> Delivery | KafkaError:
+    def _send(self, target: TopicPartition, portion: Sequence[SerializedMessage]) -> Delivery | KafkaError:
         try:
             return self.producer.send_columns(
-                to.topic,
+                target.topic,
                 value=pa.array([message.value for message in portion], pa.binary()),
                 key=pa.array([message.key for message in portion], pa.binary()),
-                partition=pa.array([to.partition] * len(portion), pa.int32()),
+                partition=pa.array([target.partition] * len(portion), pa.int32()),
                 timestamp=pa.array([message.timestamp for message in portion], pa.int64()),
             )
         except KafkaError as error:
             return error
 
-    def _outcome(self, to: TopicPartition, delivery: Delivery | KafkaError) -> KafkaError | None:
+    def _await_outcome(self, target: TopicPartition, delivery: Delivery | KafkaError) -> KafkaError | None:
+        """The error of a portion, or None when it is acknowledged. Blocks until then."""
         if isinstance(delivery, KafkaError):
             return delivery
         try:
@@ -172,84 +172,86 @@ class EventHandler:
         except KafkaError as error:
             if delivery.acknowledged:
                 logger.warning(
-                    "! %s: %d of %d messages were written; a retry will duplicate them", to, delivery.acknowledged, delivery.rows
+                    "! %s: %d of %d messages were written; a retry will duplicate them",
+                    target,
+                    delivery.acknowledged,
+                    delivery.rows,
                 )
             return error
         return None
 
     # PARTITIONS
 
-    def _by_partition(
-        self, messages: Sequence[SerializedMessage], failures: list[_PartitionFailure]
-    ) -> dict[TopicPartition, deque[SerializedMessage]]:
-        """Messages by partition, in their order. Messages for which no partition can be chosen are added to `failures`."""
-        topics: dict[str, Sequence[PartitionInfo] | KafkaError] = {}
+    def _group_by_partition(
+        self, messages: Sequence[SerializedMessage]
+    ) -> tuple[dict[TopicPartition, deque[SerializedMessage]], list[_PartitionFailure]]:
+        """Messages by partition, in their order, and for each topic the messages for which no partition can be chosen."""
+        partitions_by_topic: dict[str, Sequence[PartitionInfo] | KafkaError] = {}
         groups: dict[TopicPartition, deque[SerializedMessage]] = {}
-        unplaced: dict[str, tuple[list[SerializedMessage], KafkaError]] = {}
+        failures: dict[str, _PartitionFailure] = {}
         for message in messages:
             topic = message.original.topic
-            if topic not in topics:
-                topics[topic] = self._look_up(topic)
+            if topic not in partitions_by_topic:
+                partitions_by_topic[topic] = self._look_up_partitions(topic)
             try:
-                partition = self._partition(message.original, topics[topic])
+                partition = self._choose_partition(message.original, partitions_by_topic[topic])
             except KafkaError as error:
-                unplaced.setdefault(topic, ([], error))[0].append(message)
+                failures.setdefault(topic, _PartitionFailure(topic, [], error)).messages.append(message)
             else:
                 groups.setdefault(TopicPartition(topic, partition), deque()).append(message)
-        failures.extend(_PartitionFailure(topic, without, error) for topic, (without, error) in unplaced.items())
-        return groups
+        return groups, list(failures.values())
 
-    def _look_up(self, topic: str) -> Sequence[PartitionInfo] | KafkaError:
+    def _look_up_partitions(self, topic: str) -> Sequence[PartitionInfo] | KafkaError:
         """The topic's partitions, looked up once per dispatch: even if metadata changes, messages with one key stay together."""
         try:
             return sorted(self.producer.partitions_for(topic), key=lambda each: each.partition)
         except KafkaError as error:
             return error
 
-    def _partition(self, message: KeyedMessage, known: Sequence[PartitionInfo] | KafkaError) -> int:
-        if isinstance(known, KafkaError):
-            raise fresh_copy(known)
+    def _choose_partition(self, message: KeyedMessage, partitions: Sequence[PartitionInfo] | KafkaError) -> int:
+        if isinstance(partitions, KafkaError):
+            raise fresh_copy(partitions)
         if message.partition_key is None:
-            return self._sticky_partition(message.topic, known)
-        return known[self._ask_partitioner(message, len(known))].partition
+            return self._sticky_partition(message.topic, partitions)
+        return partitions[self._ask_partitioner(message, len(partitions))].partition
 
-    def _sticky_partition(self, topic: str, known: Sequence[PartitionInfo]) -> int:
+    def _sticky_partition(self, topic: str, partitions: Sequence[PartitionInfo]) -> int:
         """The partition chosen before, even if it has no leader now; if none was chosen, a random partition with a leader."""
         if topic not in self._sticky:
-            available = [each.partition for each in known if each.leader is not None]
-            if not available:
+            partitions_with_leader = [each.partition for each in partitions if each.leader is not None]
+            if not partitions_with_leader:
                 raise KafkaError(f"topic {topic}: no partition has a leader", condition="KAFKA_LEADER_NOT_AVAILABLE")
-            self._sticky[topic] = self.random.choice(available)
+            self._sticky[topic] = self.random.choice(partitions_with_leader)
         return self._sticky[topic]
 
-    def _ask_partitioner(self, message: KeyedMessage, count: int) -> int:
+    def _ask_partitioner(self, message: KeyedMessage, partition_count: int) -> int:
         try:
-            index = whole_number(self.plugins.partition(message.partition_key, count), "partition")
+            index = whole_number(self.plugins.partition(message.partition_key, partition_count), "partition")
         except KafkaError:
             raise
         except Exception as error:
             raise InvalidRecordError(
                 f"topic {message.topic}: the partitioner raised {error!r}", condition="KAFKA_INVALID_PARTITION"
             ) from error
-        if not 0 <= index < count:
+        if not 0 <= index < partition_count:
             raise InvalidRecordError(
-                f"topic {message.topic}: the partitioner returned {index}, where 0 to {count - 1} are allowed",
+                f"topic {message.topic}: the partitioner returned {index}, where 0 to {partition_count - 1} are allowed",
                 condition="KAFKA_INVALID_PARTITION",
             )
         return index
 
 
-def _take_round(waiting: dict[TopicPartition, deque[SerializedMessage]]) -> list[tuple[TopicPartition, list[SerializedMessage]]]:
+def _take_round(queues: dict[TopicPartition, deque[SerializedMessage]]) -> list[tuple[TopicPartition, list[SerializedMessage]]]:
     """The next portion of each partition, for as many partitions as there is memory for, and at least one."""
-    taken: list[tuple[TopicPartition, list[SerializedMessage]]] = []
-    room = ROUND_BYTES
-    for to, messages in waiting.items():
-        if taken and room < PORTION_BYTES + _PORTION_OVERHEAD + messages[0].size_bytes:
+    portions: list[tuple[TopicPartition, list[SerializedMessage]]] = []
+    room_bytes = ROUND_BYTES
+    for target, messages in queues.items():
+        if portions and room_bytes < PORTION_BYTES + _PORTION_OVERHEAD + messages[0].size_bytes:
             break
         portion, size_bytes = _take_portion(messages)
-        taken.append((to, portion))
-        room -= size_bytes + _PORTION_OVERHEAD
-    return taken
+        portions.append((target, portion))
+        room_bytes -= size_bytes + _PORTION_OVERHEAD
+    return portions
 
 
 def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMessage], int]:
@@ -262,8 +264,8 @@ def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMe
     return portion, size_bytes
 
 
-def _in_words(failures: Sequence[_PartitionFailure]) -> str:
-    named = [f"{len(failure.messages)} for {failure.where}: {failure.error}" for failure in failures[:_CAUSES_NAMED]]
+def _text_of(failures: Sequence[_PartitionFailure]) -> str:
+    texts = [f"{len(failure.messages)} for {failure.where}: {failure.error}" for failure in failures[:_CAUSES_NAMED]]
     if len(failures) > _CAUSES_NAMED:
-        named.append(f"and {len(failures) - _CAUSES_NAMED} more partitions")
-    return "; ".join(named)
+        texts.append(f"and {len(failures) - _CAUSES_NAMED} more partitions")
+    return "; ".join(texts)

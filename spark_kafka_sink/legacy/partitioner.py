@@ -58,25 +58,25 @@ def default_partition(key: object, partitions: int) -> int:
 _BUILT_IN = ("kafka.producer.DefaultPartitioner", "kafka.producer.ByteArrayPartitioner")
 
 
-def find_legacy_partitioner(wanted: object) -> LegacyPartitioner:
+def find_legacy_partitioner(option_value: object) -> LegacyPartitioner:
     """The function that `partitioner.class` names.
 
     Args:
-        wanted: the name of one of Kafka's two old classes; a callable (key, partitions) -> partition; an object with such a
+        option_value: the name of one of Kafka's two old classes; a callable (key, partitions) -> partition; an object with such a
             method `partition`, or its class, which is instantiated without arguments; or the dotted name of any of these.
 
     Raises:
         ConfigError: it cannot be loaded, or is none of these.
     """
-    if wanted in _BUILT_IN:
+    if option_value in _BUILT_IN:
         return default_partition
-    found = load("partitioner.class", wanted, built_in=_BUILT_IN) if isinstance(wanted, str) else wanted
-    if isinstance(found, type) and hasattr(found, "partition"):
+    partitioner = load("partitioner.class", option_value, built_in=_BUILT_IN) if isinstance(option_value, str) else option_value
+    if isinstance(partitioner, type) and hasattr(partitioner, "partition"):
         try:
-            found = found()
+            partitioner = partitioner()
         except Exception as error:
-            raise ConfigError(f"partitioner.class={wanted} cannot be instantiated without arguments: {error!r}") from error
-    method = getattr(found, "partition", found)
+            raise ConfigError(f"partitioner.class={option_value} cannot be instantiated without arguments: {error!r}") from error
+    method = getattr(partitioner, "partition", partitioner)
     if not callable(method) or isinstance(method, type):
-        raise ConfigError(f"partitioner.class={wanted} is neither a callable (key, partitions) nor has a method partition")
+        raise ConfigError(f"partitioner.class={option_value} is neither a callable (key, partitions) nor has a method partition")
     return method

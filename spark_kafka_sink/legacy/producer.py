@@ -71,22 +71,22 @@ class Producer:
         try:
             self.client_id = self._producer.client_id
             self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
-            self._sending = self._start(on_error, clock)
+            self._dispatcher = self._start_dispatcher(on_error, clock)
         except BaseException:  # an interrupt too
             self._producer.close(0)
             raise
 
-    def _start(self, on_error: OnError | None, clock: Clock) -> SyncDispatch | ProducerSendThread:
+    def _start_dispatcher(self, on_error: OnError | None, clock: Clock) -> SyncDispatch | ProducerSendThread:
         if self._config.producer_type == "sync":
             return SyncDispatch(self._handler, self._producer.close, clock)
         queue = SendQueue(
             self._config.queue_buffering_max_messages, self._config.batch_num_messages, self._config.queue_buffering_max_ms, clock
         )
-        mode = ProducerSendThread(
+        send_thread = ProducerSendThread(
             queue, self._handler, self._config.queue_enqueue_timeout_ms, on_error, self._producer.close, self.client_id, clock
         )
-        mode.start()
-        return mode
+        send_thread.start()
+        return send_thread
 
     def send(self, *messages: KeyedMessage) -> None:
         """sync: send the messages and wait until all are acknowledged. async: put them into the queue.
@@ -102,10 +102,10 @@ class Producer:
             ProducerClosedError: the producer is closed, or was closed while this call waited.
         """
         forks.check_not_forked(self._generation, f"the producer {self.client_id}")
-        self._sending.send(self._handler.serialize(messages))
+        self._dispatcher.send(self._handler.serialize(messages))
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Reject further messages, send those in the queue, end the thread and close all connections.
+        """Refuse further messages, send those in the queue, end the thread and close all connections.
 
         Blocks for at most `timeout_ms` (default: MAX_DISPATCH_MS) and a few seconds more. Messages that are left then fail, and
         are reported as usual. If `on_error` calls close(), close() returns at once, and the thread ends when the queue is empty.
@@ -114,12 +114,12 @@ class Producer:
         if forks.is_forked(self._generation):
             return  # the thread and the connections belong to the parent process
         limit_ms = MAX_DISPATCH_MS if timeout_ms is None else timeout_ms
-        if self._sending.close(limit_ms):
+        if self._dispatcher.close(limit_ms):
             return
         logger.warning("! closing %s forcefully: messages were left after %d ms", self.client_id, limit_ms)
         self._handler.stop_retrying()
         self._producer.close(0)
-        self._sending.close(CLOSE_MARGIN_MS)
+        self._dispatcher.close(CLOSE_MARGIN_MS)
 
     def __enter__(self) -> Producer:
         return self
@@ -143,14 +143,15 @@ class SyncDispatch:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._closed = False
+        self._is_closed = False
         self._lock = threading.Lock()  # guards _dispatching
         self._dispatching = Inside()  # one call at a time, so that messages keep the order of the calls
         self._waiters = Waiters(self._lock)  # woken after each dispatch
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
+        """As `Producer.send` in sync mode."""
         self._check_open()
-        if not self._alone(lambda: self._dispatch(messages), MAX_DISPATCH_MS):
+        if not self._run_alone(lambda: self._dispatch(messages), MAX_DISPATCH_MS):
             raise KafkaTimeoutError(f"another thread's dispatch takes longer than {MAX_DISPATCH_MS} ms; send from one thread")
 
     def _dispatch(self, messages: Sequence[SerializedMessage]) -> None:
@@ -158,11 +159,11 @@ class SyncDispatch:
         self.handler.handle(messages)
 
     def close(self, timeout_ms: int) -> bool:
-        """Reject further messages and finish. False if messages are still being sent after that time."""
-        self._closed = True
-        return self._alone(self.at_end, timeout_ms)
+        """Refuse further messages and finish. False if messages are still being sent after that time."""
+        self._is_closed = True
+        return self._run_alone(self.at_end, timeout_ms)
 
-    def _alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
+    def _run_alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
         """Call `work` while no other call works. False if the others did not end within `timeout_ms`."""
         presence = threading.Lock()
         try:
@@ -182,7 +183,7 @@ class SyncDispatch:
         return True
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise _closed_error()
 
 
@@ -197,7 +198,7 @@ def _closed_error() -> ProducerClosedError:
 class SendQueue:
     """The messages that wait to be sent, in order: `capacity` at most.
 
-    `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_ms`.
+    `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_wait_ms`.
 
     Closing the queue replaces the old client's shutdown message, for which the queue had to have room. A closed queue accepts no
     messages, and `take` returns those that are left without waiting.
@@ -205,48 +206,49 @@ class SendQueue:
 
     capacity: int
     batch_messages: int
-    max_ms: int
+    max_wait_ms: int
     clock: Clock
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards the two below
         self._waiters = Waiters(self._lock)  # woken when they change
-        self._queued: deque[tuple[SerializedMessage, int]] = deque()  # with the time when it was put in
-        self._closed = False
+        self._entries: deque[tuple[SerializedMessage, int]] = deque()  # with the time when it was put in
+        self._is_closed = False
 
     def put(self, message: SerializedMessage, timeout_ms: int) -> bool:
         """Wait for room, at most `timeout_ms`. False if the queue is still full then. Raises ProducerClosedError."""
         return self._waiters.wait_until(lambda: self._put_locked(message), self.clock, self.clock.now_ms() + timeout_ms)
 
     def _put_locked(self, message: SerializedMessage) -> bool:
-        if self._closed:
+        if self._is_closed:
             raise _closed_error()
-        if len(self._queued) >= self.capacity:
+        if len(self._entries) >= self.capacity:
             return False
         self._waiters.wake_all_locked()
-        self._queued.append((message, self.clock.now_ms()))
+        self._entries.append((message, self.clock.now_ms()))
         return True
 
     def take(self) -> list[SerializedMessage]:
         """Wait for the next messages. Empty only if the queue is closed and empty. Called by the send thread only."""
-        self._waiters.wait_until(lambda: self._closed or len(self._queued) > 0, self.clock, NEVER_MS)
-        if self._queued:
-            _, since_ms = self._queued[0]
-            self._waiters.wait_until(self._is_due_locked, self.clock, since_ms + self.max_ms)
+        self._waiters.wait_until(lambda: self._is_closed or len(self._entries) > 0, self.clock, NEVER_MS)
+        if self._entries:
+            _, since_ms = self._entries[0]
+            self._waiters.wait_until(self._is_due_locked, self.clock, since_ms + self.max_wait_ms)
         with self._lock:
             self._waiters.wake_all_locked()
-            return [self._queued.popleft()[0] for _ in range(min(len(self._queued), self.batch_messages))]
+            return [self._entries.popleft()[0] for _ in range(min(len(self._entries), self.batch_messages))]
 
     def _is_due_locked(self) -> bool:
-        return self._closed or len(self._queued) >= self.batch_messages
+        return self._is_closed or len(self._entries) >= self.batch_messages
 
     def close(self) -> None:
+        """Accept no more messages, and wake all threads that wait in `put` or `take`."""
         with self._lock:
             self._waiters.wake_all_locked()
-            self._closed = True
+            self._is_closed = True
 
     def __len__(self) -> int:
-        return len(self._queued)
+        return len(self._entries)
 
 
 @dataclass(eq=False, repr=False)
@@ -268,28 +270,30 @@ class ProducerSendThread:
         self._thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{self.client_id}", daemon=True)
 
     def start(self) -> None:
+        """Start the thread. If that raises, the queue is closed: an interrupt may come when the thread runs already."""
         try:
             self._thread.start()
-        except BaseException:  # an interrupt may come after the thread has started
+        except BaseException:
             self.queue.close()
             raise
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
+        """As `Producer.send` in async mode."""
         limit_ms = MAX_DISPATCH_MS if self.enqueue_timeout_ms < 0 else self.enqueue_timeout_ms
         timeout_ms = 0 if self._is_this_thread() else limit_ms
-        for queued, message in enumerate(messages):
+        for queued_count, message in enumerate(messages):
             try:
                 has_room = self.queue.put(message, timeout_ms)
             except ProducerClosedError as error:
                 raise ProducerClosedError(
-                    f"{error.message}; {queued} of {len(messages)} messages of this call are queued"
+                    f"{error.message}; {queued_count} of {len(messages)} messages of this call are queued"
                 ) from None
             if not has_room:
                 raise QueueFullError(
                     f"Event queue is full of unsent messages, could not send a message for topic {message.original.topic} within"
-                    f" {timeout_ms} ms (queue.enqueue.timeout.ms); {queued} of the {len(messages)} messages of this call are"
-                    " queued. Send more slowly, or raise queue.buffering.max.messages or queue.enqueue.timeout.ms",
-                    queued=queued,
+                    f" {timeout_ms} ms (queue.enqueue.timeout.ms); {queued_count} of the {len(messages)} messages of this call"
+                    " are queued. Send more slowly, or raise queue.buffering.max.messages or queue.enqueue.timeout.ms",
+                    queued=queued_count,
                 )
 
     def close(self, timeout_ms: int) -> bool:
