@@ -220,9 +220,9 @@ class ProducerMetrics:
         with self._lock:
             self.flush_times.total += self._clock.now_ns() - since_ns
 
-    def transaction_call(self, method: CalledMethod, took_ns: int) -> None:
+    def transaction_called(self, method: CalledMethod, duration_ns: int) -> None:
         with self._lock:
-            self._txn_times[method].total += took_ns
+            self._txn_times[method].total += duration_ns
 
     def waited_for_metadata(self, since_ns: int) -> None:
         with self._lock:

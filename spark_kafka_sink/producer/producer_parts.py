@@ -78,8 +78,8 @@ class ProducerParts:
         self.sender = Sender(parts, gatherer)
         self.caller_side: CallerSide | None = None
         if isinstance(sequencer, TransactionManager):
-            took = metrics.transaction_call
-            self.caller_side = CallerSide(sequencer, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, took)
+            record_time = metrics.transaction_called
+            self.caller_side = CallerSide(sequencer, gatherer.encode_all, client.wakeup, clock, config.max_block_ms, record_time)
 
     def rows_unbatched(self, topic: str, row_count: int, error: KafkaError) -> None:
         """Count rows that got into no batch. The transaction that they belong to, if any, cannot be committed any more."""

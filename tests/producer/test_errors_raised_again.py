@@ -210,7 +210,7 @@ def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> Non
 
     handler = EventHandler.__new__(EventHandler)
     known = NetworkError("lost")
-    calls_keep_nothing(lambda: handler._partition(KeyedMessage("orders", message="m"), known))
+    calls_keep_nothing(lambda: handler._choose_partition(KeyedMessage("orders", message="m"), known))
     assert keep_no_frames(known)
 
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.sender.retry import BatchFacts, NextStep, next_step
 from spark_kafka_sink.producer.sender.sender_parts import SenderParts
-from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
+from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied_error
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
 from spark_kafka_sink.protocol.permissions import to_grant
@@ -200,7 +200,7 @@ class BatchOutcomes:
     def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
         where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
         if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
-            return idempotent_write_denied(where)
+            return idempotent_write_denied_error(where)
         if error.retriable:
             where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
         exception = error.error(where, answer.error_message)

@@ -1,8 +1,8 @@
 """The callers' side of transactions: admits rows, posts calls and waits for them.
 
-TransactionalMethods has the public methods, and says what each promises; TransactionManager carries out the calls. Rows are
-accepted only within a transaction (`write`). A commit or preparation first refuses new rows, then waits until callers have handed
-their rows over. After an abort, the next begin waits for them instead. So no row of one transaction is sent in the next.
+TransactionalMethods has the public methods; TransactionManager carries out the calls. Rows are accepted only within a transaction
+(`write`). A commit or preparation first refuses new rows, then waits until callers have handed their rows over. After an abort,
+the next begin waits for them instead. So no row of one transaction is sent in the next.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ T = TypeVar("T")
 @dataclass(eq=False, repr=False)
 class CallerSide:
     """The callers' side of the transactional methods: posts calls and waits for their outcomes. Any thread may use it. Each
-    method but `write` blocks at most `max_block_ms`."""
+    method but `write` blocks at most `max_block_ms`. TransactionalMethods says what each promises and raises."""
 
     manager: TransactionManager  # the state, which the Sender moves
     encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
     wake_sender: Callable[[], None]  # called after a call was posted
     clock: Clock
     max_block_ms: int  # how long each call may wait
-    took: Callable[[CalledMethod, int], None]  # called with method and nanoseconds of each call, for metrics
+    record_call_time: Callable[[CalledMethod, int], None]  # called with method and nanoseconds of each call, for metrics
 
     def __post_init__(self) -> None:
         # Guards _is_open, _beginning, _writers and _pending. begin() opens without it: no other call is possible then.
@@ -45,7 +45,7 @@ class CallerSide:
         self._writers = Inside()
         self._pending: TransactionalCall | None = None  # the last call except send_offsets; still open unless `is_reported`
 
-    def write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+    def write(self, hand_over_rows: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `hand_over_rows`, and block as long as that takes. Raises IllegalStateError outside of a transaction, or the error
         of a transaction that failed."""
         presence = threading.Lock()
@@ -57,32 +57,32 @@ class CallerSide:
                             "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
                         )
                     self._writers.add(presence)
-                return hand_over_rows(*args, **more)
+                return hand_over_rows(*args, **kwargs)
         finally:
             with self._lock:
                 self._waiters.wake_all_locked()
 
     def use_id(self, transactional_id: str) -> None:
         call = TransactionalCall(CalledMethod.USE_ID, self.clock, transactional_id=_checked_id(transactional_id))
-        self._call(call, self._deadline_ms()).is_reported = True
+        self._post_and_wait(call, self._deadline_ms()).is_reported = True
 
     def init(self, transactional_id: str | None = None) -> None:
-        another = "" if transactional_id is None else _checked_id(transactional_id)
-        call = TransactionalCall(CalledMethod.INIT, self.clock, transactional_id=another)
-        self._call(call, self._deadline_ms()).is_reported = True
+        new_id = "" if transactional_id is None else _checked_id(transactional_id)
+        call = TransactionalCall(CalledMethod.INIT, self.clock, transactional_id=new_id)
+        self._post_and_wait(call, self._deadline_ms()).is_reported = True
 
     def begin(self) -> None:
         deadline_ms = self._deadline_ms()
         presence = threading.Lock()
         with presence:
             with self._lock:
-                self._unfinished_locked(CalledMethod.BEGIN)
+                self._unfinished_call_locked(CalledMethod.BEGIN)
                 if self._beginning:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
                 self._beginning.add(presence)
             # Records that threads gathered while the last transaction was aborted fail here, so the new one does not get them.
             self._hand_over(CalledMethod.BEGIN, deadline_ms)
-            call = self._call(TransactionalCall(CalledMethod.BEGIN, self.clock), deadline_ms)
+            call = self._post_and_wait(TransactionalCall(CalledMethod.BEGIN, self.clock), deadline_ms)
             self._is_open = True
         call.is_reported = True  # until now no other call was possible
 
@@ -93,25 +93,25 @@ class CallerSide:
             return
         call = TransactionalCall(CalledMethod.SEND_OFFSETS, self.clock, positions, member, is_behind_rows=not wait)
         if wait:
-            self._call(call, self._deadline_ms())
+            self._post_and_wait(call, self._deadline_ms())
         else:
-            self._posted(call)
+            self._post(call)
 
     def commit(self) -> None:
         self._end(CalledMethod.COMMIT).is_reported = True
 
     def prepare(self) -> PreparedTransaction:
         call = self._end(CalledMethod.PREPARE)
-        prepared = self.manager.prepared
+        prepared_transaction = self.manager.prepared_transaction
         call.is_reported = True
         if call.error is not None and (error := call.outcome()) is not None:  # withdrawn, by close() in another thread
             raise fresh_copy(error)
-        return prepared
+        return prepared_transaction
 
     def abort(self) -> None:
         deadline_ms = self._deadline_ms()
         self._refuse_rows(CalledMethod.ABORT)
-        self._call(TransactionalCall(CalledMethod.ABORT, self.clock), deadline_ms).is_reported = True
+        self._post_and_wait(TransactionalCall(CalledMethod.ABORT, self.clock), deadline_ms).is_reported = True
 
     def finish_abort(self) -> None:
         """Wait for the end of an abort that has timed out, if there is one."""
@@ -124,12 +124,12 @@ class CallerSide:
         deadline_ms = self._deadline_ms()
         if self._refuse_rows(method):
             self._hand_over(method, deadline_ms)
-        return self._call(TransactionalCall(method, self.clock), deadline_ms)
+        return self._post_and_wait(TransactionalCall(method, self.clock), deadline_ms)
 
     def _refuse_rows(self, method: CalledMethod) -> bool:
         """Refuse rows from now on. Returns false if the same call did that before, and timed out."""
         with self._lock:
-            is_new = self._unfinished_locked(method) is None
+            is_new = self._unfinished_call_locked(method) is None
             if is_new:
                 self._is_open = False
             return is_new
@@ -137,14 +137,14 @@ class CallerSide:
     def _hand_over(self, method: CalledMethod, deadline_ms: int) -> None:
         """Wait until every thread in `write` has queued its rows, then queue the gathered records."""
         if not self._waiters.wait_until(lambda: not self._writers, self.clock, deadline_ms):
-            raise self._timed_out(method, "another thread is still handing rows over")
+            raise self._timeout_error(method, "another thread is still handing rows over")
         if not self.encode_all(deadline_ms):
-            raise self._timed_out(method, "another thread is still encoding records")
+            raise self._timeout_error(method, "another thread is still encoding records")
 
     def _deadline_ms(self) -> int:
         return self.clock.now_ms() + self.max_block_ms
 
-    def _call(self, new: TransactionalCall, deadline_ms: int) -> TransactionalCall:
+    def _post_and_wait(self, new_call: TransactionalCall, deadline_ms: int) -> TransactionalCall:
         """Post `new`, or the same call that timed out before, and wait until it has succeeded. Returns that call.
 
         The caller then sets `is_reported` as its last step. If it is interrupted before that, a repeated call finds this one.
@@ -152,30 +152,30 @@ class CallerSide:
         started_ns = self.clock.now_ns()
         presence = threading.Lock()
         with presence:
-            call = self._posted(new, presence)
+            call = self._post(new_call, presence)
             self.wake_sender()
             try:
                 if not call.wait(max(0, deadline_ms - self.clock.now_ms())):
-                    raise self._timed_out(call.method, self.manager.waiting_for(call))
+                    raise self._timeout_error(call.method, self.manager.delay_reason(call))
             finally:
-                self.took(call.method, self.clock.now_ns() - started_ns)
+                self.record_call_time(call.method, self.clock.now_ns() - started_ns)
         if call.error is not None and (error := call.outcome()) is not None:
             error = fresh_copy(error)
             call.is_reported = True
             raise error
         return call
 
-    def _posted(self, new: TransactionalCall, presence: threading.Lock | None = None) -> TransactionalCall:
+    def _post(self, new_call: TransactionalCall, presence: threading.Lock | None = None) -> TransactionalCall:
         """Post `new`, or the same call that timed out before, and return it. The caller holds `presence` while it waits."""
         with self._lock:
-            call = self._unfinished_locked(new.method, new.allowed_like)
+            call = self._unfinished_call_locked(new_call.method, new_call.effective_method)
             if call is None:
-                call = new
-                if new.method is not CalledMethod.SEND_OFFSETS:  # a repeated one may have other offsets, so it is a new call
+                call = new_call
+                if new_call.method is not CalledMethod.SEND_OFFSETS:  # a repeated one may have other offsets, so it is a new call
                     self._pending = call
-            if call.transactional_id != new.transactional_id:
+            if call.transactional_id != new_call.transactional_id:
                 raise IllegalStateError(
-                    f"{new.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
+                    f"{new_call.method.value}() timed out before for transactional.id {call.transactional_id!r} and is still in"
                     " progress; call it with that one again to wait for its end"
                 )
             if presence is not None:
@@ -183,7 +183,9 @@ class CallerSide:
             self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
-    def _unfinished_locked(self, method: CalledMethod, allowed_like: CalledMethod | None = None) -> TransactionalCall | None:
+    def _unfinished_call_locked(
+        self, method: CalledMethod, effective_method: CalledMethod | None = None
+    ) -> TransactionalCall | None:
         """The same call that timed out before, if there was one. Raises the reason if this call is not possible now."""
         pending = self._pending
         if pending is not None and pending.is_reported:
@@ -195,12 +197,12 @@ class CallerSide:
                     f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a call that failed after its caller had gone, so that the transaction can be aborted
-        error = self.manager.why_not(allowed_like or method) if pending is None else None
+        error = self.manager.why_not(effective_method or method) if pending is None else None
         if error is not None:
             raise error
         return pending
 
-    def _timed_out(self, method: CalledMethod, why: str) -> KafkaTimeoutError:
+    def _timeout_error(self, method: CalledMethod, why: str) -> KafkaTimeoutError:
         remedy = f"Call {method.value}() again to continue waiting"
         if method is CalledMethod.SEND_OFFSETS:
             remedy = "Send them again, or abort the transaction"

@@ -3,7 +3,7 @@
 Besides OffsetAndMetadata and ConsumerGroupMetadata it takes confluent-kafka's list of TopicPartitions (`position`) and the bytes
 of its `consumer_group_metadata()`, kafka-python's dict and `group_metadata()`, and an int as an offset. Objects are recognized by
 their attributes, so that no consumer library has to be installed.
-Law: values that no request can carry are rejected here. On the Sender's thread, an error could not be raised to the caller.
+Law: values that no request can carry are refused here. On the Sender's thread, an error could not be raised to the caller.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ NO_GROUP = ConsumerGroupMetadata("")
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets by partition, except where confluent-kafka has no position. Raises TypeError or ValueError."""
-    checked = {}
-    for given, position in _pairs(offsets):
-        topic, partition = _place(given)
-        where = TopicPartition(checked_text(topic, "a topic"), _number(partition, "a partition", 0, 2**31))
-        if getattr(given, "error", None) is not None:
-            raise ValueError(f"the consumer has no position in {where}: {given.error}")
-        offset, metadata, leader_epoch = _position(position)
-        if offset == _NO_POSITION and position is given:
+    offsets_by_partition = {}
+    for key, position in _pairs(offsets):
+        topic, partition = _topic_and_partition(key)
+        topic_partition = TopicPartition(checked_text(topic, "a topic"), _checked_number(partition, "a partition", 0, 2**31))
+        if getattr(key, "error", None) is not None:
+            raise ValueError(f"the consumer has no position in {topic_partition}: {key.error}")
+        offset, metadata, leader_epoch = _position_fields(position)
+        if offset == _NO_POSITION and position is key:
             continue
-        checked[where] = OffsetAndMetadata(
-            _number(offset, f"the offset of {where}", 0, 2**63),
-            checked_text("" if metadata is None else metadata, f"the metadata of {where}"),
-            _number(-1 if leader_epoch is None else leader_epoch, f"the leader epoch of {where}", -1, 2**31),
+        offsets_by_partition[topic_partition] = OffsetAndMetadata(
+            _checked_number(offset, f"the offset of {topic_partition}", 0, 2**63),
+            checked_text("" if metadata is None else metadata, f"the metadata of {topic_partition}"),
+            _checked_number(-1 if leader_epoch is None else leader_epoch, f"the leader epoch of {topic_partition}", -1, 2**31),
         )
-    return checked
+    return offsets_by_partition
 
 
 def _pairs(offsets: object) -> Iterator[tuple[Any, Any]]:
@@ -87,62 +87,63 @@ def _pairs(offsets: object) -> Iterator[tuple[Any, Any]]:
         raise TypeError(f"{_OFFSETS}, not a {type(offsets).__name__}")
 
 
-def _place(given: Any) -> tuple[Any, Any]:
-    if isinstance(given, tuple) and len(given) == 2:
-        return given
+def _topic_and_partition(key: Any) -> tuple[Any, Any]:
+    if isinstance(key, tuple) and len(key) == 2:
+        return key
     try:
-        return given.topic, given.partition
+        return key.topic, key.partition
     except AttributeError:
-        raise TypeError(f"{_OFFSETS}; there is a {type(given).__name__}") from None
+        raise TypeError(f"{_OFFSETS}; there is a {type(key).__name__}") from None
 
 
-def _position(found: Any) -> tuple[Any, Any, Any]:
-    return getattr(found, "offset", found), getattr(found, "metadata", None), getattr(found, "leader_epoch", None)
+def _position_fields(position: Any) -> tuple[Any, Any, Any]:
+    return getattr(position, "offset", position), getattr(position, "metadata", None), getattr(position, "leader_epoch", None)
 
 
 def checked_group(group: object) -> ConsumerGroupMetadata:
     """Return the group. Raises TypeError or ValueError."""
     if isinstance(group, bytes | bytearray | memoryview):
-        group = _read(bytes(group))
+        group = _parse_librdkafka_group(bytes(group))
     try:
-        group_id, generation, member_id, instance = _MEMBER(group)
+        group_id, generation_id, member_id, instance_id = _MEMBER(group)
     except AttributeError:
         raise TypeError(f"{_GROUP}, not {group!r}") from None
-    checked = ConsumerGroupMetadata(
+    member = ConsumerGroupMetadata(
         checked_text(group_id, "a group id"),
-        _number(generation, "a generation id", -1, 2**31),
+        _checked_number(generation_id, "a generation id", -1, 2**31),
         checked_text(member_id, "a member id"),
-        None if instance is None else checked_text(instance, "a group instance id"),
+        None if instance_id is None else checked_text(instance_id, "a group instance id"),
     )
-    if checked.generation_id > 0 and not checked.member_id:
-        raise ValueError(f"generation {checked.generation_id} of group {checked.group_id!r} needs a member id")
-    return checked
+    if member.generation_id > 0 and not member.member_id:
+        raise ValueError(f"generation {member.generation_id} of group {member.group_id!r} needs a member id")
+    return member
 
 
-def _read(data: bytes) -> ConsumerGroupMetadata:
+def _parse_librdkafka_group(data: bytes) -> ConsumerGroupMetadata:
     try:
-        magic, (generation,) = data[: len(_MAGIC)], _GENERATION.unpack_from(data, len(_MAGIC))
+        magic, (generation_id,) = data[: len(_MAGIC)], _GENERATION.unpack_from(data, len(_MAGIC))
         group_id, member_id, rest = data[len(_MAGIC) + _GENERATION.size :].split(b"\0", 2)
-        has_no_instance, instance, end = rest[:1] == b"\1", rest[1:-1], rest[-1:]
-        is_read = magic == _MAGIC and (rest == b"\1" or (rest[:1] == b"\0" and end == b"\0" and len(rest) > 1))
+        has_no_instance, instance_id, last_byte = rest[:1] == b"\1", rest[1:-1], rest[-1:]
+        is_valid = magic == _MAGIC and (rest == b"\1" or (rest[:1] == b"\0" and last_byte == b"\0" and len(rest) > 1))
         group = ConsumerGroupMetadata(
-            group_id.decode(), generation, member_id.decode(), None if has_no_instance else instance.decode()
+            group_id.decode(), generation_id, member_id.decode(), None if has_no_instance else instance_id.decode()
         )
     except (ValueError, struct.error):
-        is_read = False
-    if not is_read:
+        is_valid = False
+    if not is_valid:
         raise TypeError(f"{_GROUP}, not {data[:20]!r}…: these bytes are of another version of librdkafka, or of something else")
     return group
 
 
-def _number(value: object, what: str, at_least: int, below: int) -> int:
+def _checked_number(value: object, what: str, start: int, stop: int) -> int:
     number = whole_number(value, what)
-    if not at_least <= number < below:
-        raise ValueError(f"{what} must be from {at_least} to {below - 1}, not {number}")
+    if not start <= number < stop:
+        raise ValueError(f"{what} must be from {start} to {stop - 1}, not {number}")
     return number
 
 
 def checked_text(value: object, what: str) -> str:
+    """Return the text. Raises TypeError or ValueError, whose text names it `what`, if no request can carry it."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {value!r} of type {type(value).__name__}")
     if len(value.encode("utf-8", "surrogatepass")) > 32_767 or any("\ud800" <= each <= "\udfff" for each in value):

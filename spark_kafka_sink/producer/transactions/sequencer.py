@@ -28,7 +28,7 @@ from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.drainer import DrainSequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch, increment_sequence
-from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
+from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied_error
 from spark_kafka_sink.producer.transactions.txn_request_handlers import AnswerProblem, InitProducerIdHandler, TxnRequestHandler
 from spark_kafka_sink.producer.transactions.txn_request_queue import TxnRequestQueue
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -102,13 +102,15 @@ class PartitionSequences:
             self.in_flight.remove(batch)
 
     def take_sequence(self, record_count: int) -> int:
+        """The first sequence of the next batch. It uses up as many sequences as the batch has records."""
         sequence = self.next_sequence
         self.next_sequence = increment_sequence(sequence, record_count)
         return sequence
 
     def acknowledge(self, last_sequence: int) -> None:
-        ahead = (last_sequence - self.last_acked_sequence) & MAX_SEQUENCE
-        if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE or 0 < ahead < HALF_RANGE:
+        """Note the last sequence of an acknowledged batch, unless a batch behind it has been acknowledged before."""
+        distance = (last_sequence - self.last_acked_sequence) & MAX_SEQUENCE
+        if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE or 0 < distance < HALF_RANGE:
             self.last_acked_sequence = last_sequence
 
     def is_next(self, sequence: int) -> bool:
@@ -240,8 +242,8 @@ class IdempotentSequencer(Sequencer):
         self.requests = TxnRequestQueue(self, config, client, clock, random)
         self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
         self._was_denied = False  # then the id is asked for again only when there are rows: it may be granted by then
-        self.unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
-        self._to_reset: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
+        self.unresolved_partitions: set[TopicPartition] = set()  # a numbered batch of theirs failed: there may be a gap
+        self._partitions_to_reset: set[TopicPartition] = set()  # their batches in flight get new sequences in a new epoch
 
     def transition_to(self, target: SequencerState) -> None:
         if target is not SequencerState.FATAL_ERROR and target not in self.next_states[self.state]:
@@ -271,7 +273,7 @@ class IdempotentSequencer(Sequencer):
     def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         if self.state is SequencerState.UNINITIALIZED and not (self._was_denied and is_all_settled):
             self.transition_to(SequencerState.INITIALIZING)
-            self.requests.enqueue(InitProducerIdHandler(received=self.identity_received))
+            self.requests.enqueue(InitProducerIdHandler(on_received=self.identity_received))
         return self.requests.step(now_ms, is_all_settled, is_all_sent)
 
     def identity_received(self, identity: ProducerIdentity) -> None:
@@ -291,8 +293,8 @@ class IdempotentSequencer(Sequencer):
 
     def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
         """Handle a request that a broker has rejected for good."""
-        denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
-        self.request_broken(request, idempotent_write_denied(problem.where) if denied else problem.exception())
+        is_denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
+        self.request_broken(request, idempotent_write_denied_error(problem.where) if is_denied else problem.exception())
 
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
         """Handle a request that cannot be sent, or whose answer cannot be read. After an internal error it is sent again."""
@@ -306,22 +308,23 @@ class IdempotentSequencer(Sequencer):
     # EPOCHS
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        self._to_reset.add(topic_partition)
+        self._partitions_to_reset.add(topic_partition)
 
     def _maybe_bump_epoch(self) -> None:
         """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
 
-        A partition in `_to_reset` is renumbered as soon as no request contains a batch of it. The other partitions keep the
+        A partition in `_partitions_to_reset` is renumbered as soon as no request contains a batch of it. The others keep the
         old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
         """
-        ready = [each for each in self._to_reset if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
-        if not ready or self.state is not SequencerState.READY:
+        entries = {each: self.sequences[each] for each in self._partitions_to_reset}
+        idle_entries = {each: entry for each, entry in entries.items() if not any(batch.in_flight for batch in entry.in_flight)}
+        if not idle_entries or self.state is not SequencerState.READY:
             return
-        if any(self.sequences[each].identity == self.identity for each in ready):
+        if any(entry.identity == self.identity for entry in idle_entries.values()):
             self._begin_epoch()
         if self.identity.is_valid:
-            for each in ready:
-                self._start_at_beginning(each)
+            for topic_partition in idle_entries:
+                self._start_at_beginning(topic_partition)
 
     def _begin_epoch(self) -> None:
         if self.identity.producer_epoch == MAX_EPOCH:
@@ -333,15 +336,15 @@ class IdempotentSequencer(Sequencer):
 
     def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
         self.sequences[topic_partition].start_at_beginning(self.identity)
-        self._to_reset.discard(topic_partition)
-        self.unresolved.discard(topic_partition)
+        self._partitions_to_reset.discard(topic_partition)
+        self.unresolved_partitions.discard(topic_partition)
 
     # DRAIN
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:
         if not self.identity.is_valid:
             return True
-        if first.topic_partition in self._to_reset:
+        if first.topic_partition in self._partitions_to_reset:
             return True  # it will be renumbered, or must follow batches that will be
         entry = self.sequences[first.topic_partition]
         if first.has_sequence:
@@ -354,7 +357,7 @@ class IdempotentSequencer(Sequencer):
             # batch 0 would stay out of order forever. So the second batch waits until the first is acknowledged, once per
             # partition and epoch.
             return True
-        return first.topic_partition in self.unresolved
+        return first.topic_partition in self.unresolved_partitions
 
     def _is_known(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
         """Whether the partition's brokers know the producer id: then they reject a new epoch that does not begin at 0."""
@@ -382,7 +385,7 @@ class IdempotentSequencer(Sequencer):
             return
         self.sequences[batch.topic_partition].remove_in_flight(batch)
         if self.fatal_error is None:
-            self.unresolved.add(batch.topic_partition)
+            self.unresolved_partitions.add(batch.topic_partition)
 
     def replace_in_flight(self, large: ProducerBatch, smaller: list[ProducerBatch]) -> None:
         entry = self.sequences[large.topic_partition]
@@ -397,7 +400,7 @@ class IdempotentSequencer(Sequencer):
             was_reset=batch.sequence_has_been_reset,
             is_first=entry.in_flight[:1] == [batch],
             is_next=entry.is_next(batch.base_sequence),
-            is_unresolved=batch.topic_partition in self.unresolved,
+            is_unresolved=batch.topic_partition in self.unresolved_partitions,
         )
 
     # UNRESOLVED SEQUENCES
@@ -408,10 +411,10 @@ class IdempotentSequencer(Sequencer):
         If a batch behind the gap may have been written, it is first sent again with its old sequence. The broker acknowledges
         it, or rejects it as out of order and then has no batch behind it either.
         """
-        for topic_partition in self.unresolved - self._to_reset:
+        for topic_partition in self.unresolved_partitions - self._partitions_to_reset:
             entry = self.sequences[topic_partition]
             if not entry.in_flight and entry.is_next(entry.next_sequence):
-                self.unresolved.discard(topic_partition)
+                self.unresolved_partitions.discard(topic_partition)
             elif not any(batch.may_be_written for batch in entry.in_flight):
                 logger.info("= %s: starting a new epoch, because a batch failed and may be missing", topic_partition)
                 self.request_epoch_bump(topic_partition)

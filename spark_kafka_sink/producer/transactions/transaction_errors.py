@@ -85,33 +85,33 @@ TXN_ERROR_RULES: Mapping[ApiKey, Mapping[ErrorCode, ErrorEffect]] = {
 
 
 def effect_of(api: ApiKey, error: ErrorCode) -> ErrorEffect:
-    others = ErrorEffect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else ErrorEffect.FATAL
-    return TXN_ERROR_RULES[api].get(error) or (ErrorEffect.RETRY if error.retriable else others)
+    default_effect = ErrorEffect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else ErrorEffect.FATAL
+    return TXN_ERROR_RULES[api].get(error) or (ErrorEffect.RETRY if error.retriable else default_effect)
 
 
 # THE ERRORS THAT CALLERS GET, made from the error of a request or a row
 
 
-def abortable(error: KafkaError) -> AbortableTransactionError:
+def abortable_error(error: KafkaError) -> AbortableTransactionError:
     text = f"The transaction cannot be committed: {_sentence(error)} Call abort_transaction(), then go on with the next one."
-    return _caused(AbortableTransactionError(text, condition=error.condition), error)
+    return _with_cause(AbortableTransactionError(text, condition=error.condition), error)
 
 
-def fatal(error: KafkaError) -> FatalProducerError:
+def fatal_error(error: KafkaError) -> FatalProducerError:
     text = f"{_sentence(error)} This producer can no longer be used: close it."
-    return _caused(FatalProducerError(text, condition=error.condition), error)
+    return _with_cause(FatalProducerError(text, condition=error.condition), error)
 
 
-def maybe_committed(error: KafkaError) -> KafkaError:
+def maybe_committed_error(error: KafkaError) -> KafkaError:
     """Make the error for an EndTxn that is rejected after a commit got no answer, or after the transaction was prepared."""
     text = (
         f"{_sentence(error)} An earlier attempt of the commit, or another process, may have committed the transaction: whether it"
         " is committed is not known."
     )
-    return _caused(KafkaError(text, condition=error.condition), error)
+    return _with_cause(KafkaError(text, condition=error.condition), error)
 
 
-def fenced(where: str, transactional_id: str, identity: ProducerIdentity, timeout_ms: int) -> ProducerFencedError:
+def fenced_error(where: str, transactional_id: str, identity: ProducerIdentity, timeout_ms: int) -> ProducerFencedError:
     return ProducerFencedError(
         f"{where}: another producer with transactional id {transactional_id!r} has been started since and has taken over;"
         f" this one (producer id {identity.producer_id}, epoch {identity.producer_epoch}) can write nothing more. If both should"
@@ -120,22 +120,22 @@ def fenced(where: str, transactional_id: str, identity: ProducerIdentity, timeou
     )
 
 
-def aborted(cause: KafkaError | None) -> TransactionAbortedError:
+def aborted_error(cause: KafkaError | None) -> TransactionAbortedError:
     """The error of rows that were not sent before their transaction was aborted."""
     text = "The transaction was aborted before this row was sent"
     if cause is None:
         return TransactionAbortedError(text)
-    return _caused(TransactionAbortedError(f"{text}, because of another failure: {cause.message}"), cause)
+    return _with_cause(TransactionAbortedError(f"{text}, because of another failure: {cause.message}"), cause)
 
 
-def idempotent_write_denied(where: str) -> KafkaError:
+def idempotent_write_denied_error(where: str) -> KafkaError:
     return Errors.CLUSTER_AUTHORIZATION_FAILED.error(
         f"{where}: idempotent writes are not allowed for this user; grant IDEMPOTENT_WRITE on the cluster"
         " (brokers from 2.8 on also accept WRITE on any topic), or set enable.idempotence=false"
     )
 
 
-def _caused(error: KafkaErrorT, cause: KafkaError) -> KafkaErrorT:
+def _with_cause(error: KafkaErrorT, cause: KafkaError) -> KafkaErrorT:
     error.__cause__ = cause
     return error
 

@@ -45,11 +45,11 @@ from spark_kafka_sink.producer.transactions.sequencer import (
 )
 from spark_kafka_sink.producer.transactions.transaction_errors import (
     ErrorEffect,
-    abortable,
-    aborted,
-    fatal,
-    fenced,
-    maybe_committed,
+    abortable_error,
+    aborted_error,
+    fatal_error,
+    fenced_error,
+    maybe_committed_error,
 )
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
@@ -166,10 +166,10 @@ class TransactionManager(IdempotentSequencer):
         self._version = TransactionVersion(client)
         self._must_bump_epoch = False  # by InitProducerId, when the transaction has ended
         self._begin_error: KafkaError | None = None  # the epoch for the next transaction was denied: init_transactions() is due
-        self._open = OpenTransaction(self.transactional_id, self.identity)
-        self._prepare_call: TransactionalCall | None = None  # the last call of prepare_transaction
-        self._known_by: set[TopicPartition] = set()  # partitions in which a batch of this producer id was acknowledged
-        self._carry_out: dict[CalledMethod, Callable[[TransactionalCall], None]] = {
+        self._txn = OpenTransaction(self.transactional_id, self.identity)
+        self._last_prepare: TransactionalCall | None = None  # the last call of prepare_transaction
+        self._acknowledged_partitions: set[TopicPartition] = set()  # where a batch of this producer id was acknowledged
+        self._call_handlers: dict[CalledMethod, Callable[[TransactionalCall], None]] = {
             CalledMethod.USE_ID: self._use_id,
             CalledMethod.INIT: self._initialize,
             CalledMethod.BEGIN: self._begin,
@@ -186,8 +186,10 @@ class TransactionManager(IdempotentSequencer):
         self.calls.row_failed(error)
 
     def call_error(self) -> KafkaError | None:
-        error, last = super().call_error(), self.last_error
-        return abortable(last) if error is None and last is not None and self.state is SequencerState.ABORTABLE_ERROR else error
+        error, last_error = super().call_error(), self.last_error
+        if error is None and last_error is not None and self.state is SequencerState.ABORTABLE_ERROR:
+            return abortable_error(last_error)
+        return error
 
     def why_not(self, method: CalledMethod) -> KafkaError | None:
         """Why a method cannot be called in this state. Callers look first, the Sender decides."""
@@ -204,15 +206,15 @@ class TransactionManager(IdempotentSequencer):
     def is_at_rest(self) -> bool:
         return self.state in ALLOWED_IN[CalledMethod.USE_ID]
 
-    def waiting_for(self, call: TransactionalCall) -> str:
+    def delay_reason(self, call: TransactionalCall) -> str:
         """Why the call has not ended yet, for the error of a caller who waited."""
-        request = self.requests.waiting_for()
+        request = self.requests.delay_reason()
         if request or call.is_taken:
             return request or f"the producer is {self.state.value}, and batches are not acknowledged yet"
         return "the producer's thread has not come to it yet"
 
     @property
-    def prepared(self) -> PreparedTransaction:
+    def prepared_transaction(self) -> PreparedTransaction:
         """What another process needs to end the transaction; valid in state PREPARED."""
         return PreparedTransaction(self.transactional_id, *self.identity, 2 if self._version.is_v2 else 1)
 
@@ -220,23 +222,23 @@ class TransactionManager(IdempotentSequencer):
 
     def begin_round(self) -> None:
         """Carry out what callers have posted, as far as that needs no answer of a broker."""
-        while (posted := self.calls.first()) is not None:
-            if isinstance(posted, KafkaError):
+        while (entry := self.calls.first()) is not None:
+            if isinstance(entry, KafkaError):
                 self.calls.take_first()
                 if self.state is SequencerState.IN_TRANSACTION:
-                    self.become_abortable(posted)
+                    self.become_abortable(entry)
                 continue
-            if posted.method is CalledMethod.BEGIN and self.state is SequencerState.BUMPING_EPOCH:
+            if entry.method is CalledMethod.BEGIN and self.state is SequencerState.BUMPING_EPOCH:
                 return  # it waits for the epoch
             self.calls.take_first()
-            if posted.is_taken:
+            if entry.is_taken:
                 continue  # posted twice: its caller was interrupted in between
-            posted.is_taken = True
-            error = self.why_not(posted.allowed_like)
+            entry.is_taken = True
+            error = self.why_not(entry.effective_method)
             if error is not None:
-                posted.settle(error)
+                entry.settle(error)
             else:
-                self._carry_out[posted.method](posted)
+                self._call_handlers[entry.method](entry)
 
     def _use_id(self, call: TransactionalCall) -> None:
         self._take_id(call.transactional_id)
@@ -259,80 +261,81 @@ class TransactionManager(IdempotentSequencer):
 
     def _ask_for_identity(self, call: TransactionalCall | None, identity: ProducerIdentity, priority: RequestPriority) -> None:
         request = InitProducerIdHandler(
-            self.transactional_id, self._timeout_ms, identity, received=self.identity_received, call=call, priority=priority
+            self.transactional_id, self._timeout_ms, identity, on_received=self.identity_received, call=call, priority=priority
         )
         self.requests.enqueue(request)
 
     def _begin(self, call: TransactionalCall) -> None:
         self.transition_to(SequencerState.IN_TRANSACTION)
-        self.calls.begun.append(call)
+        self.calls.pending_begins.append(call)
 
     def _send_offsets(self, call: TransactionalCall) -> None:
         """All offsets go behind AddPartitionsToTxn, which rows wait for, and in the order of the calls: the last ones count."""
-        begins = not self._open.has_begun
+        begins = not self._txn.has_begun
         request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
         if self._version.is_v2:
-            self._open.has_begun = True
+            self._txn.has_begun = True
             request = TxnOffsetCommitHandler(
-                transaction=self._open, call=call, begins_transaction=begins, is_behind_rows=call.is_behind_rows
+                transaction=self._txn, call=call, begins_transaction=begins, is_behind_rows=call.is_behind_rows
             )
         else:
             request = AddOffsetsToTxnHandler(
-                transaction=self._open,
+                transaction=self._txn,
                 call=call,
                 begins_transaction=begins,
                 is_behind_rows=call.is_behind_rows,
-                added=self._offsets_added,
+                on_added=self._offsets_added,
             )
         self.requests.enqueue(request)
 
     def _offsets_added(self, call: TransactionalCall) -> None:
         """Queue TxnOffsetCommit. If need be, AddOffsetsToTxn has followed the rows. EndTxn, if it is queued, comes after this."""
         priority, newest = RequestPriority.ADD_PARTITIONS_OR_OFFSETS, LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2
-        self.requests.enqueue(TxnOffsetCommitHandler(transaction=self._open, call=call, priority=priority, max_version=newest))
+        self.requests.enqueue(TxnOffsetCommitHandler(transaction=self._txn, call=call, priority=priority, max_version=newest))
 
     def _prepare(self, call: TransactionalCall) -> None:
-        self.calls.preparing = self._prepare_call = call
+        self.calls.pending_prepare = self._last_prepare = call
 
     def _commit(self, call: TransactionalCall) -> None:
         self.transition_to(SequencerState.COMMITTING)
-        self._end(call, commits=True)
+        self._end(call, is_commit=True)
 
     def _abort(self, call: TransactionalCall | None) -> None:
         self.transition_to(SequencerState.ABORTING)
-        self._open.wanted.clear()
-        self._end(call, commits=False)
+        self._txn.partitions_to_add.clear()
+        self._end(call, is_commit=False)
 
-    def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
+    def _end(self, call: TransactionalCall | None, *, is_commit: bool) -> None:
         newest = None if self._version.is_v2 else LAST_END_TXN_VERSION_BEFORE_TV2
-        ended = self.transaction_ended
-        self.requests.enqueue(EndTxnHandler(transaction=self._open, call=call, commits=commits, ended=ended, max_version=newest))
+        on_ended = self.transaction_ended
+        request = EndTxnHandler(transaction=self._txn, call=call, is_commit=is_commit, on_ended=on_ended, max_version=newest)
+        self.requests.enqueue(request)
 
     def abort_for_close(self) -> bool:
         if self.has_open_transaction or self.state is SequencerState.PREPARED:
             self.begin_round()  # a commit may be posted that the Sender has not taken yet
         if self._claim_abort():
             logger.info("! closing within a transaction, which is aborted")
-            self.calls.fail_preparing(_closed_before())
+            self.calls.fail_prepare(_closed_early_error())
             self._abort(None)
         return self.has_open_transaction
 
     def _claim_abort(self) -> bool:
         """Whether close() must abort the transaction. Withdraws the success of a prepare_transaction that no caller received."""
         if self.state is SequencerState.PREPARED:
-            return self._prepare_call is not None and self._prepare_call.withdraw(_closed_before())
-        if self.calls.preparing is not None and self.calls.preparing.callers:
+            return self._last_prepare is not None and self._last_prepare.withdraw(_closed_early_error())
+        if self.calls.pending_prepare is not None and self.calls.pending_prepare.callers:
             return False
         return self.state in (SequencerState.IN_TRANSACTION, SequencerState.ABORTABLE_ERROR)
 
     def _prepare_if_settled(self, is_all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
-        call = self.calls.preparing
-        if call is None or not is_all_settled or self.requests.has_work or self._open.wanted:
+        call = self.calls.pending_prepare
+        if call is None or not is_all_settled or self.requests.has_work or self._txn.partitions_to_add:
             return
-        self.calls.preparing = None
+        self.calls.pending_prepare = None
         self.transition_to(SequencerState.PREPARED)
-        self._open.may_be_committed = True
+        self._txn.may_be_committed = True
         call.settle()
 
     # ANSWERS OF COORDINATORS: Sender thread
@@ -341,7 +344,7 @@ class TransactionManager(IdempotentSequencer):
         """Why a request must not be sent any more, after the transaction failed or its abort began; None: it is sent."""
         if self.fatal_error is not None:
             return self.call_error()
-        if isinstance(request, EndTxnHandler) and request.commits and self.state is SequencerState.ABORTING:  # by close()
+        if isinstance(request, EndTxnHandler) and request.is_commit and self.state is SequencerState.ABORTING:  # by close()
             return TransactionAbortedError("The transaction cannot be committed any more: it is being aborted")
         if self.state is SequencerState.ABORTABLE_ERROR and not isinstance(request, FindCoordinatorHandler):
             return self.call_error()
@@ -358,18 +361,18 @@ class TransactionManager(IdempotentSequencer):
 
     def _adopt(self, identity: ProducerIdentity) -> None:
         if identity.producer_id != self.identity.producer_id:
-            self._known_by.clear()
+            self._acknowledged_partitions.clear()
         self.identity = identity
-        self._open = OpenTransaction(self.transactional_id, identity)
+        self._txn = OpenTransaction(self.transactional_id, identity)
         self.sequences.clear()
-        self.unresolved.clear()
+        self.unresolved_partitions.clear()
         self._must_bump_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
 
     def transaction_ended(self, identity: ProducerIdentity | None) -> None:
         """Get ready for the next transaction. `identity`: the one to go on with, if the broker raised the epoch (version 2)."""
         if identity is not None:
             self._adopt(identity)
-        self._open = OpenTransaction(self.transactional_id, self.identity)
+        self._txn = OpenTransaction(self.transactional_id, self.identity)
         self.last_error = None
         self._must_bump_epoch |= self._version.refresh()  # numbers of both versions must not mix in an epoch
         if self._must_bump_epoch:
@@ -395,10 +398,10 @@ class TransactionManager(IdempotentSequencer):
             self.requests.retry(request)
             return
         if isinstance(request, AddPartitionsToTxnHandler):
-            self._open.not_added(request.partitions)
+            self._txn.note_rejected(request.partitions)
         error, effect = problem.exception(), _effect_in(self.state, request, problem)
-        if effect is ErrorEffect.FATAL and isinstance(request, EndTxnHandler) and self._open.may_be_committed:
-            error = maybe_committed(error)
+        if effect is ErrorEffect.FATAL and isinstance(request, EndTxnHandler) and self._txn.may_be_committed:
+            error = maybe_committed_error(error)
         self._apply(effect, error, request, problem.where)
         if self.state is SequencerState.ABORTING:
             self._go_on_aborting(request, effect, error)
@@ -413,13 +416,13 @@ class TransactionManager(IdempotentSequencer):
             self._begin_error = error if request.call is None else None  # else the call gets it
             self.transition_to(SequencerState.UNINITIALIZED)
         elif effect is ErrorEffect.FENCED:
-            self.become_fatal(self._fenced(where))
+            self.become_fatal(self._fenced_error(where))
         else:
             self.become_fatal(error)
 
     def _had_nothing_to_end(self, request: EndTxnHandler, problem: AnswerProblem) -> bool:
         """Whether an abort was rejected because its transaction had not begun, which this producer could not know."""
-        return not request.commits and not self._open.has_begun and problem.error == Errors.INVALID_TXN_STATE
+        return not request.is_commit and not self._txn.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
     def _end_what_may_begin(self, request: EndTxnHandler) -> None:
         """Go on after such an abort. A lost request may still arrive and begin the transaction, unless the epoch is raised."""
@@ -434,16 +437,16 @@ class TransactionManager(IdempotentSequencer):
         transaction, as long as this transaction has sent it nothing. InitProducerId would show whether the producer is
         fenced, but must not be sent: it would end the transaction of a real successor.
         """
-        is_abort = isinstance(request, EndTxnHandler) and not request.commits
-        met = is_abort and problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._open.has_acknowledged
-        return met and request.attempts + 1 < MAX_ABORTS_AMID_CONTROL_RECORDS
+        is_abort = isinstance(request, EndTxnHandler) and not request.is_commit
+        is_alike = problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._txn.has_acknowledged
+        return is_abort and is_alike and request.attempt_count + 1 < MAX_ABORTS_AMID_CONTROL_RECORDS
 
     def _go_on_aborting(self, request: TxnRequestHandler, effect: ErrorEffect, error: KafkaError) -> None:
         """Handle an error during an abort. It changes nothing, unless EndTxn or the search for its coordinator has failed."""
         if isinstance(request, EndTxnHandler) and effect is ErrorEffect.ABORTABLE_BY_BUMP:
             # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
             call, request.call = request.call, None
-            self._open, self.last_error = OpenTransaction(self.transactional_id, self.identity), None
+            self._txn, self.last_error = OpenTransaction(self.transactional_id, self.identity), None
             self._bump_epoch(call)
         elif isinstance(request, EndTxnHandler | FindCoordinatorHandler) and request.group is None:
             self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
@@ -459,11 +462,11 @@ class TransactionManager(IdempotentSequencer):
 
     def become_fatal(self, error: KafkaError) -> None:
         if error.condition == ProducerFencedError.condition and not isinstance(error, ProducerFencedError):
-            error = self._fenced(error.message)  # what a leader has answered
-        super().become_fatal(error if isinstance(error, FatalProducerError) else fatal(error))
+            error = self._fenced_error(error.message)  # what a leader has answered
+        super().become_fatal(error if isinstance(error, FatalProducerError) else fatal_error(error))
 
-    def _fenced(self, where: str) -> ProducerFencedError:
-        return fenced(where, self.transactional_id, self.identity, self._timeout_ms)
+    def _fenced_error(self, where: str) -> ProducerFencedError:
+        return fenced_error(where, self.transactional_id, self.identity, self._timeout_ms)
 
     def become_abortable(self, error: KafkaError) -> None:
         """The transaction can only be aborted. The first error is the one that callers get: others follow from it."""
@@ -473,7 +476,7 @@ class TransactionManager(IdempotentSequencer):
         logger.info("! transactional id %r: the transaction must be aborted: %s", self.transactional_id, error)
         self.last_error = error
         self.transition_to(SequencerState.ABORTABLE_ERROR)
-        self.calls.fail_preparing(self.call_error() or error)
+        self.calls.fail_prepare(self.call_error() or error)
 
     def _become_abortable_by_bump(self, error: KafkaError) -> None:
         """As become_abortable, where sequence numbers are in doubt: they are safe again with the next epoch.
@@ -502,12 +505,14 @@ class TransactionManager(IdempotentSequencer):
 
     @property
     def transaction_waits_for_rows(self) -> bool:
-        return self.state is SequencerState.COMMITTING or self.calls.preparing is not None or self.requests.waits_for_rows
+        return (
+            self.state is SequencerState.COMMITTING or self.calls.pending_prepare is not None or self.requests.is_waiting_for_rows
+        )
 
     def error_of_lost_rows(self) -> TransactionAbortedError | None:
         if self.state not in (SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING):
             return None
-        return aborted(self.last_error)
+        return aborted_error(self.last_error)
 
     # BATCHES
 
@@ -521,9 +526,9 @@ class TransactionManager(IdempotentSequencer):
     def must_stop_draining(self, first: ProducerBatch) -> bool:
         if not self.identity.is_valid or not self.has_open_transaction:
             return True
-        if not self._version.is_v2 and first.topic_partition not in self._open:
+        if not self._version.is_v2 and first.topic_partition not in self._txn:
             if self.state in (SequencerState.IN_TRANSACTION, SequencerState.COMMITTING):
-                self._open.want(first.topic_partition)
+                self._txn.ask_to_add(first.topic_partition)
             return True
         return super().must_stop_draining(first)
 
@@ -536,24 +541,24 @@ class TransactionManager(IdempotentSequencer):
         With transactions of version 2, brokers from 4.1 on also reject an unknown producer's first batch unless it begins at 0
         (KAFKA-18202). Brokers of 4.0 do not, so one first batch must be acknowledged for each partition and producer id.
         """
-        return topic_partition in self._known_by
+        return topic_partition in self._acknowledged_partitions
 
     def batch_completed(self, batch: ProducerBatch) -> None:
         super().batch_completed(batch)
-        self._open.has_acknowledged = True
-        self._known_by.add(batch.topic_partition)
+        self._txn.has_acknowledged = True
+        self._acknowledged_partitions.add(batch.topic_partition)
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:
         """Short for the first batches of a transaction: brokers may still write the control records of the one before.
 
         Batches behind a rejected one are out of order meanwhile. In version 1, the request that begins it meets them.
         """
-        if not self._version.is_v2 or self._open.has_acknowledged:
+        if not self._version.is_v2 or self._txn.has_acknowledged:
             return None
         return FIRST_BACKOFF_MS if error in (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER) else None
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
-        self._open.has_begun |= self._version.is_v2
+        self._txn.has_begun |= self._version.is_v2
         super().assign_sequence(batch)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
@@ -570,10 +575,12 @@ class TransactionManager(IdempotentSequencer):
     # EACH ROUND
 
     def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
-        self.calls.settle_begun()
-        if self._open.wanted:
-            wanted, begins = self._open.take_wanted()
-            self.requests.enqueue(AddPartitionsToTxnHandler(transaction=self._open, partitions=wanted, begins_transaction=begins))
+        self.calls.settle_begins()
+        if self._txn.partitions_to_add:
+            partitions, begins = self._txn.take_partitions_to_add()
+            self.requests.enqueue(
+                AddPartitionsToTxnHandler(transaction=self._txn, partitions=partitions, begins_transaction=begins)
+            )
         self._prepare_if_settled(is_all_settled)
         return self.requests.step(now_ms, is_all_settled, is_all_sent)
 
@@ -582,7 +589,7 @@ class TransactionManager(IdempotentSequencer):
         self.calls.fail_all(error)
 
 
-def _closed_before() -> TransactionAbortedError:
+def _closed_early_error() -> TransactionAbortedError:
     return TransactionAbortedError("The producer was closed before its caller heard that the transaction was prepared")
 
 

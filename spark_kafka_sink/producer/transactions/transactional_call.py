@@ -53,7 +53,7 @@ class TransactionalCall:
         self.callers = Inside()  # callers that wait for the outcome now
 
     @property
-    def allowed_like(self) -> CalledMethod:
+    def effective_method(self) -> CalledMethod:
         """The method whose allowed states apply: use_transactional_id, if this call brings another id."""
         return CalledMethod.USE_ID if self.transactional_id else self.method
 
@@ -91,47 +91,48 @@ class PostedCalls:
     """The calls that callers have posted, until the Sender carries them out or queues a request for them."""
 
     def __init__(self) -> None:
-        self._posted: deque[TransactionalCall | KafkaError] = deque()  # and rows' errors: callers append, the Sender takes
+        self._queue: deque[TransactionalCall | KafkaError] = deque()  # calls and rows' errors: callers append, the Sender takes
         self._ended_by: KafkaError | None = None  # if set, the Sender takes no more calls
         # Sender thread:
-        self.preparing: TransactionalCall | None = None  # waits until everything is settled
-        self.begun: list[TransactionalCall] = []  # settled later in this round, when rows are accepted
+        self.pending_prepare: TransactionalCall | None = None  # waits until everything is settled
+        self.pending_begins: list[TransactionalCall] = []  # settled later in this round, when rows are accepted
 
     # CALLERS
 
     def post(self, call: TransactionalCall) -> None:
         """Hand a call to the Sender, which the caller then wakes. Never blocks. If the Sender has taken it, nothing happens."""
-        self._posted.append(call)
+        self._queue.append(call)
         if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
             call.settle(self._ended_by)
 
     def row_failed(self, error: KafkaError) -> None:
-        self._posted.append(copy_to_keep(error))
+        self._queue.append(copy_to_keep(error))
 
     # SENDER
 
     def first(self) -> TransactionalCall | KafkaError | None:
-        return self._posted[0] if self._posted else None
+        return self._queue[0] if self._queue else None
 
     def take_first(self) -> None:
-        self._posted.popleft()
+        self._queue.popleft()
 
-    def settle_begun(self) -> None:
-        while self.begun:
-            self.begun.pop().settle()
+    def settle_begins(self) -> None:
+        while self.pending_begins:
+            self.pending_begins.pop().settle()
 
-    def fail_preparing(self, error: KafkaError) -> None:
-        call, self.preparing = self.preparing, None
+    def fail_prepare(self, error: KafkaError) -> None:
+        """Fail the prepare_transaction() that waits, if there is one."""
+        call, self.pending_prepare = self.pending_prepare, None
         if call is not None:
             call.settle(error)
 
     def fail_all(self, error: KafkaError) -> None:
         """Fail all calls, because the Sender has ended or can send nothing more. Later calls fail at once."""
         self._ended_by = error
-        self.fail_preparing(error)
-        while self.begun:
-            self.begun.pop().settle(error)
-        while self._posted:
-            posted = self._posted.popleft()
-            if isinstance(posted, TransactionalCall):
-                posted.settle(error)
+        self.fail_prepare(error)
+        while self.pending_begins:
+            self.pending_begins.pop().settle(error)
+        while self._queue:
+            entry = self._queue.popleft()
+            if isinstance(entry, TransactionalCall):
+                entry.settle(error)

@@ -12,7 +12,7 @@ while rows := next_rows():
         ...  # the transaction has been aborted: none of its rows is seen, and the next one may begin
 
 A call is posted to the Sender, and its caller waits at most max.block.ms. After a time-out the call continues, and the same call
-made again waits for its end; until then any other call is rejected. After offsets that timed out, any call may follow (both as
+made again waits for its end; until then any other call is refused. After offsets that timed out, any call may follow (both as
 in Java).
 """
 
@@ -173,8 +173,8 @@ class TransactionalMethods:
         self._check_alive()
         return self._caller_side
 
-    def _write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+    def _write(self, hand_over_rows: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `hand_over_rows`. A transactional producer accepts rows only within a transaction."""
         if self._caller_side is None:
-            return hand_over_rows(*args, **more)
-        return self._caller_side.write(hand_over_rows, *args, **more)
+            return hand_over_rows(*args, **kwargs)
+        return self._caller_side.write(hand_over_rows, *args, **kwargs)

@@ -58,7 +58,7 @@ class RequestPriority(enum.IntEnum):
 
 
 class AnswerProblem(NamedTuple):
-    """One error in an answer, and its effect."""
+    """One error in an answer, and its effect. `where`: what it is about, for error texts."""
 
     effect: ErrorEffect
     error: ErrorCode
@@ -67,9 +67,9 @@ class AnswerProblem(NamedTuple):
     to_grant: str = ""  # see protocol/permissions.py
 
     def exception(self) -> KafkaError:
-        found = self.error.error(self.where, self.broker_message)
-        found.message += self.to_grant
-        return found
+        exception = self.error.error(self.where, self.broker_message)
+        exception.message += self.to_grant
+        return exception
 
 
 class OpenTransaction:
@@ -84,7 +84,7 @@ class OpenTransaction:
         self.may_be_committed = False  # the answer to a commit was lost; or it is prepared, and another process may commit it
         self.has_acknowledged = False  # a batch of it was acknowledged
         self._partitions: set[TopicPartition] = set()  # that were added
-        self.wanted: set[TopicPartition] = set()  # to be added, and in no request
+        self.partitions_to_add: set[TopicPartition] = set()  # to be added, and in no request
         self._being_added: set[TopicPartition] = set()  # in a request
 
     @property
@@ -95,24 +95,25 @@ class OpenTransaction:
     def __contains__(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._partitions
 
-    def want(self, topic_partition: TopicPartition) -> None:
+    def ask_to_add(self, topic_partition: TopicPartition) -> None:
         """Ask for this partition to be added: a batch waits for it."""
         if topic_partition not in self._being_added:
-            self.wanted.add(topic_partition)
+            self.partitions_to_add.add(topic_partition)
 
-    def take_wanted(self) -> tuple[set[TopicPartition], bool]:
+    def take_partitions_to_add(self) -> tuple[set[TopicPartition], bool]:
         """The partitions for the next request, and whether it is the one that begins the transaction."""
-        begins = not self.has_begun and not self._being_added
-        wanted, self.wanted = self.wanted, set()
-        self._being_added |= wanted
-        return wanted, begins
+        begins_transaction = not self.has_begun and not self._being_added
+        partitions_to_add, self.partitions_to_add = self.partitions_to_add, set()
+        self._being_added |= partitions_to_add
+        return partitions_to_add, begins_transaction
 
-    def added(self, partitions: Iterable[TopicPartition]) -> None:
+    def note_added(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that the coordinator has added these partitions, so it knows of the transaction."""
         self._being_added.difference_update(partitions)
         self._partitions.update(partitions)
         self.has_begun = True
 
-    def not_added(self, partitions: Iterable[TopicPartition]) -> None:
+    def note_rejected(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the coordinator rejects these partitions. Batches of partitions that were added before may go on."""
         self._being_added.difference_update(partitions)
 
@@ -131,7 +132,7 @@ class TxnRequestHandler(ABC):
     is_behind_rows: bool = False  # sent behind all batches that wait now: on their connection, or when they are settled
     max_version: int | None = None  # the newest version to use; None: the newest that the node knows
     number: int = field(default=-1, init=False)  # its place among those of its priority, which the queue gives it once
-    attempts: int = field(default=0, init=False)
+    attempt_count: int = field(default=0, init=False)
     not_before_ms: int = field(default=0, init=False)
     node_id: int = field(default=-1, init=False)  # that is asked
     version: int = field(default=-1, init=False)  # of its answer
@@ -151,7 +152,7 @@ class TxnRequestHandler(ABC):
     def succeed(self, answer: Any) -> None:  # noqa: B027 - the call may be all that waits for it
         """Handle an answer without errors."""
 
-    def outcome_unknown(self) -> None:  # noqa: B027 - of some it does not matter
+    def note_unknown_outcome(self) -> None:  # noqa: B027 - of some it does not matter
         """Note that an attempt may have been carried out, although no answer says so."""
 
     def settle(self, error: KafkaError | None = None) -> None:
@@ -162,8 +163,8 @@ class TxnRequestHandler(ABC):
     @property
     def group(self) -> str | None:
         """The consumer group whose coordinator is asked, or asked for."""
-        asked = self.coordinator
-        return asked.key if asked is not None and asked.key_type is KeyType.GROUP else None
+        coordinator = self.coordinator
+        return coordinator.key if coordinator is not None and coordinator.key_type is KeyType.GROUP else None
 
     def backoff_ms(self, error: ErrorCode) -> int | None:
         """At most how many ms to wait before the next attempt; None: as retry.backoff.ms says."""
@@ -172,11 +173,11 @@ class TxnRequestHandler(ABC):
     def __repr__(self) -> str:
         return f"{self.NAME}(to {self.coordinator or 'any broker'})"
 
-    def _problem(self, code: int, where: str, broker_message: str | None = None, **names: str) -> Iterator[AnswerProblem]:
-        """`names`: the resources on which a permission may be missing, see to_grant."""
+    def _problems_of(self, code: int, where: str, broker_message: str | None = None, **resources: str) -> Iterator[AnswerProblem]:
+        """The problem, unless the code says that there is none. `resources`: where a permission may be missing, see to_grant."""
         error = Errors.for_code(code)
         if error:
-            yield AnswerProblem(effect_of(self.API, error), error, where, broker_message, to_grant(error, **names))
+            yield AnswerProblem(effect_of(self.API, error), error, where, broker_message, to_grant(error, **resources))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -203,20 +204,20 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
     def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         try:
-            found = read_coordinator(self.key, answer, self.version)
+            node_or_error = read_coordinator(self.key, answer, self.version)
         except ProtocolError:
-            found = Errors.COORDINATOR_NOT_AVAILABLE
-        if isinstance(found, ErrorCode):
-            said = answer.answer_for(self.key.key, self.version)
-            names = {"transactional_id": self.key.key, "group": self.key.key}
-            message = None if said is None else said.error_message
-            yield from self._problem(found.number, f"the coordinator of {self.key}", message, **names)
+            node_or_error = Errors.COORDINATOR_NOT_AVAILABLE
+        if isinstance(node_or_error, ErrorCode):
+            result = answer.answer_for(self.key.key, self.version)
+            resources = {"transactional_id": self.key.key, "group": self.key.key}
+            message = None if result is None else result.error_message
+            yield from self._problems_of(node_or_error.number, f"the coordinator of {self.key}", message, **resources)
 
     def succeed(self, answer: Any) -> None:
-        found = read_coordinator(self.key, answer, self.version)
-        assert isinstance(found, Node)
-        logger.debug("= the coordinator of %s is node %d at %s:%d", self.key, found.id, found.host, found.port)
-        self.directory.remember(self.key, found)
+        node = read_coordinator(self.key, answer, self.version)
+        assert isinstance(node, Node)
+        logger.debug("= the coordinator of %s is node %d at %s:%d", self.key, node.id, node.host, node.port)
+        self.directory.remember(self.key, node)
 
 
 @dataclass(eq=False, repr=False)
@@ -230,7 +231,7 @@ class InitProducerIdHandler(TxnRequestHandler):
     transactional_id: str | None = None
     timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS
     identity: ProducerIdentity = NO_PRODUCER
-    received: Callable[[ProducerIdentity], None] = field(kw_only=True)
+    on_received: Callable[[ProducerIdentity], None] = field(kw_only=True)
     begins_transaction: bool = field(default=False, init=False)  # it goes between transactions
     priority: RequestPriority = field(default=RequestPriority.INIT_PRODUCER_ID, kw_only=True)
 
@@ -252,13 +253,13 @@ class InitProducerIdHandler(TxnRequestHandler):
             where, invalid = f"InitProducerId for transactional id {self.transactional_id!r}", Errors.UNKNOWN_SERVER_ERROR
         is_too_long = answer.error_code == Errors.INVALID_TRANSACTION_TIMEOUT.number
         limit = f" with transaction.timeout.ms={self.timeout_ms}" if is_too_long else ""
-        yield from self._problem(answer.error_code, where + limit, transactional_id=self.transactional_id or "")
+        yield from self._problems_of(answer.error_code, where + limit, transactional_id=self.transactional_id or "")
         if not answer.error_code and (answer.producer_id < 0 or answer.producer_epoch < 0):
             what = f"{where}: no valid producer id in the answer: {answer.producer_id}, epoch {answer.producer_epoch}"
-            yield from self._problem(invalid.number, what)
+            yield from self._problems_of(invalid.number, what)
 
     def succeed(self, answer: Any) -> None:
-        self.received(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        self.on_received(ProducerIdentity(answer.producer_id, answer.producer_epoch))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -275,7 +276,7 @@ class _TransactionRequest(TxnRequestHandler):
     def coordinator(self) -> CoordinatorKey:
         return CoordinatorKey(KeyType.TRANSACTION, self.transactional_id)
 
-    def outcome_unknown(self) -> None:
+    def note_unknown_outcome(self) -> None:
         self.transaction.may_have_begun = True
 
     @property
@@ -300,23 +301,23 @@ class AddPartitionsToTxnHandler(_TransactionRequest):
 
     def message(self) -> AddPartitionsToTxnRequest:
         topics = tuple(
-            AddPartitionsToTxnTopic(name=topic, partitions=tuple(each.partition for each in of_topic))
-            for topic, of_topic in groupby(sorted(self.partitions), attrgetter("topic"))
+            AddPartitionsToTxnTopic(name=topic, partitions=tuple(each.partition for each in topic_partitions))
+            for topic, topic_partitions in groupby(sorted(self.partitions), attrgetter("topic"))
         )
         return AddPartitionsToTxnRequest(**self._common_fields, topics=topics)
 
     def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         problems: list[AnswerProblem] = []
         for topic in answer.results_by_topic:
-            names = {"transactional_id": self.transactional_id, "topic": topic.name}
+            resources = {"transactional_id": self.transactional_id, "topic": topic.name}
             for result in topic.results_by_partition:
                 where = f"partition {topic.name}-{result.partition_index}"
-                problems += self._problem(result.partition_error_code, where, **names)
+                problems += self._problems_of(result.partition_error_code, where, **resources)
         # A partition that was not tried is not to blame: another one is.
         yield from sorted(problems, key=lambda problem: problem.error == Errors.OPERATION_NOT_ATTEMPTED)
 
     def succeed(self, answer: Any) -> None:  # noqa: ARG002
-        self.transaction.added(self.partitions)
+        self.transaction.note_added(self.partitions)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -328,7 +329,7 @@ class AddOffsetsToTxnHandler(_TransactionRequest):
     completes_call = False
 
     call: TransactionalCall
-    added: Callable[[TransactionalCall], None]
+    on_added: Callable[[TransactionalCall], None]
     priority: RequestPriority = RequestPriority.CALL
 
     def message(self) -> AddOffsetsToTxnRequest:
@@ -336,12 +337,12 @@ class AddOffsetsToTxnHandler(_TransactionRequest):
 
     def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         group_id = self.call.group.group_id
-        names = {"transactional_id": self.transactional_id, "group": group_id}
-        yield from self._problem(answer.error_code, f"group {group_id!r}", **names)
+        resources = {"transactional_id": self.transactional_id, "group": group_id}
+        yield from self._problems_of(answer.error_code, f"group {group_id!r}", **resources)
 
     def succeed(self, answer: Any) -> None:  # noqa: ARG002
         self.transaction.has_begun = True
-        self.added(self.call)
+        self.on_added(self.call)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -353,11 +354,11 @@ class TxnOffsetCommitHandler(_TransactionRequest):
 
     call: TransactionalCall
     priority: RequestPriority = RequestPriority.CALL
-    pending: dict[TopicPartition, OffsetAndMetadata] = field(init=False)
+    pending_offsets: dict[TopicPartition, OffsetAndMetadata] = field(init=False)
 
     def __post_init__(self) -> None:
         self.member = self.call.group
-        self.pending = dict(sorted(self.call.offsets.items()))
+        self.pending_offsets = dict(sorted(self.call.offsets.items()))
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -371,15 +372,15 @@ class TxnOffsetCommitHandler(_TransactionRequest):
             member_id=self.member.member_id,
             group_instance_id=self.member.group_instance_id,
             topics=tuple(
-                TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(map(self._partition, partitions)))
-                for topic, partitions in groupby(self.pending, attrgetter("topic"))
+                TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(map(self._request_partition, partitions)))
+                for topic, partitions in groupby(self.pending_offsets, attrgetter("topic"))
             ),
         )
 
-    def _partition(self, where: TopicPartition) -> TxnOffsetCommitRequestPartition:
-        offset = self.pending[where]
+    def _request_partition(self, topic_partition: TopicPartition) -> TxnOffsetCommitRequestPartition:
+        offset = self.pending_offsets[topic_partition]
         return TxnOffsetCommitRequestPartition(
-            partition_index=where.partition,
+            partition_index=topic_partition.partition,
             committed_offset=offset.offset,
             committed_leader_epoch=offset.leader_epoch,
             committed_metadata=offset.metadata,
@@ -387,18 +388,19 @@ class TxnOffsetCommitHandler(_TransactionRequest):
 
     def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         problems: list[AnswerProblem] = []
-        names = {"transactional_id": self.transactional_id, "group": self.member.group_id, "on_topic": READ}
+        resources = {"transactional_id": self.transactional_id, "group": self.member.group_id, "on_topic": READ}
         for topic in answer.topics:
             for partition in topic.partitions:
-                where = TopicPartition(topic.name, partition.partition_index)
+                topic_partition = TopicPartition(topic.name, partition.partition_index)
                 if not partition.error_code:
-                    self.pending.pop(where, None)
-                what = f"offset of {where} for group {self.member.group_id!r}"
-                problems += self._problem(partition.error_code, what, topic=topic.name, **names)
-        retried = (ErrorEffect.RETRY, ErrorEffect.FIND_COORDINATOR)
-        yield from sorted(problems, key=lambda problem: problem.effect in retried)  # what cannot be retried decides
-        if self.pending and not problems:
-            yield from self._problem(Errors.UNKNOWN_SERVER_ERROR.number, f"the answer says nothing of {next(iter(self.pending))}")
+                    self.pending_offsets.pop(topic_partition, None)
+                what = f"offset of {topic_partition} for group {self.member.group_id!r}"
+                problems += self._problems_of(partition.error_code, what, topic=topic.name, **resources)
+        retried_effects = (ErrorEffect.RETRY, ErrorEffect.FIND_COORDINATOR)
+        yield from sorted(problems, key=lambda problem: problem.effect in retried_effects)  # what cannot be retried decides
+        if self.pending_offsets and not problems:
+            what = f"the answer says nothing of {next(iter(self.pending_offsets))}"
+            yield from self._problems_of(Errors.UNKNOWN_SERVER_ERROR.number, what)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -408,20 +410,20 @@ class EndTxnHandler(_TransactionRequest):
     API = ApiKey.END_TXN
     NAME = "EndTxn"
 
-    commits: bool
-    ended: Callable[[ProducerIdentity | None], None]  # with the next epoch, where the broker raised it (version 2)
+    is_commit: bool
+    on_ended: Callable[[ProducerIdentity | None], None]  # with the next epoch, where the broker raised it (version 2)
     priority: RequestPriority = RequestPriority.CALL
 
     def message(self) -> EndTxnRequest:
-        return EndTxnRequest(**self._common_fields, committed=self.commits)
+        return EndTxnRequest(**self._common_fields, committed=self.is_commit)
 
     def errors(self, answer: Any) -> Iterator[AnswerProblem]:
         where = f"EndTxn for transactional id {self.transactional_id!r}"
-        yield from self._problem(answer.error_code, where, transactional_id=self.transactional_id)
+        yield from self._problems_of(answer.error_code, where, transactional_id=self.transactional_id)
 
     def succeed(self, answer: Any) -> None:
-        raised = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-        self.ended(raised if self.version > LAST_END_TXN_VERSION_BEFORE_TV2 and raised.is_valid else None)
+        next_identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        self.on_ended(next_identity if self.version > LAST_END_TXN_VERSION_BEFORE_TV2 and next_identity.is_valid else None)
 
-    def outcome_unknown(self) -> None:
-        self.transaction.may_be_committed |= self.commits
+    def note_unknown_outcome(self) -> None:
+        self.transaction.may_be_committed |= self.is_commit

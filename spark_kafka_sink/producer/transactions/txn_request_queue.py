@@ -66,7 +66,8 @@ class TxnRequestQueue:
         self._trouble = ""  # why the last retry was needed
 
     def enqueue(self, request: TxnRequestHandler) -> None:
-        if request.number < 0:  # a retry keeps its place
+        """Queue a request behind the others of its priority. A retry gets the place back that it had among them."""
+        if request.number < 0:
             request.number = next(self._numbers)
         heapq.heappush(self._queue, (request.priority, request.number, request))
 
@@ -75,14 +76,14 @@ class TxnRequestQueue:
         return self._in_flight is not None or bool(self._queue)
 
     @property
-    def waits_for_rows(self) -> bool:
+    def is_waiting_for_rows(self) -> bool:
         """Whether the first request goes behind rows, and others wait for it."""
         return len(self._queue) > 1 and self._queue[0][2].is_behind_rows
 
-    def waiting_for(self) -> str:
+    def delay_reason(self) -> str:
         """The request that is under way, in words; empty when there is none. Any thread."""
-        queued = self._queue[:1]  # a copy in one step: the Sender may take the request meanwhile
-        request = self._in_flight or (queued[0][2] if queued else None)
+        first_entries = self._queue[:1]  # a copy in one step: the Sender may take the request meanwhile
+        request = self._in_flight or (first_entries[0][2] if first_entries else None)
         if request is None:
             return ""
         trouble = f"; last trouble: {self._trouble}" if self._trouble else ""
@@ -109,26 +110,27 @@ class TxnRequestQueue:
                 return NEVER_MS  # the answer that settles the last batch wakes the Sender
             if request.not_before_ms > now_ms:
                 return request.not_before_ms - now_ms
-            node = self._node_for(request, now_ms)
-            if node is not None and request.is_behind_rows and not (is_all_settled or self._goes_behind(node, is_all_sent)):
+            node_id = self._node_id_for(request, now_ms)
+            must_follow_rows = request.is_behind_rows and not is_all_settled
+            if must_follow_rows and node_id is not None and not self._goes_behind_rows(node_id, is_all_sent):
                 return NEVER_MS  # an answer that settles batches wakes the Sender
-            if node is not None and self._client.ready(node, now_ms):
+            if node_id is not None and self._client.ready(node_id, now_ms):
                 heapq.heappop(self._queue)
-                self._send(request, node, now_ms)
-            elif request.coordinator is not None and (node is None or self._client.connection_failed(node)):
-                self._look_for(request.coordinator, now_ms if node is None else now_ms + self._backoff.backoff_ms(0))
+                self._send(request, node_id, now_ms)
+            elif request.coordinator is not None and (node_id is None or self._client.connection_failed(node_id)):
+                self._look_for(request.coordinator, now_ms if node_id is None else now_ms + self._backoff.backoff_ms(0))
             else:
                 backoff_ms = max(MIN_WAIT_MS, self._backoff.backoff_ms(0))
-                return backoff_ms if node is None else self._client.poll_delay_ms(node, now_ms)
+                return backoff_ms if node_id is None else self._client.poll_delay_ms(node_id, now_ms)
         return wait_ms
 
-    def _goes_behind(self, node: int, is_all_sent: Callable[[], bool]) -> bool:
+    def _goes_behind_rows(self, node_id: int, is_all_sent: Callable[[], bool]) -> bool:
         """Whether all batches are on their way to this node: a broker handles the requests of one connection one by one.
 
         Two brokers that begin the same transaction at once disturb each other: one request has to be retried after a back-off.
         """
         in_flight = self._client.in_flight_request_count
-        return in_flight() == in_flight(node) and is_all_sent()
+        return in_flight() == in_flight(node_id) and is_all_sent()
 
     def _settle_unsent(self, request: TxnRequestHandler, is_all_settled: bool) -> bool:
         """Settle the first request unsent, if it is of no use any more, or ends a transaction that brokers do not know."""
@@ -139,16 +141,16 @@ class TxnRequestQueue:
             logger.debug("= %r is not sent: nothing was written", request)
         heapq.heappop(self._queue)
         if reason is None and isinstance(request, EndTxnHandler):
-            request.ended(None)
+            request.on_ended(None)
         request.settle(reason)
         return True
 
-    def _node_for(self, request: TxnRequestHandler, now_ms: int) -> int | None:
+    def _node_id_for(self, request: TxnRequestHandler, now_ms: int) -> int | None:
         """The node to ask; None when the coordinator is not known, or any broker would do and none can be asked now."""
         if request.coordinator is None:
             return self._client.least_loaded_node(now_ms)
-        found = self.coordinators.get(request.coordinator)
-        return None if found is None else found.id
+        coordinator = self.coordinators.get(request.coordinator)
+        return None if coordinator is None else coordinator.id
 
     def _look_for(self, key: CoordinatorKey, not_before_ms: int) -> None:
         """Queue a FindCoordinator, which goes before all others."""
@@ -157,28 +159,28 @@ class TxnRequestQueue:
         request.not_before_ms = not_before_ms
         self.enqueue(request)
 
-    def _send(self, request: TxnRequestHandler, node: int, now_ms: int) -> None:
-        logger.debug("> node %d: %r, attempt %d", node, request, request.attempts + 1)
-        self._in_flight, request.node_id = request, node
+    def _send(self, request: TxnRequestHandler, node_id: int, now_ms: int) -> None:
+        logger.debug("> node %d: %r, attempt %d", node_id, request, request.attempt_count + 1)
+        self._in_flight, request.node_id = request, node_id
         try:
             self._client.send(
                 ClientRequest(
-                    node_id=node,
+                    node_id=node_id,
                     message=request.message(),
                     created_ms=now_ms,
                     expect_response=True,
                     request_timeout_ms=self._request_timeout_ms,
-                    callback=partial(self._answered, request),
+                    callback=partial(self._handle_response, request),
                     max_version=request.max_version,
                 ),
                 now_ms,
             )
-        except Exception as error:  # noqa: BLE001 - logged and reported in _broken
-            self._broken(request, error)
+        except Exception as error:  # noqa: BLE001 - logged and reported in _handle_own_error
+            self._handle_own_error(request, error)
 
     # ANSWERS
 
-    def _answered(self, request: TxnRequestHandler, response: ClientResponse) -> None:
+    def _handle_response(self, request: TxnRequestHandler, response: ClientResponse) -> None:
         if request is not self._in_flight:
             return  # it was dropped meanwhile
         self._in_flight, request.version = None, response.version
@@ -186,24 +188,24 @@ class TxnRequestQueue:
             logger.debug("! node %d: %r was lost with the connection", request.node_id, request)
             self._trouble = f"the connection to node {request.node_id} was lost"
             self._forget_coordinator_of(request)
-            request.outcome_unknown()
+            request.note_unknown_outcome()
             self.retry(request)
         elif response.error is not None:
             self._sequencer.request_broken(request, response.error)
         else:
             try:
-                self._read(request, response.message)
-            except Exception as error:  # noqa: BLE001 - logged and reported in _broken
-                self._broken(request, error)
+                self._handle_answer(request, response.message)
+            except Exception as error:  # noqa: BLE001 - logged and reported in _handle_own_error
+                self._handle_own_error(request, error)
 
-    def _broken(self, request: TxnRequestHandler, error: Exception) -> None:
+    def _handle_own_error(self, request: TxnRequestHandler, error: Exception) -> None:
         """Handle an error of this code. What the coordinator knows is not known then. The sequencer decides what follows."""
         logger.exception("! %r: failed", request)
         self._in_flight = None
         self._trouble = repr(error)
         self._sequencer.request_broken(request, KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR"))
 
-    def _read(self, request: TxnRequestHandler, answer: Any) -> None:
+    def _handle_answer(self, request: TxnRequestHandler, answer: Any) -> None:
         problem = next(request.errors(answer), None)
         if problem is None:
             logger.debug("< node %d: %r is done", request.node_id, request)
@@ -216,10 +218,10 @@ class TxnRequestQueue:
         if problem.effect is ErrorEffect.FIND_COORDINATOR:
             self._forget_coordinator_of(request)
         if problem.effect is ErrorEffect.FIND_COORDINATOR or problem.error == Errors.UNKNOWN_SERVER_ERROR:
-            request.outcome_unknown()  # a coordinator that moves may have recorded the request before
+            request.note_unknown_outcome()  # a coordinator that moves may have recorded the request before
         if problem.effect in (ErrorEffect.RETRY, ErrorEffect.FIND_COORDINATOR):
             self._trouble = f"{problem.where}: {problem.error}"
-            if problem.error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not request.attempts:
+            if problem.error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not request.attempt_count:
                 logger.warning("! %s. Trying again for max.block.ms: it may be created meanwhile", self._trouble)
             self.retry(request, request.backoff_ms(problem.error))
         else:
@@ -229,11 +231,14 @@ class TxnRequestQueue:
         if request.coordinator is not None:
             self.coordinators.forget(request.coordinator)
 
-    def retry(self, request: TxnRequestHandler, at_most_ms: int | None = None) -> None:
-        """Queue the request again, after a back-off that grows with the attempts, or after at most `at_most_ms`."""
+    def retry(self, request: TxnRequestHandler, max_delay_ms: int | None = None) -> None:
+        """Queue the request again, after a back-off that grows with the attempts, or after at most `max_delay_ms`."""
         if isinstance(request, InitProducerIdHandler) and request.transactional_id is None:
             logger.info("! no producer id yet, trying again: %s", self._trouble)
-        delay_ms = self._backoff.backoff_ms(request.attempts) if at_most_ms is None else min(at_most_ms, self._retry_backoff_ms)
-        request.attempts += 1
+        if max_delay_ms is None:
+            delay_ms = self._backoff.backoff_ms(request.attempt_count)
+        else:
+            delay_ms = min(max_delay_ms, self._retry_backoff_ms)
+        request.attempt_count += 1
         request.not_before_ms = self._clock.now_ms() + delay_ms
         self.enqueue(request)

@@ -402,7 +402,7 @@ def test_rows_that_expire_without_having_been_sent_leave_no_gap() -> None:
     stage.clock.advance(1000)
     stage.run()
     assert delivery.failed == 1
-    assert tp() not in stage.idempotent_sequencer.unresolved
+    assert tp() not in stage.idempotent_sequencer.unresolved_partitions
     stage.clock.advance(1000)
     stage.send(b"2")
     assert identities(stage) == [(PRODUCER_ID, 0, 0)]
@@ -418,14 +418,14 @@ def test_an_expired_batch_leaves_no_gap_if_a_later_one_succeeds() -> None:
     stage.clock.advance(400)
     stage.run()
     assert first.failed == 1
-    assert tp() in stage.idempotent_sequencer.unresolved
+    assert tp() in stage.idempotent_sequencer.unresolved_partitions
     stage.append(b"3")
     stage.run()
     assert values(stage) == [[b"1"], [b"2"]]  # nobody knows yet which number comes next
     stage.succeed(1, request=requests[1])
     assert second.acknowledged == 1
     stage.run()
-    assert tp() not in stage.idempotent_sequencer.unresolved
+    assert tp() not in stage.idempotent_sequencer.unresolved_partitions
     assert identities(stage)[-1] == (PRODUCER_ID, 0, 3)
 
 
@@ -444,7 +444,7 @@ def test_an_expired_batch_and_a_rejected_one_behind_it_start_a_new_epoch() -> No
     assert (stage.sent[-1].values, stage.sent[-1].identity) == ([b"2"], (PRODUCER_ID, 1, 0))
     stage.succeed()
     assert second.acknowledged == 1
-    assert tp() not in stage.idempotent_sequencer.unresolved
+    assert tp() not in stage.idempotent_sequencer.unresolved_partitions
 
 
 def test_when_all_batches_that_were_sent_expire_the_next_one_starts_a_new_epoch() -> None:

@@ -368,10 +368,10 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
     txn = sequencer()
     settled(txn)
     second = in_flight_behind_a_lost_batch(txn)
-    assert tp() in txn.unresolved  # the second one is still out
+    assert tp() in txn.unresolved_partitions  # the second one is still out
     txn.batch_completed(second)
     next_round(txn)
-    assert tp() not in txn.unresolved
+    assert tp() not in txn.unresolved_partitions
     assert txn.identity == (7, 0)
     assert identity(drained(txn)) == (7, 0, 3)
 
@@ -381,7 +381,7 @@ def test_a_gap_that_nothing_resolves_starts_a_new_epoch() -> None:
     settled(txn)
     txn.batch_failed(drained(txn), LOST)
     next_round(txn)
-    assert tp() not in txn.unresolved
+    assert tp() not in txn.unresolved_partitions
     assert identity(drained(txn)) == (7, 1, 0)
 
 
@@ -404,7 +404,7 @@ def test_renumbering_a_partition_resolves_its_gap() -> None:
     txn.batch_failed(first, LOST)
     txn.request_epoch_bump(tp())
     txn.prepare_drain()
-    assert tp() not in txn.unresolved
+    assert tp() not in txn.unresolved_partitions
     assert identity(second) == (7, 1, 0)
 
 

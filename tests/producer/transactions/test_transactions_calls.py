@@ -580,7 +580,7 @@ def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker
         producer.init_transactions()
         calls = producer._caller_side
         assert calls is not None
-        call = calls._call
+        call = calls._post_and_wait
 
         def call_and_be_overtaken(*arguments: Any) -> TransactionalCall:
             operation = call(*arguments)
@@ -588,9 +588,9 @@ def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker
                 producer.abort_transaction()
             return operation
 
-        calls._call = call_and_be_overtaken
+        calls._post_and_wait = call_and_be_overtaken
         producer.begin_transaction()
-        calls._call = call
+        calls._post_and_wait = call
         write(producer, b"a")
         producer.commit_transaction()
     assert committed(broker) == [b"a"]

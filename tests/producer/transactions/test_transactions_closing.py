@@ -40,7 +40,7 @@ def test_a_prepared_transaction_is_whole_and_left_alone(stage: TransactionStage,
     assert stage.settle(prepare) is None
     assert delivery.done()
     assert stage.manager.state is SequencerState.PREPARED
-    assert stage.manager.prepared == (ID, *stage.manager.identity, version)
+    assert stage.manager.prepared_transaction == (ID, *stage.manager.identity, version)
     assert not stage.manager.has_open_transaction  # closing the producer does not end it
     for kind in (CalledMethod.BEGIN, CalledMethod.SEND_OFFSETS, CalledMethod.PREPARE, CalledMethod.INIT):
         assert stage.settle(stage.post(kind)) is not None
@@ -212,13 +212,13 @@ def test_a_close_that_comes_while_prepare_returns_never_aborts_what_it_returns(
     stage: TransactionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """close() of another thread, when the caller waits no longer and has not returned: it hears of the abort."""
-    prepared = TransactionManager.prepared.fget
+    prepared = TransactionManager.prepared_transaction.fget
 
     def close_first(manager: TransactionManager) -> object:
         end_by_close(stage, monkeypatch)
         return prepared(manager)
 
-    monkeypatch.setattr(TransactionManager, "prepared", property(close_first))
+    monkeypatch.setattr(TransactionManager, "prepared_transaction", property(close_first))
     with pytest.raises(TransactionAbortedError, match="closed before"):
         caller_side_of(stage, stage.run).prepare()
     assert stage.ended == ["aborted"]

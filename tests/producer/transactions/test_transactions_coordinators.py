@@ -225,7 +225,7 @@ def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: Transact
     commit = stage.post(CalledMethod.COMMIT)
     stage.clock.advance(stage.config.request_timeout_ms + 1)
     stage.run()
-    assert "connection to node" in stage.manager.waiting_for(commit)
+    assert "connection to node" in stage.manager.delay_reason(commit)
     stage.holds.clear()
     assert stage.settle(commit) is None
     assert stage.ended == ["committed", "committed"]
@@ -385,9 +385,9 @@ def test_what_a_call_waits_for_can_be_told_while_the_sender_takes_the_last_call(
 
     fresh.manager.requests._queue = TakenMeanwhile()
     call = TransactionalCall(CalledMethod.BEGIN, fresh.clock)
-    assert "has not come to it yet" in fresh.manager.waiting_for(call)
+    assert "has not come to it yet" in fresh.manager.delay_reason(call)
     call.is_taken = True
-    assert "batches are not acknowledged yet" in fresh.manager.waiting_for(call)
+    assert "batches are not acknowledged yet" in fresh.manager.delay_reason(call)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

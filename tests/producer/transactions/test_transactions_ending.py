@@ -521,7 +521,7 @@ def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:
     begin = stage.post(CalledMethod.BEGIN)
     stage.run(5)
     assert not begin.is_done
-    assert "InitProducerId" in stage.manager.waiting_for(begin)
+    assert "InitProducerId" in stage.manager.delay_reason(begin)
     stage.holds.clear()
     assert stage.settle(begin) is None
     assert stage.manager.identity.producer_epoch == 1

@@ -325,7 +325,7 @@ def test_a_new_producer_id_begins_with_one_batch_in_flight_again() -> None:
     stage.write(b"a")
     transaction = stage.cluster.transactions.transactions["copies-1"]
     transaction.epoch = 32765
-    stage.manager.identity = stage.manager._open.identity = stage.manager.identity._replace(producer_epoch=32765)
+    stage.manager.identity = stage.manager._txn.identity = stage.manager.identity._replace(producer_epoch=32765)
     in_flight = []
     for _ in range(2):
         stage.call(CalledMethod.COMMIT)

@@ -98,7 +98,7 @@ class TransactionStage(Stage):
                 return operation.error
             self.run()
             self.clock.advance(10)
-        raise AssertionError(f"{operation.method.value} does not end: {self.manager.waiting_for(operation)}")
+        raise AssertionError(f"{operation.method.value} does not end: {self.manager.delay_reason(operation)}")
 
     def call(self, kind: CalledMethod) -> None:
         """A call that succeeds."""

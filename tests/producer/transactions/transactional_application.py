@@ -384,7 +384,7 @@ class Application:
             case End.PREPARE_AND_ABORT:
                 self._abort()
             case End.OTHERS_COMMIT | End.OTHERS_ABORT:
-                prepared = self.producer.manager.prepared
+                prepared = self.producer.manager.prepared_transaction
                 self._close()
                 self._end_from_outside(prepared, commits=end is End.OTHERS_COMMIT)
                 self.start()
@@ -395,7 +395,7 @@ class Application:
         """By another client, and then by the producer."""
         is_empty = self._open is None or self._open.is_empty
         others_commit = end is not End.OTHERS_ABORT_OWN_COMMIT
-        is_ended = self._end_from_outside(self.producer.manager.prepared, commits=others_commit)
+        is_ended = self._end_from_outside(self.producer.manager.prepared_transaction, commits=others_commit)
         own_end = self.producer.abort_transaction if end is End.OTHERS_COMMIT_OWN_ABORT else self.producer.commit_transaction
         self._call(own_end)
         contradicts = is_ended and end is not End.BOTH_COMMIT and not is_empty
