@@ -196,13 +196,9 @@ def _closed_error() -> ProducerClosedError:
 
 @dataclass(eq=False, repr=False)
 class SendQueue:
-    """The messages that wait to be sent, in order: `capacity` at most.
-
-    `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_wait_ms`.
-
-    Closing the queue replaces the old client's shutdown message, for which the queue had to have room. A closed queue accepts no
-    messages, and `take` returns those that are left without waiting.
-    """
+    """The messages that wait to be sent, in order: `capacity` at most. `take` returns `batch_messages` of them, or fewer if the
+    oldest has waited `max_wait_ms`. When the queue is closed, `take` returns those that are left without waiting: this replaces
+    the old client's shutdown message, for which the queue had to have room."""
 
     capacity: int
     batch_messages: int

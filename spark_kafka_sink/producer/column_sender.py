@@ -26,15 +26,15 @@ from spark_kafka_sink.producer.plugins.interceptors import InterceptedCall
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import ProducerColumns, SizeLimits, rows_by_topic
+from spark_kafka_sink.producer.producer_record import ProducerColumns, SizeLimits, count_rows_by_topic
 from spark_kafka_sink.producer.single_records.record_bundle import RecordBundle
 from spark_kafka_sink.producer.topic_rows import (
     TopicRows,
-    by_topic,
     check_topic_type,
     count_rows,
     explicit_partitions,
     record_rows,
+    split_by_topic,
 )
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
@@ -63,37 +63,40 @@ class ColumnSender:
 
     # THE ROWS OF ONE CALL: the caller's thread
 
-    def send(self, given: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
+    def send(self, columns: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
         """As KafkaProducer.send_columns. `call` makes the rows' callbacks, if there are interceptors."""
         delivery = Delivery(0, self.clock)
-        self.hand_overs.run(self.queue, delivery, given, call)
+        self.hand_overs.run(self.queue, delivery, columns, call)
         return delivery
 
-    def queue(self, hand_over: HandOver, delivery: Delivery, given: ProducerColumns, call: InterceptedCall | None = None) -> None:
+    def queue(
+        self, hand_over: HandOver, delivery: Delivery, input_columns: ProducerColumns, call: InterceptedCall | None = None
+    ) -> None:
         """Add rows to a Delivery, which may have rows already, and queue them. The hand-over begins with the first append."""
-        check_topic_type(given.topic)
-        row_count = count_rows(given)
+        check_topic_type(input_columns.topic)
+        row_count = count_rows(input_columns)
         try:
             if self.plugins.avro is not None:
-                given = self.plugins.avro.encode_columns(given)
-            columns = record_rows(given, row_count, self.clock.wall_ms())
-            slices = self._checked_slices(by_topic(given.topic, columns, explicit_partitions(given.partition, row_count)))
+                input_columns = self.plugins.avro.encode_columns(input_columns)
+            columns = record_rows(input_columns, row_count, self.clock.wall_ms())
+            explicit = explicit_partitions(input_columns.partition, row_count)
+            slices = self._prepare_slices(split_by_topic(input_columns.topic, columns, explicit))
         except KafkaError:
-            for topic, count in rows_by_topic(given).items():
+            for topic, count in count_rows_by_topic(input_columns).items():
                 self.metrics.records_failed(topic, count)
             raise
 
-        whole = delivery.expect(columns.row_count)
+        delivery_callback = delivery.expect(columns.row_count)
         for rows, cluster in slices:
             hand_over.begin()
             try:
-                callback = whole if call is None else call.make_callback(rows, columns, whole)
+                callback = delivery_callback if call is None else call.make_callback(rows, columns, delivery_callback)
             except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
-                self.accumulator.fail_unbatched(rows.topic, rows.positions, whole, error)
+                self.accumulator.fail_unbatched(rows.topic, rows.positions, delivery_callback, error)
                 raise
             self.accumulator.append(rows, cluster, callback, hand_over)
 
-    def _checked_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
+    def _prepare_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
         """Check sizes, wait for the partitions of each topic, and let a user's partitioner choose among them."""
         for rows in topics:
             bounds = size_upper_bounds(rows.columns)
@@ -109,29 +112,29 @@ class ColumnSender:
         for rows in topics:
             self.encode_topic(rows.topic)  # records of earlier `send` calls go first
         return [
-            (part, cluster)
+            (slice_rows, cluster)
             for rows, cluster in zip(topics, clusters, strict=True)
-            for part in rows.slices(cluster.partition_count(rows.topic) or 1)
+            for slice_rows in rows.slices(cluster.partition_count(rows.topic) or 1)
         ]
 
     # GATHERED RECORDS: the thread of the caller who filled the bundle, or the Sender's after linger.ms
 
     def send_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
         """Queue a sealed bundle. Never waits for memory, which the bundle has already. Errors go to the records."""
-        left = np.arange(len(bundle), dtype=np.int32)
+        positions_left = np.arange(len(bundle), dtype=np.int32)
         try:
             self.metadata_wait.ask_for([bundle.topic])  # metadata of a topic in use must not expire
-            rows = self._rows_of(bundle)
-            left = rows.positions
-            if not len(left):
+            rows = self._make_rows(bundle)
+            positions_left = rows.positions
+            if not len(positions_left):
                 return
             if self.plugins.bundle_partitioner is not None:
-                decided = self.plugins.bundle_partitioner.decide(rows, bundle.cluster, are_gathered=True)
-                rows = replace(rows, explicit=decided)
+                partitions = self.plugins.bundle_partitioner.decide(rows, bundle.cluster, are_gathered=True)
+                rows = replace(rows, explicit=partitions)
             callback = bundle.rows_callback
         except ORDINARY_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
-            self.accumulator.fail_unbatched(bundle.topic, left, bundle, reason)
+            self.accumulator.fail_unbatched(bundle.topic, positions_left, bundle, reason)
             return
         try:
             self.accumulator.append(
@@ -142,16 +145,16 @@ class ColumnSender:
             if not isinstance(error, KafkaError | MemoryError):
                 raise
 
-    def _rows_of(self, bundle: RecordBundle) -> TopicRows:
+    def _make_rows(self, bundle: RecordBundle) -> TopicRows:
         """The records as columns, after interceptors have changed them. Records that fail are left out."""
         errors: dict[int, KafkaError] = {}
         avro, interceptors = self.plugins.avro, self.plugins.interceptors_of_gathered
-        given = bundle.as_columns() if avro is None else bundle.as_columns(partial(_encoded, errors, avro))
+        gathered_columns = bundle.as_columns() if avro is None else bundle.as_columns(partial(_encode, errors, avro))
         if interceptors is not None:
-            given = interceptors.on_send_gathered(given)
-        columns = record_rows(given, len(bundle), self.clock.wall_ms())
+            gathered_columns = interceptors.on_send_gathered(gathered_columns)
+        columns = record_rows(gathered_columns, len(bundle), self.clock.wall_ms())
         bundle.become(columns)
-        explicit = explicit_partitions(given.partition, columns.row_count)
+        explicit = explicit_partitions(gathered_columns.partition, columns.row_count)
         rows = TopicRows(bundle.topic, columns, explicit, np.arange(len(bundle), dtype=np.int32))
         if interceptors is not None:
             errors = self._errors_after_interceptors(rows, bundle.cluster) | errors
@@ -162,30 +165,30 @@ class ColumnSender:
         errors: dict[int, KafkaError] = {}
         bounds = size_upper_bounds(rows.columns)
         partition_count = cluster.partition_count(rows.topic) or 0
-        too_large, absent = bounds > self.size_limits.largest_record, rows.explicit >= partition_count
-        for row in np.flatnonzero(too_large | absent).tolist():
-            if too_large[row]:
+        is_too_large, is_absent = bounds > self.size_limits.largest_record, rows.explicit >= partition_count
+        for row in np.flatnonzero(is_too_large | is_absent).tolist():
+            if is_too_large[row]:
                 where = f"a record for topic {rows.topic}, as interceptors left it"
-                errors[row] = self.size_limits.too_large(int(bounds[row]), where)
+                errors[row] = self.size_limits.too_large_error(int(bounds[row]), where)
             else:
-                errors[row] = self.metadata_wait.absent(rows.topic, int(rows.explicit[row]), partition_count, 0)
+                errors[row] = self.metadata_wait.absence_error(rows.topic, int(rows.explicit[row]), partition_count, waited_ms=0)
         return errors
 
     def _fail_and_drop(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
         """The rows without an error. Fails the others last: if an exception followed, they would fail with the bundle again."""
-        others = rows.take(np.setdiff1d(np.arange(len(rows.positions)), list(errors)))
+        rows_left = rows.take(np.setdiff1d(np.arange(len(rows.positions)), list(errors)))
         for row, error in sorted(errors.items()):
             self.accumulator.fail_unbatched(bundle.topic, rows.positions[row : row + 1], bundle, error)
-        return others
+        return rows_left
 
 
-def _encoded(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, topic: str, values: Sequence[Any]) -> pa.Array:
+def _encode(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, topic: str, values: Sequence[Any]) -> pa.Array:
     """Gathered keys or values as bytes. Those that cannot be encoded are null, and have an entry in `errors`."""
     if not avro.encodes(part):
         return pa.array(values, pa.binary())
-    encoded, found = avro.encode_objects(part, topic, values)
-    errors.update(found)
-    return encoded
+    column, part_errors = avro.encode_objects(part, topic, values)
+    errors.update(part_errors)
+    return column
 
 
 def _with_partitions(partitioner: UserPartitioner, rows: TopicRows, cluster: Cluster) -> TopicRows:

@@ -16,10 +16,10 @@ from weakref import WeakSet
 from spark_kafka_sink.errors import IllegalStateError
 
 
-def call_in_children(run: Callable[[], None]) -> None:
-    """Have `run` called in each child of this process, right after the fork. Does nothing on Windows, which has no fork."""
+def call_in_children(function: Callable[[], None]) -> None:
+    """Have `function` called in each child of this process, right after the fork. Does nothing on Windows, which has no fork."""
     if sys.platform != "win32":
-        os.register_at_fork(after_in_child=run)
+        os.register_at_fork(after_in_child=function)
 
 
 _generation = 0  # how many times this process and its ancestors were forked
@@ -33,25 +33,27 @@ class HasFastPath(Protocol):
         ...
 
 
-_watched: WeakSet[HasFastPath] = WeakSet()
+_fast_path_owners: WeakSet[HasFastPath] = WeakSet()
 
 
 def watch(owner: HasFastPath) -> None:
-    _watched.add(owner)
+    """Have the fast path disabled in each child, as long as `owner` lives. Keeps no reference to it."""
+    _fast_path_owners.add(owner)
 
 
 def generation() -> int:
+    """A number that changes in a child of this process; for `is_forked` and `check_not_forked`."""
     return _generation
 
 
-def is_forked(since: int) -> bool:
-    """Whether this is a child of the process in which `generation()` was `since`. Takes no lock."""
-    return since != _generation
+def is_forked(object_generation: int) -> bool:
+    """Whether this is a child of the process in which `generation()` was `object_generation`. Takes no lock."""
+    return object_generation != _generation
 
 
-def check_not_forked(since: int, who: str) -> None:
-    """Raises IllegalStateError if `is_forked(since)`. `who` names the object in the error. Takes no lock."""
-    if since != _generation:
+def check_not_forked(object_generation: int, who: str) -> None:
+    """Raises IllegalStateError if `is_forked(object_generation)`. `who` names the object in the error. Takes no lock."""
+    if object_generation != _generation:
         raise IllegalStateError(
             f"{who} was made before this process was forked, and its thread runs in the parent process only: nothing that is"
             " sent here would be written; make a KafkaProducer in the child process"
@@ -61,7 +63,7 @@ def check_not_forked(since: int, who: str) -> None:
 def _in_child() -> None:
     global _generation
     _generation += 1
-    for each in list(_watched):
+    for each in list(_fast_path_owners):
         each.disable_fast_path()
 
 

@@ -29,38 +29,37 @@ T = TypeVar("T")
 # What the code itself raises while rows are handed over. It cleans up before: rows that are in no batch have failed, and a batch
 # that could not be filled fails. Any other exception comes from outside, is a bug, or is a RuntimeError with HALF_DONE.
 ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
-
-
 HALF_DONE = "an error came while rows were handed over, and how far the call came is not known"  # cleaning up failed, too
 
 
 class HandOver:
     """One call that hands rows over to the accumulator, and whether it has begun and ended that."""
 
-    __slots__ = ("_begun", "has_queued_rows", "presence", "thread_id")
+    __slots__ = ("_unfinished", "has_queued_rows", "presence", "thread_id")
 
-    def __init__(self, begun: set[HandOver]) -> None:
-        self._begun = begun
+    def __init__(self, unfinished: set[HandOver]) -> None:
+        self._unfinished = unfinished  # the hand-overs that have begun and not ended
         self.presence = threading.Lock()  # held until the call is over
         self.thread_id = threading.get_ident()
         self.has_queued_rows = False  # some, perhaps not all: the call cannot be repeated
 
     def begin(self) -> None:
         """From here on an interrupt ends the producer. A second call does nothing."""
-        self._begun.add(self)
+        self._unfinished.add(self)
 
     def end(self) -> None:
         """The call holds no rows or memory any more: from here on an interrupt does not end the producer."""
-        self._begun.discard(self)
+        self._unfinished.discard(self)
 
-    def wait_begins(self) -> None:
+    def begin_wait(self) -> None:
         """The call holds no memory and begins to wait. An interrupt of the wait ends the producer only if rows are queued."""
         if not self.has_queued_rows:
             self.end()
 
     @property
     def was_interrupted(self) -> bool:
-        return not self.presence.locked() and self in self._begun  # in this order: a call that ends normally leaves the set first
+        # In this order: a call that ends normally leaves the set first.
+        return not self.presence.locked() and self in self._unfinished
 
 
 class HandOvers:
@@ -69,7 +68,7 @@ class HandOvers:
     def __init__(self, clock: Clock, on_failure: Callable[[], None]) -> None:
         self._clock = clock
         self._on_failure = on_failure  # called when an interrupt has ended the producer: stops `send` and wakes the Sender
-        self._begun: set[HandOver] = set()
+        self._unfinished: set[HandOver] = set()
         self._failure: KafkaError | None = None
         self._is_reported = False  # `on_failure` has been called
         self._lock = threading.Lock()  # guards what `wait_until` looks at
@@ -77,20 +76,20 @@ class HandOvers:
 
     def failure(self) -> KafkaError | None:
         """Why the producer has ended, if a call was interrupted. Any thread."""
-        if self._failure is None and any(each.was_interrupted for each in tuple(self._begun)):
+        if self._failure is None and any(each.was_interrupted for each in tuple(self._unfinished)):
             self._failure = _failure("An interrupt")
         if self._failure is not None and not self._is_reported:
             self._on_failure()
             self._is_reported = True
         return self._failure
 
-    def run(self, work: Callable[Concatenate[HandOver, P], T], *args: P.args, **more: P.kwargs) -> T:
+    def run(self, work: Callable[Concatenate[HandOver, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `work`, which begins its hand-over. This ends when `work` ends it, returns, or raises one of ORDINARY_ERRORS."""
-        hand_over = HandOver(self._begun)
+        hand_over = HandOver(self._unfinished)
         try:
             with hand_over.presence:
                 try:
-                    result = work(hand_over, *args, **more)
+                    result = work(hand_over, *args, **kwargs)
                 except ORDINARY_ERRORS:
                     hand_over.end()
                     raise

@@ -31,9 +31,7 @@ class MetadataWait:
     max_block_ms: int
 
     def await_partition(self, topic: str, partition: int) -> Cluster:
-        """Metadata that contains the topic and this partition; with NO_PARTITION the topic is enough.
-
-        Blocks at most max.block.ms.
+        """Metadata with the topic and this partition; with NO_PARTITION the topic is enough. Blocks at most max.block.ms.
 
         Raises:
             KafkaTimeoutError, InvalidRecordError: the topic, or the partition, does not exist after max.block.ms.
@@ -51,22 +49,22 @@ class MetadataWait:
         while True:
             now_ms = self.clock.now_ms()
             cluster = self.metadata.cluster()
-            count = cluster.partition_count(topic)
+            partition_count = cluster.partition_count(topic)
             self.metadata.add_topic(topic, now_ms)  # metadata of a topic in use must not expire
-            if count is not None and partition < count:
+            if partition_count is not None and partition < partition_count:
                 return cluster
             self.metadata.raise_error_for_topic(topic)
             if now_ms >= deadline_ms:
-                raise self.absent(topic, partition, count, self.max_block_ms)
-            asked_ns = self.clock.now_ns()
+                raise self.absence_error(topic, partition, partition_count, self.max_block_ms)
+            started_ns = self.clock.now_ns()
             version = self.metadata.request_update_for_topic(topic)
             self.wake_sender()
             try:
                 self.metadata.await_update(version, deadline_ms - now_ms)
             except KafkaTimeoutError as error:
-                raise self.absent(topic, partition, count, self.max_block_ms) from error
+                raise self.absence_error(topic, partition, partition_count, self.max_block_ms) from error
             finally:
-                self.metrics.waited_for_metadata(asked_ns)
+                self.metrics.waited_for_metadata(started_ns)
 
     def await_brokers(self, timeout_ms: int) -> None:
         """As TaskProducer.await_brokers."""
@@ -78,7 +76,7 @@ class MetadataWait:
                 self.metadata.await_update(version, max(0, deadline_ms - self.clock.now_ms()))
             except KafkaTimeoutError as error:
                 raise KafkaTimeoutError(
-                    f"{self._no_answer()} (within {timeout_ms} ms)", condition="KAFKA_BROKER_UNREACHABLE"
+                    f"{self._no_answer_text()} (within {timeout_ms} ms)", condition="KAFKA_BROKER_UNREACHABLE"
                 ) from error
 
     def ask_for(self, topics: Iterable[str]) -> None:
@@ -98,19 +96,19 @@ class MetadataWait:
         unknown = [topic for topic in topics if cluster.topic_error(topic) == Errors.UNKNOWN_TOPIC_OR_PARTITION]
         for topic in unknown:
             self.metadata.forget_topic(topic)
-        return {topic: self.absent(topic, NO_PARTITION, None, self.max_block_ms).message for topic in unknown}
+        return {topic: self.absence_error(topic, NO_PARTITION, None, self.max_block_ms).message for topic in unknown}
 
-    def absent(self, topic: str, partition: int, count: int | None, waited_ms: int) -> KafkaError:
-        """The error for a topic, or a partition if `count` is known, that does not exist after `waited_ms`."""
-        if count is not None:
+    def absence_error(self, topic: str, partition: int, partition_count: int | None, waited_ms: int) -> KafkaError:
+        """The error for a topic, or a partition if `partition_count` is known, that does not exist after `waited_ms`."""
+        if partition_count is not None:
             return InvalidRecordError(
-                f"Partition {partition} of topic {topic} with partition count {count} is not present in metadata"
-                f" after {waited_ms} ms. Rows may name partitions 0 to {count - 1}; add partitions to the topic, or leave the"
-                " partition null",
+                f"Partition {partition} of topic {topic} with partition count {partition_count} is not present in metadata"
+                f" after {waited_ms} ms. Rows may name partitions 0 to {partition_count - 1}; add partitions to the topic, or"
+                " leave the partition null",
                 condition="KAFKA_UNKNOWN_PARTITION",
             )
         if self.metadata.cluster().is_bootstrap:
-            reason, condition = self._no_answer(), "KAFKA_BROKER_UNREACHABLE"
+            reason, condition = self._no_answer_text(), "KAFKA_BROKER_UNREACHABLE"
         else:
             error = self.metadata.cluster().topic_error(topic)
             reason = (
@@ -122,6 +120,6 @@ class MetadataWait:
             f"Topic {topic} not present in metadata after {waited_ms} ms. (max.block.ms): {reason}", condition=condition
         )
 
-    def _no_answer(self) -> str:
+    def _no_answer_text(self) -> str:
         trouble = self.metadata.last_connection_error() or "no connection has failed, but no answer has come"
         return f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network"

@@ -150,12 +150,12 @@ class ProducerMetrics:
 
     def watch(self, pool: BufferPool, metadata: Metadata, requests_in_flight: Callable[[], float]) -> None:
         """Set where snapshots read the pool's statistics and the gauges. Called once, before any other thread uses this."""
-        made_ms = self._clock.now_ms()
+        created_ms = self._clock.now_ms()
         self.pool_waits = self.samples.watch(pool.waits)
         self.pool_exhausted = self.samples.watch(pool.exhausted)
         self._gauges = {
             "requests-in-flight": requests_in_flight,
-            "metadata-age": lambda: (self._clock.now_ms() - (metadata.last_successful_refresh_ms() or made_ms)) / 1000,
+            "metadata-age": lambda: (self._clock.now_ms() - (metadata.last_successful_refresh_ms() or created_ms)) / 1000,
             "waiting-threads": pool.queued,
             "buffer-total-bytes": lambda: pool.total_memory,
             "buffer-available-bytes": lambda: pool.available_memory,
@@ -165,56 +165,57 @@ class ProducerMetrics:
 
     def request_sent(self, batches: Sequence[ProducerBatch]) -> None:
         """Record the batches of one Produce request. Adds up in local variables, which cost less than attributes."""
-        records = record_bytes = sent_bytes = largest_batch = queue_ms = longest_ms = 0
-        ratios = 0.0
+        record_count = record_bytes = sent_bytes = largest_batch = queue_ms = longest_ms = 0
+        ratio_sum = 0.0
         row_sizes = []
         for batch in batches:
-            size, raw, count = batch.size_in_bytes, batch.record_bytes, batch.record_count
+            batch_bytes, raw_bytes, batch_records = batch.size_in_bytes, batch.record_bytes, batch.record_count
             waited_ms = batch.drained_ms - batch.created_ms
-            ratio = (size - BATCH_HEADER_SIZE) / raw
-            records += count
-            record_bytes += raw
-            sent_bytes += size
-            ratios += ratio
+            ratio = (batch_bytes - BATCH_HEADER_SIZE) / raw_bytes
+            record_count += batch_records
+            record_bytes += raw_bytes
+            sent_bytes += batch_bytes
+            ratio_sum += ratio
             queue_ms += waited_ms
-            if size > largest_batch:
-                largest_batch = size
+            if batch_bytes > largest_batch:
+                largest_batch = batch_bytes
             if waited_ms > longest_ms:
                 longest_ms = waited_ms
             row_sizes += [batch_rows.sizes for batch_rows in batch.rows_by_call]
-            name = batch.topic_partition.topic
-            topic = self._topics.get(name) or self._make_topic(name)
-            topic.records.total += count
-            topic.sizes.total += size
-            topic.compression.count += 1
-            topic.compression.total += ratio
-        self.records_per_request.record(records)
+            topic = batch.topic_partition.topic
+            topic_stats = self._topics.get(topic) or self._make_topic_stats(topic)
+            topic_stats.records.total += batch_records
+            topic_stats.sizes.total += batch_bytes
+            topic_stats.compression.count += 1
+            topic_stats.compression.total += ratio
+        self.records_per_request.record(record_count)
         self.batch_sizes.add(len(batches), sent_bytes, largest_batch)
-        self.compression.add(len(batches), ratios)
+        self.compression.add(len(batches), ratio_sum)
         self.queue_times.add(len(batches), queue_ms, longest_ms)
         # Once for all rows of the request: once per batch would take longer than everything above.
-        self.record_sizes.add(records, record_bytes, int(np.concatenate(row_sizes).max()))
+        self.record_sizes.add(record_count, record_bytes, int(np.concatenate(row_sizes).max()))
 
-    def _make_topic(self, name: str) -> _TopicStats:
-        made = self._topics[name] = _TopicStats(self.samples)
-        return made
+    def _make_topic_stats(self, name: str) -> _TopicStats:
+        topic_stats = self._topics[name] = _TopicStats(self.samples)
+        return topic_stats
 
     def request_answered(self, node_id: int, latency_ms: int) -> None:
         self.latency.record(latency_ms)
         self.network.node(node_id).latency.record(latency_ms)
 
-    def records_retried(self, topic: str, records: int) -> None:
-        self.retries.total += records
+    def records_retried(self, topic: str, record_count: int) -> None:
+        self.retries.total += record_count
         if topic in self._topics:
-            self._topics[topic].retries.total += records
+            self._topics[topic].retries.total += record_count
 
     # RECORDING: any thread
 
-    def records_failed(self, topic: str, records: int) -> None:
+    def records_failed(self, topic: str, record_count: int) -> None:
+        """Count records that failed for good; for a topic to which nothing was sent, only among all topics."""
         with self._lock:
-            self.errors.total += records
+            self.errors.total += record_count
             if topic in self._topics:
-                self._topics[topic].errors.total += records
+                self._topics[topic].errors.total += record_count
 
     def flushed(self, since_ns: int) -> None:
         with self._lock:
@@ -235,6 +236,7 @@ class ProducerMetrics:
         self.samples.restart(self._clock.now_ms())
 
     def snapshot(self, *, since_start: bool = False) -> dict[str, float]:
+        """As KafkaProducer.metrics."""
         now_ms = self._clock.now_ms()
         own = (*SENDER_METRICS, *CALLER_METRICS, *OWN_METRICS)
         values = snapshot(self.samples, own, self, now_ms, since_start=since_start)
@@ -242,6 +244,7 @@ class ProducerMetrics:
         return values | {name: read() for name, read in self._gauges.items()}
 
     def topic_snapshots(self, *, since_start: bool = False) -> dict[str, dict[str, float]]:
+        """As KafkaProducer.topic_metrics."""
         now_ms = self._clock.now_ms()
         return {
             name: snapshot(self.samples, TOPIC_METRICS, topic, now_ms, since_start=since_start)
@@ -249,4 +252,5 @@ class ProducerMetrics:
         }
 
     def node_snapshots(self, *, since_start: bool = False) -> dict[int, dict[str, float]]:
+        """As KafkaProducer.node_metrics."""
         return self.network.node_snapshots(self._clock.now_ms(), since_start=since_start)

@@ -68,8 +68,8 @@ class ProducerColumns:
 
     def columns(self) -> dict[str, pa.Array]:
         """The columns that are not None, by name; the topic too if it is a column."""
-        everything = {name: getattr(self, name) for name in ("topic", "value", "key", "partition", "headers", "timestamp")}
-        return {name: column for name, column in everything.items() if column is not None and not isinstance(column, str)}
+        all_columns = {name: getattr(self, name) for name in ("topic", "value", "key", "partition", "headers", "timestamp")}
+        return {name: column for name, column in all_columns.items() if column is not None and not isinstance(column, str)}
 
     def check_types(self) -> None:
         """Raises SchemaError for an argument that is not a column. The type of a column is checked where it is read."""
@@ -77,15 +77,15 @@ class ProducerColumns:
             column = getattr(self, name)
             if isinstance(column, pa.Array | pa.ChunkedArray) or (isinstance(column, str) if name == "topic" else column is None):
                 continue
-            what, one = ("topic", "a str, ") if name == "topic" else (f"column {name}", "")
+            what, str_hint = ("topic", "a str, ") if name == "topic" else (f"column {name}", "")
             raise SchemaError(
-                f"{what} has the Python type {type(column).__name__}; pass {one}a pyarrow.Array or a pyarrow.ChunkedArray"
+                f"{what} has the Python type {type(column).__name__}; pass {str_hint}a pyarrow.Array or a pyarrow.ChunkedArray"
             )
 
     def require_topics(self) -> None:
         """Raises InvalidRecordError for a null in the topic column: before interceptors see the rows, as in Java."""
         if not isinstance(self.topic, str) and self.topic.null_count:
-            raise null_topic(pc.index(self.topic.is_null(), True).as_py())
+            raise null_topic_error(pc.index(self.topic.is_null(), True).as_py())
 
     @property
     def rows(self) -> int | None:
@@ -93,11 +93,11 @@ class ProducerColumns:
         return next((len(column) for column in self.columns().values()), None)
 
 
-def rows_by_topic(given: ProducerColumns) -> Counter[str]:
+def count_rows_by_topic(columns: ProducerColumns) -> Counter[str]:
     """How many rows each topic has; "" for rows without one."""
-    if isinstance(given.topic, str):
-        return Counter({given.topic: given.rows or 0})
-    return Counter(topic or "" for topic in texts(given.topic))
+    if isinstance(columns.topic, str):
+        return Counter({columns.topic: columns.rows or 0})
+    return Counter(topic or "" for topic in texts(columns.topic))
 
 
 class BatchMetadata(NamedTuple):
@@ -124,11 +124,11 @@ def record_of_arguments(
     topic: object, value: object, callback: Callback | None, fields: dict[str, Any]
 ) -> tuple[ProducerRecord, Callback | None]:
     """The record and callback of send(topic, value, …). Raises TypeError when the arguments fit neither of its forms."""
-    unknown = [name for name in fields if name not in _FIELDS]
-    if unknown:
-        raise TypeError(f"send() has no argument {', '.join(unknown)}; its arguments are {', '.join(_FIELDS)}; {_FORMS}")
+    unknown_names = [name for name in fields if name not in _FIELDS]
+    if unknown_names:
+        raise TypeError(f"send() has no argument {', '.join(unknown_names)}; its arguments are {', '.join(_FIELDS)}; {_FORMS}")
     if isinstance(topic, ProducerRecord):
-        raise _beside_a_record(value, callback, fields)
+        raise _error_beside_a_record(value, callback, fields)
     if topic is not None and "topic" in fields:
         raise TypeError(f"send() has two topics; {_FORMS}")
     topic = fields.pop("topic", topic)
@@ -139,13 +139,13 @@ def record_of_arguments(
     return ProducerRecord(topic, value, **fields), callback
 
 
-def _beside_a_record(value: object, callback: object, fields: Mapping[str, Any]) -> TypeError:
+def _error_beside_a_record(value: object, callback: object, fields: Mapping[str, Any]) -> TypeError:
     if fields:
         return TypeError(f"{', '.join(fields)} cannot be given with a ProducerRecord, which has its own; {_FORMS}")
     if value is not None and callback is not None:
         return TypeError(f"send() has two arguments after a ProducerRecord; only a callback is allowed; {_FORMS}")
-    wrong = callback if value is None else value
-    return TypeError(f"with a ProducerRecord send() takes only a callback, not {type(wrong).__name__}; {_FORMS}")
+    argument = callback if value is None else value
+    return TypeError(f"with a ProducerRecord send() takes only a callback, not {type(argument).__name__}; {_FORMS}")
 
 
 # CHECKS: partition, headers and timestamp of a record, and its size
@@ -207,7 +207,7 @@ def headers_bound(headers: Sequence[tuple[str, bytes | None]]) -> int:
     return sum(10 + len(name.encode()) + len(value or b"") for name, value in headers)
 
 
-def null_topic(row: int) -> InvalidRecordError:
+def null_topic_error(row: int) -> InvalidRecordError:
     return InvalidRecordError(
         f"row {row} of this chunk has a null topic: fill it in, or name one topic for all rows",
         row=row,
@@ -219,16 +219,16 @@ class SizeLimits:
     """How large a record may be, by max.request.size, or `largest_record` if that is more, and by the pool's `total_memory`."""
 
     def __init__(self, config: ProducerConfig, largest_record: int, total_memory: int) -> None:
-        by_request = max(config.max_request_size, largest_record)
-        self._limits = {"max.request.size": by_request, "buffer.memory": total_memory}
+        request_limit = max(config.max_request_size, largest_record)
+        self._limits = {"max.request.size": request_limit, "buffer.memory": total_memory}
         self.largest_record = min(self._limits.values())
 
     def check(self, size_bytes: int, where: str, row: int | None = None) -> None:
-        """Raises the error of `too_large` for a record larger than `largest_record`."""
+        """Raises the error of `too_large_error` for a record larger than `largest_record`."""
         if size_bytes > self.largest_record:
-            raise self.too_large(size_bytes, where, row)
+            raise self.too_large_error(size_bytes, where, row)
 
-    def too_large(self, size_bytes: int, where: str, row: int | None = None) -> RecordTooLargeError:
+    def too_large_error(self, size_bytes: int, where: str, row: int | None = None) -> RecordTooLargeError:
         """The error for a record larger than `largest_record`. Its text begins with `where`; `row` becomes its attribute."""
         option, limit = next((option, limit) for option, limit in self._limits.items() if size_bytes > limit)
         remedy = f"; raise {option} and the topic's max.message.bytes"

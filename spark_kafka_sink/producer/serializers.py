@@ -43,28 +43,28 @@ _JAVA = {f"{name.capitalize()}Serializer": name for name in BUILT_IN} | {"ByteAr
 AVRO_NAMES = ("avro", "io.confluent.kafka.serializers.KafkaAvroSerializer")
 
 
-def is_avro(wanted: object) -> bool:
+def is_avro(option_value: object) -> bool:
     """Whether `key.serializer` or `value.serializer` asks for Avro with a schema registry: see avro_serializers.py."""
-    return isinstance(wanted, str) and wanted in AVRO_NAMES
+    return isinstance(option_value, str) and option_value in AVRO_NAMES
 
 
-def find_serializer(option: str, wanted: object) -> Serializer:
+def find_serializer(option: str, option_value: object) -> Serializer:
     """The serializer that `key.serializer` or `value.serializer` names.
 
     Args:
         option: for the error text.
-        wanted: a callable; "bytes", "string", "short", "integer", "long", "float", "double" (Kafka's formats, big-endian); the
-            Java class of one of these; or the dotted name of a callable. None or a name of Avro: as_bytes. AvroSerializers
-            encodes a part that is Avro before.
+        option_value: a callable; "bytes", "string", "short", "integer", "long", "float", "double" (Kafka's formats, big-endian);
+            the Java class of one of these; or the dotted name of a callable. None or a name of Avro: as_bytes, as what
+            AvroSerializers encodes needs no serializer.
 
     Raises:
         ConfigError: it cannot be loaded, or is not callable.
     """
-    if wanted is None or is_avro(wanted):
+    if option_value is None or is_avro(option_value):
         return as_bytes
-    if callable(wanted):
-        return wanted
-    name = str(wanted)
+    if callable(option_value):
+        return option_value
+    name = str(option_value)
     name = _JAVA.get(name.removeprefix(_JAVA_PACKAGE), name)
     return BUILT_IN[name] if name in BUILT_IN else load_callable(option, name, built_in=BUILT_IN)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.producer.producer_record import ProducerColumns, null_topic
+from spark_kafka_sink.producer.producer_record import ProducerColumns, null_topic_error
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns, is_text, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
@@ -39,36 +39,34 @@ class TopicRows:
     explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
     positions: npt.NDArray[np.int32]  # of each row in the caller's columns
 
-    def slices(self, partitions: int = 1) -> Iterator[TopicRows]:
-        """Parts of about the same number of rows, which share the memory of these rows.
-
-        A part has at most SLICE_ROWS rows, or more for a topic with many `partitions`, within the limits above.
-        """
-        count = -(-self.columns.row_count // SLICE_ROWS)
-        wanted_rows = min(partitions * ROWS_PER_PARTITION, MAX_SLICE_ROWS)
-        if count > 1 and wanted_rows > SLICE_ROWS:
-            least = -(-int(self.columns.base_sizes.sum()) // MAX_SLICE_BYTES)
-            count = min(count, max(least, -(-self.columns.row_count // wanted_rows)))
-        bounds = [self.columns.row_count * part // count for part in range(count + 1)] if count else []
+    def slices(self, partition_count: int = 1) -> Iterator[TopicRows]:
+        """Parts of about the same number of rows, which share the memory of these rows. A part has at most SLICE_ROWS rows, or
+        more for a topic with many partitions, within the limits above."""
+        slice_count = -(-self.columns.row_count // SLICE_ROWS)
+        target_rows = min(partition_count * ROWS_PER_PARTITION, MAX_SLICE_ROWS)
+        if slice_count > 1 and target_rows > SLICE_ROWS:
+            least_count = -(-int(self.columns.base_sizes.sum()) // MAX_SLICE_BYTES)
+            slice_count = min(slice_count, max(least_count, -(-self.columns.row_count // target_rows)))
+        bounds = [self.columns.row_count * part // slice_count for part in range(slice_count + 1)] if slice_count else []
         for start, stop in itertools.pairwise(bounds):
             yield TopicRows(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.positions[start:stop])
 
-    def take(self, chosen: npt.NDArray[np.integer]) -> TopicRows:
+    def take(self, indices: npt.NDArray[np.integer]) -> TopicRows:
         """The rows at these indices, in that order."""
-        return TopicRows(self.topic, self.columns.take(chosen), self.explicit[chosen], self.positions[chosen])
+        return TopicRows(self.topic, self.columns.take(indices), self.explicit[indices], self.positions[indices])
 
 
-def record_rows(given: ProducerColumns, row_count: int, now_ms: int) -> RecordColumns:
+def record_rows(columns: ProducerColumns, row_count: int, now_ms: int) -> RecordColumns:
     """The columns as records. A row without a timestamp gets `now_ms`."""
-    timestamps: pa.Array | int = now_ms if given.timestamp is None else given.timestamp
-    return record_columns(given.value, given.key, given.headers, timestamps, now_ms, row_count=row_count)
+    timestamps: pa.Array | int = now_ms if columns.timestamp is None else columns.timestamp
+    return record_columns(columns.value, columns.key, columns.headers, timestamps, now_ms, row_count=row_count)
 
 
-def count_rows(given: ProducerColumns) -> int:
+def count_rows(columns: ProducerColumns) -> int:
     """The number of rows. Raises InvalidRecordError if there is no column."""
-    if given.rows is None:
+    if columns.rows is None:
         raise InvalidRecordError("send_columns needs at least one column, to know how many rows there are")
-    return given.rows
+    return columns.rows
 
 
 def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArray[np.int32]:
@@ -98,7 +96,7 @@ def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArr
     return explicit
 
 
-def by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> list[TopicRows]:
+def split_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> list[TopicRows]:
     """The rows of each topic, in their order. An empty list if there are no rows."""
     if not columns.row_count:
         return []
@@ -106,16 +104,16 @@ def by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArra
     positions = np.arange(columns.row_count, dtype=np.int32)
     if len(names) == 1 or codes is None:
         return [TopicRows(names[0], columns, explicit, positions)]
-    everything = TopicRows("", columns.in_one_piece(), explicit, positions)
+    all_rows = TopicRows("", columns.in_one_piece(), explicit, positions)
     order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
-    parts = zip(names, [0, *ends], ends, strict=False)
+    stops = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
+    topic_ranges = zip(names, [0, *stops], stops, strict=False)
     # A dictionary may name topics that no row uses.
-    return [replace(everything.take(order[start:stop]), topic=name) for name, start, stop in parts if start < stop]
+    return [replace(all_rows.take(order[start:stop]), topic=name) for name, start, stop in topic_ranges if start < stop]
 
 
 def check_topic_type(topic: str | pa.Array) -> None:
-    """Raises SchemaError if a topic column is not of strings. A column of nulls passes: names_and_codes rejects it by its row."""
+    """Raises SchemaError if a topic column is not of strings. A column of nulls passes: names_and_codes refuses it by its row."""
     if isinstance(topic, str):
         return
     kind = topic.type.value_type if pa.types.is_dictionary(topic.type) else topic.type
@@ -123,7 +121,7 @@ def check_topic_type(topic: str | pa.Array) -> None:
         raise SchemaError(f"column topic has type {topic.type}; it must be string: cast it before sending")
 
 
-def _encodable(names: pa.Array) -> pa.Array:
+def _with_encodable_type(names: pa.Array) -> pa.Array:
     return names if names.type in (pa.string(), pa.large_string()) else names.cast(pa.large_string())
 
 
@@ -131,8 +129,8 @@ def names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
     """The distinct names, and for each row the index of its topic among them. Raises InvalidRecordError for a null."""
     column = contiguous(topic)
     is_dictionary = pa.types.is_dictionary(column.type)  # its entries may repeat each other, and one may be null
-    encoded = _encodable(column.dictionary if is_dictionary else column).dictionary_encode()
-    codes = encoded.indices.take(column.indices) if is_dictionary else encoded.indices
+    distinct = _with_encodable_type(column.dictionary if is_dictionary else column).dictionary_encode()
+    codes = distinct.indices.take(column.indices) if is_dictionary else distinct.indices
     if codes.null_count:
-        raise null_topic(pc.index(codes.is_null(), True).as_py())
-    return texts(encoded.dictionary), codes.to_numpy()
+        raise null_topic_error(pc.index(codes.is_null(), True).as_py())
+    return texts(distinct.dictionary), codes.to_numpy()

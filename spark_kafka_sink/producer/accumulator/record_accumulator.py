@@ -120,7 +120,7 @@ class RecordAccumulator:
                 reservations = []
                 self._append_what_has_room(layout, reservations, hand_over)
                 if not reservations:
-                    hand_over.wait_begins()
+                    hand_over.begin_wait()
                     self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
         except ORDINARY_ERRORS as error:
             try:

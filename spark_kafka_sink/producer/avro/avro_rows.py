@@ -4,7 +4,7 @@
 its dicts and lists, so copies are gathered. With each copy comes a bound of its encoded size, for which buffer memory is charged.
 Laws: a default is written only if a dict lacks the field; a field that the schema does not have is an error. A value is changed
 only as its schema says: a float of 32 bits rounds, a datetime without a time zone is UTC. A union of several types has no Arrow
-type, so `send` rejects it.
+type, so `send` refuses it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ VARINT_BYTES = 10
 UNION_BYTES = 5  # the number of a branch
 _BLOCK_BYTES = 2 * VARINT_BYTES  # of an array or map: the number of its entries, and its end mark
 
-Taken: TypeAlias = tuple[Any, int]  # a copy that may be kept, and a bound of its bytes as Avro
-Take: TypeAlias = Callable[[Any], Taken]
+SizedCopy: TypeAlias = tuple[Any, int]  # a copy that may be kept, and a bound of its bytes as Avro
+Take: TypeAlias = Callable[[Any], SizedCopy]
 Check: TypeAlias = Callable[[Any], None]  # raises TypeError for a value that Arrow would change; accepts each int
 
 
@@ -56,66 +56,64 @@ class PythonRows(NamedTuple):
     take: Take
 
 
-def python_rows(schema: AvroSchema, at: str) -> PythonRows:
-    """How objects of this schema are taken. `at`: where it stands, for errors.
-
-    Raises SchemaError for a union of several types, a decimal of over 76 digits, or a default that cannot be written.
-    """
-    return _rows(schema, at, DefaultEncoder())
+def python_rows(schema: AvroSchema, path: str) -> PythonRows:
+    """How objects of this schema are taken. `path`: where it stands, for errors. Raises SchemaError for a union of several types,
+    a decimal of over 76 digits, or a default that cannot be written."""
+    return _rows(schema, path, DefaultEncoder())
 
 
 class _PlainType(NamedTuple):
-    """A type whose values need no copy and take at most `bytes` bytes as Avro."""
+    """A type whose values need no copy and take at most `max_bytes` as Avro."""
 
     type: pa.DataType
-    bytes: int
+    max_bytes: int
     check: Check | None = None
 
 
-def _rows(schema: AvroSchema, at: str, encoder: DefaultEncoder) -> PythonRows:
+def _rows(schema: AvroSchema, path: str, encoder: DefaultEncoder) -> PythonRows:
     match schema:
         case AvroRecord():
-            return _record(schema, at, encoder)
+            return _record_rows(schema, path, encoder)
         case AvroArray():
-            return _array(_rows(schema.items, f"{at}[*]", encoder))
+            return _array_rows(_rows(schema.items, f"{path}[*]", encoder))
         case AvroMap():
-            return _map(_rows(schema.values, f"{at}[*]", encoder))
+            return _map_rows(_rows(schema.values, f"{path}[*]", encoder))
         case AvroUnion():
-            branch = _not_null(schema)
+            branch = _without_null(schema)
             if branch is schema:
                 raise SchemaError(
-                    f"{printable(at)} is a {schema} in the schema, and of an object it cannot be told which of them it is: send"
+                    f"{printable(path)} is a {schema} in the schema, and of an object it cannot be told which of them it is: send"
                     " it by send_columns or send_table, whose columns have a type"
                 )
-            return _nullable(_rows(branch, at, encoder))
-    fixed = _fixed(schema)
-    if fixed is not None:
-        return PythonRows(fixed.type, partial(_take_fixed, fixed))
+            return _nullable_rows(_rows(branch, path, encoder))
+    plain_type = _plain_type(schema)
+    if plain_type is not None:
+        return PythonRows(plain_type.type, partial(_take_plain, plain_type))
     if isinstance(schema, AvroFixed):
         return PythonRows(pa.binary(), _take_octets)  # the encoder compares its size
-    finer = _of_milliseconds(schema)
-    if finer is not None:
-        return PythonRows(finer.type, partial(_take_milliseconds, finer))
+    microsecond_type = _microsecond_type(schema)
+    if microsecond_type is not None:
+        return PythonRows(microsecond_type.type, partial(_take_milliseconds, microsecond_type))
     return PythonRows(pa.binary() if getattr(schema, "type", "") == "bytes" else pa.string(), _take_text)
 
 
-def _take_fixed(fixed: _PlainType, value: Any) -> Taken:
-    if fixed.check is not None and value is not None:
-        fixed.check(value)
-    return value, fixed.bytes
+def _take_plain(plain_type: _PlainType, value: Any) -> SizedCopy:
+    if plain_type.check is not None and value is not None:
+        plain_type.check(value)
+    return value, plain_type.max_bytes
 
 
-def _take_milliseconds(finer: _PlainType, value: Any) -> Taken:
-    taken, size = _take_fixed(finer, value)
+def _take_milliseconds(microsecond_type: _PlainType, value: Any) -> SizedCopy:
+    plain_value, size = _take_plain(microsecond_type, value)
     is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return int(value) * 1000 if is_number else taken, size
+    return int(value) * 1000 if is_number else plain_value, size
 
 
-def _take_octets(value: Any) -> Taken:
+def _take_octets(value: Any) -> SizedCopy:
     return _take_text(value.bytes if isinstance(value, UUID) else value)
 
 
-def _take_text(value: Any) -> Taken:
+def _take_text(value: Any) -> SizedCopy:
     if isinstance(value, str) and not value.isascii():
         return value, VARINT_BYTES + 4 * len(value)
     if isinstance(value, str | bytes):
@@ -123,17 +121,17 @@ def _take_text(value: Any) -> Taken:
     if isinstance(value, UUID):
         return str(value), VARINT_BYTES + 36
     try:
-        copied = bytes(memoryview(value))
+        octets = bytes(memoryview(value))
     except TypeError:
         raise TypeError(f"text or bytes are expected, not {type(value).__name__}") from None
-    return copied, VARINT_BYTES + len(copied)
+    return octets, VARINT_BYTES + len(octets)
 
 
 # WHAT ARROW WOULD CHANGE SILENTLY
 
 
 def _check_whole(value: Any) -> None:
-    """Reject a fraction: Arrow would call __int__, which cuts it off. Arrow itself rejects objects without __int__."""
+    """Refuse a fraction: Arrow would call __int__, which cuts it off. Arrow itself rejects objects without __int__."""
     if not hasattr(value, "__int__"):
         return
     try:
@@ -143,7 +141,7 @@ def _check_whole(value: Any) -> None:
 
 
 def _check_float(value: Any) -> None:
-    """Reject a finite number that would become infinite. Rounding to 32 bits is what the schema says."""
+    """Refuse a finite number that would become infinite. Rounding to 32 bits is what the schema says."""
     if isinstance(value, float) and abs(value) >= _BEYOND_FLOAT and not isinf(value):
         raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_MAX_FLOAT:.7g}")
 
@@ -164,7 +162,7 @@ def _check_instant(value: Any) -> None:
 
 
 def _check_local(value: Any) -> None:
-    """Reject a time with a time zone: Arrow would convert it to UTC."""
+    """Refuse a time with a time zone: Arrow would convert it to UTC."""
     if isinstance(value, datetime | time) and value.tzinfo is not None:
         raise TypeError(
             f"the schema's time is local: a {type(value).__name__} without a time zone is expected, not one with {value.tzinfo}"
@@ -176,18 +174,18 @@ def _check_local(value: Any) -> None:
 # NESTED OBJECTS
 
 
-def _nullable(rows: PythonRows) -> PythonRows:
-    def take(value: Any) -> Taken:
+def _nullable_rows(rows: PythonRows) -> PythonRows:
+    def take(value: Any) -> SizedCopy:
         if value is None:
             return None, UNION_BYTES
-        taken, size = rows.take(value)
-        return taken, size + UNION_BYTES
+        value_copy, size = rows.take(value)
+        return value_copy, size + UNION_BYTES
 
     return PythonRows(rows.type, take)
 
 
-def _array(items: PythonRows) -> PythonRows:
-    def take(value: Any) -> Taken:
+def _array_rows(items: PythonRows) -> PythonRows:
+    def take(value: Any) -> SizedCopy:
         if isinstance(value, str | bytes | Mapping):
             raise TypeError(f"a list is expected, not {type(value).__name__}")
         pairs = [items.take(each) for each in value]
@@ -196,8 +194,8 @@ def _array(items: PythonRows) -> PythonRows:
     return PythonRows(pa.list_(items.type), take)
 
 
-def _map(values: PythonRows) -> PythonRows:
-    def take(value: Any) -> Taken:
+def _map_rows(values: PythonRows) -> PythonRows:
+    def take(value: Any) -> SizedCopy:
         if not isinstance(value, Mapping):
             raise TypeError(f"a dict is expected, not {type(value).__name__}")
         keys = [_take_text(key) for key in value]
@@ -208,80 +206,80 @@ def _map(values: PythonRows) -> PythonRows:
     return PythonRows(pa.map_(pa.string(), values.type), take)
 
 
-def _record(schema: AvroRecord, at: str, encoder: DefaultEncoder) -> PythonRows:
-    fields = {field.name: _rows(field.schema, f"{at}.{field.name}", encoder) for field in schema.fields}
+def _record_rows(schema: AvroRecord, path: str, encoder: DefaultEncoder) -> PythonRows:
+    fields = {field.name: _rows(field.schema, f"{path}.{field.name}", encoder) for field in schema.fields}
     defaults = {
-        field.name: _checked_default(field, fields[field.name], f"{at}.{field.name}", encoder)
+        field.name: _checked_default(field, fields[field.name], f"{path}.{field.name}", encoder)
         for field in schema.fields
         if field.default is not None
     }
     names = frozenset(fields)
-    fixed_bytes, checked, taken_apart = _split(schema, fields)
+    fixed_bytes, checks, takes = _split(schema, fields)
 
-    def take(value: Any) -> Taken:
+    def take(value: Any) -> SizedCopy:
         if not isinstance(value, Mapping):
             raise TypeError(f"a dict is expected for {schema}, not {type(value).__name__}")
         row = defaults | value  # type: ignore[operator]
         if len(row) > len(names) or not names.issuperset(row):
-            raise TypeError(_unknown(schema, row, names))
-        return row, fixed_bytes + _take_fields(row, checked, taken_apart)
+            raise TypeError(_unknown_fields_text(schema, row, names))
+        return row, fixed_bytes + _take_fields(row, checks, takes)
 
     return PythonRows(pa.struct([(name, rows.type) for name, rows in fields.items()]), take)
 
 
-def _take_fields(row: dict[str, Any], checked: list[tuple[str, Check]], taken_apart: list[tuple[str, Take]]) -> int:
-    """Check the fields of `checked`, and replace those of `taken_apart` by copies. Returns a bound of the bytes of the copies."""
+def _take_fields(row: dict[str, Any], checks: list[tuple[str, Check]], takes: list[tuple[str, Take]]) -> int:
+    """Run `checks` on their fields, and replace the fields of `takes` by copies. Returns a bound of the bytes of the copies."""
     name, size = "", 0
     try:
-        for name, check in checked:
+        for name, check in checks:
             field = row.get(name)
             if type(field) is not int and field is not None:
                 check(field)
-        for name, take in taken_apart:
+        for name, take in takes:
             field = row.get(name)
             if field is not None:
-                row[name], more = take(field)
-                size += more
+                row[name], field_bytes = take(field)
+                size += field_bytes
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from error
     return size
 
 
 def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, list[tuple[str, Check]], list[tuple[str, Take]]]:
-    """A bound of the bytes of fields that need no copy, the checks of such fields, and how the other fields are taken."""
-    fixed_bytes, checked, others = 0, [], []
+    """A bound of the bytes of the fields that need no copy, the checks of such fields, and the `take` of each other field."""
+    fixed_bytes, checks, takes = 0, [], []
     for field in schema.fields:
-        plain = _fixed(_not_null(field.schema))
-        fixed_bytes += UNION_BYTES if plain is None else UNION_BYTES + plain.bytes
-        if plain is None:
-            others.append((field.name, fields[field.name].take))
-        elif plain.check is not None:
-            checked.append((field.name, plain.check))
-    return fixed_bytes, checked, others
+        plain_type = _plain_type(_without_null(field.schema))
+        fixed_bytes += UNION_BYTES if plain_type is None else UNION_BYTES + plain_type.max_bytes
+        if plain_type is None:
+            takes.append((field.name, fields[field.name].take))
+        elif plain_type.check is not None:
+            checks.append((field.name, plain_type.check))
+    return fixed_bytes, checks, takes
 
 
-def _not_null(schema: AvroSchema) -> AvroSchema:
+def _without_null(schema: AvroSchema) -> AvroSchema:
     """Of a union of null and one type, that type; any other schema as it is."""
     branches = [branch for branch in schema.branches if branch != NULL] if isinstance(schema, AvroUnion) else [schema]
     return branches[0] if len(branches) == 1 else schema
 
 
-def _unknown(schema: AvroRecord, row: Mapping[object, object], names: frozenset[str]) -> str:
-    unknown = [name for name in row if name not in names]
-    return f"{printable_list(unknown)} is no field of {schema}, which has {printable_list(sorted(names))}"
+def _unknown_fields_text(schema: AvroRecord, row: Mapping[object, object], names: frozenset[str]) -> str:
+    unknown_names = [name for name in row if name not in names]
+    return f"{printable_list(unknown_names)} is no field of {schema}, which has {printable_list(sorted(names))}"
 
 
 # DEFAULTS
 
 
-def _checked_default(field: AvroField, rows: PythonRows, at: str, encoder: DefaultEncoder) -> Any:
+def _checked_default(field: AvroField, rows: PythonRows, path: str, encoder: DefaultEncoder) -> Any:
     """The default as an object that could be sent. Raises SchemaError if it cannot be written, even if no row would need it."""
     try:
         encoder.encode(field)
         default = _default(field)
         pa.array([rows.take(default)[0]], rows.type)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
-        raise SchemaError(unwritable(at, error)) from error
+        raise SchemaError(unwritable(path, error)) from error
     return default
 
 
@@ -294,7 +292,7 @@ def _default(field: AvroField) -> Any:
 def _from_json(value: Any, schema: AvroSchema) -> Any:
     match schema:
         case AvroUnion():  # the default is of the first branch
-            return None if value is None else _from_json(value, _not_null(schema))
+            return None if value is None else _from_json(value, _without_null(schema))
         case AvroRecord():
             return {
                 field.name: _from_json(value[field.name], field.schema) if field.name in value else _default(field)
@@ -342,8 +340,8 @@ _TIMES = {
 }
 
 
-def _of_milliseconds(schema: AvroSchema) -> _PlainType | None:
-    """For a time in milliseconds, the type in microseconds: the encoder rejects or cuts off finer values, not Arrow."""
+def _microsecond_type(schema: AvroSchema) -> _PlainType | None:
+    """For a time in milliseconds, the type in microseconds: the encoder refuses or cuts off finer values, not Arrow."""
     match schema:
         case AvroPrimitive(logical=LogicalType(name)) if name.endswith("-millis"):
             return _TIMES[name.replace("millis", "micros")]
@@ -351,7 +349,7 @@ def _of_milliseconds(schema: AvroSchema) -> _PlainType | None:
             return None
 
 
-def _fixed(schema: AvroSchema) -> _PlainType | None:
+def _plain_type(schema: AvroSchema) -> _PlainType | None:
     """None for texts, bytes, nested types and times in milliseconds. A bytearray may change after `send`, so it is copied."""
     match schema:
         case AvroFixed(logical=LogicalType("decimal", precision, scale)):

@@ -29,7 +29,7 @@ from spark_kafka_sink.errors import (
     printable,
 )
 from spark_kafka_sink.network.background import outcome_within
-from spark_kafka_sink.producer.avro.avro_rows import PythonRows, Taken, python_rows
+from spark_kafka_sink.producer.avro.avro_rows import PythonRows, SizedCopy, python_rows
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.producer.topic_rows import names_and_codes
@@ -76,7 +76,7 @@ class AvroSerializers:
 
     # COLUMNS: send_columns and send_table
 
-    def encode_columns(self, given: ProducerColumns) -> ProducerColumns:
+    def encode_columns(self, columns: ProducerColumns) -> ProducerColumns:
         """Return the columns with keys and values as bytes.
 
         Blocks at most max.block.ms for each topic that is not known yet, and again for each schema.
@@ -85,15 +85,15 @@ class AvroSerializers:
             KafkaTimeoutError, InvalidRecordError, BrokerError: a topic does not exist, or brokers do not describe it.
             SchemaError: a column's type has no schema, or does not fit it.
             InvalidRecordError: a row cannot be encoded.
-            RegistryError, KafkaTimeoutError: the registry refuses, or does not answer in time.
+            RegistryError, KafkaTimeoutError: the registry rejects the request, or does not answer in time.
             IllegalStateError: a schema is not known, and the thread must not wait.
         """
-        encoded = {}
+        encoded_columns = {}
         for part in self.parts:
-            column = getattr(given, part)
+            column = getattr(columns, part)
             if column is not None and not pa.types.is_null(column.type):
-                encoded[part] = self._encode_column(part, given.topic, column)
-        return replace(given, **encoded)
+                encoded_columns[part] = self._encode_column(part, columns.topic, column)
+        return replace(columns, **encoded_columns)
 
     def _encode_column(self, part: str, topic: str | pa.Array, column: pa.Array) -> pa.Array:
         """Encode a column. The rows of each topic are encoded separately, as schemas may differ, then put in the old order."""
@@ -102,39 +102,39 @@ class AvroSerializers:
         names, codes = names_and_codes(topic)
         if len(names) == 1:
             return self._encode_column(part, names[0], column)
-        column, encoded, positions_by_topic = contiguous(column), [], []
+        column, pieces, positions_by_topic = contiguous(column), [], []
         for number, name in enumerate(names):
             positions = np.flatnonzero(codes == number)
             if len(positions):
                 result = self._encoder(part, column.type, name).encode(column.take(pa.array(positions)))
-                encoded.append(_require_all(result, part, positions).cast(pa.large_binary()))
+                pieces.append(_require_all(result, part, positions).cast(pa.large_binary()))
                 positions_by_topic.append(positions)
-        return pa.concat_arrays(encoded).take(pa.array(np.argsort(np.concatenate(positions_by_topic))))
+        return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(positions_by_topic))))
 
-    def _encoder(self, part: str, type: pa.DataType, topic: str) -> PartEncoder:
-        key = (part, type, topic)
-        found = self._encoders.get(key)
-        if found is None:
+    def _encoder(self, part: str, column_type: pa.DataType, topic: str) -> PartEncoder:
+        key = (part, column_type, topic)
+        encoder = self._encoders.get(key)
+        if encoder is None:
             self._require_may_wait(topic)
             self.await_topic(topic)
-            found = self._ask_once(key, self._encoders, partial(self._with_registry, self._plan_encoder, *key))
-        return found
+            encoder = self._ask_once(key, self._encoders, partial(self._with_registry, self._plan_encoder, *key))
+        return encoder
 
     def _with_registry(self, plan: Callable[..., T], *key: Any) -> T:
         """Call `plan` with a registry client, then close its connections."""
         with closing(SchemaRegistry(self._config)) as registry:
             return plan(registry, *key)
 
-    def _plan_encoder(self, registry: SchemaRegistry, part: str, type: pa.DataType, topic: str) -> PartEncoder:
+    def _plan_encoder(self, registry: SchemaRegistry, part: str, column_type: pa.DataType, topic: str) -> PartEncoder:
         problems: list[str] = []
-        planned = plan_schema(self.parts[part], type, self._config, problems)
+        schema_plan = plan_schema(self.parts[part], column_type, self._config, problems)
         if problems:
             raise SchemaError(join_problems(problems))
-        return planned.for_topic(registry, topic)
+        return schema_plan.for_topic(registry, topic)
 
     # OBJECTS: send
 
-    def take(self, part: str, topic: str, value: object) -> Taken:
+    def take(self, part: str, topic: str, value: object) -> SizedCopy:
         """A copy of an object of `send`, to be encoded with others of its bundle, and a bound of its bytes.
 
         Raises:
@@ -143,41 +143,37 @@ class AvroSerializers:
         """
         rows_format = self._object_format(part, topic).rows_format
         try:
-            taken, size = rows_format.take(value)
-            return taken, FRAME_BYTES + size
+            object_copy, size = rows_format.take(value)
+            return object_copy, FRAME_BYTES + size
         except (TypeError, ValueError, AttributeError) as error:
             raise SerializationError(f"{part} of type {type(value).__name__} cannot be serialized as Avro: {error}") from error
 
-    def encode_object(self, part: str, topic: str, taken: object) -> Any:
+    def encode_object(self, part: str, topic: str, object_copy: object) -> Any:
         """Encode an object at once, where its size or its bytes must be known before it is gathered. Raises InvalidRecordError.
-
-        A part that is not sent as Avro is bytes already, and is returned as it is.
-        """
-        if taken is None or part not in self.parts:
-            return taken
-        values, errors = self.encode_objects(part, topic, [taken])
+        A part that is not sent as Avro is bytes already, and is returned as it is."""
+        if object_copy is None or part not in self.parts:
+            return object_copy
+        values, errors = self.encode_objects(part, topic, [object_copy])
         if errors:
             raise errors[0]
         return AlreadyEncoded(values[0].as_py())
 
-    def encode_objects(self, part: str, topic: str, taken: Sequence[object]) -> tuple[pa.Array, dict[int, KafkaError]]:
-        """A column of bytes, and the errors of objects that cannot be encoded, by row. Never blocks.
-
-        The schema of what `take` returned is known. Nulls and rows that are encoded already need no schema.
-        """
-        done = {row: value for row, value in enumerate(taken) if type(value) is AlreadyEncoded}
-        rows = [None if row in done else value for row, value in enumerate(taken)] if done else taken
+    def encode_objects(self, part: str, topic: str, objects: Sequence[object]) -> tuple[pa.Array, dict[int, KafkaError]]:
+        """A column of bytes, and the errors of objects that cannot be encoded, by row. Never blocks: the schema of what `take`
+        returned is known, and nulls and rows that are encoded already need none."""
+        encoded_by_row = {row: value for row, value in enumerate(objects) if type(value) is AlreadyEncoded}
+        rows = [None if row in encoded_by_row else value for row, value in enumerate(objects)] if encoded_by_row else objects
         if all(value is None for value in rows):
-            return pa.array([done.get(row) for row in range(len(taken))], pa.binary()), {}
+            return pa.array([encoded_by_row.get(row) for row in range(len(objects))], pa.binary()), {}
         rows_format, encoder = self._objects[part, topic]
         array, errors = _as_array(rows, rows_format.type)
         result = encoder.encode(array)
-        for refused in result.refused_rows:
-            for row in refused.rows.tolist():
-                errors.setdefault(row, _not_encodable(f"the {part}", refused.field, refused.reason))
+        for refused_rows in result.refused_rows:
+            for row in refused_rows.rows.tolist():
+                errors.setdefault(row, _not_encodable(f"the {part}", refused_rows.field, refused_rows.reason))
         values = result.values
-        if done:
-            values = pa.array([done.get(row, value) for row, value in enumerate(values.to_pylist())], values.type)
+        if encoded_by_row:
+            values = pa.array([encoded_by_row.get(row, value) for row, value in enumerate(values.to_pylist())], values.type)
         return values, errors
 
     def _object_format(self, part: str, topic: str) -> _ObjectFormat:
@@ -201,16 +197,16 @@ class AvroSerializers:
         if reference.kind == TEXT:
             return parse_schema(reference.text)
         if reference.kind == ID:
-            registered = registry.by_id(reference.number)
+            schema = registry.by_id(reference.number)
         else:
             subject = plan_schema(options, pa.struct([]), self._config, []).subject_of(topic)
-            registered = registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
-        return parse_schema(registered.text, registered.references)
+            schema = registry.latest(subject) if reference.kind == LATEST else registry.version(subject, reference.number)
+        return parse_schema(schema.text, schema.references)
 
     # ASKING
 
-    def _ask_once(self, key: tuple[Any, ...], known: dict[Any, Any], plan: Callable[[], Any]) -> Any:
-        """The result of `plan`, kept in `known`. Threads that call this at the same time may ask twice, which does no harm."""
+    def _ask_once(self, key: tuple[Any, ...], answers: dict[Any, Any], plan: Callable[[], Any]) -> Any:
+        """The result of `plan`, kept in `answers`. Threads that call this at the same time may ask twice, which does no harm."""
         self._require_may_wait(key[-1])
         outcome = outcome_within(plan, self.max_block_ms)
         if outcome is None:
@@ -220,7 +216,7 @@ class AvroSerializers:
             )
         if outcome.error is not None:
             raise outcome.error
-        return known.setdefault(key, outcome.result)
+        return answers.setdefault(key, outcome.result)
 
     def _require_may_wait(self, topic: str) -> None:
         if not self.may_wait():
@@ -230,15 +226,15 @@ class AvroSerializers:
             )
 
 
-def _require_all(encoded: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:
+def _require_all(encoded_column: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:
     """The encoded column. Raises InvalidRecordError if a row cannot be encoded. `positions`: of the rows within the call."""
-    if encoded.refused_rows:
-        first = min(encoded.refused_rows, key=lambda each: int(each.rows[0]))
+    if encoded_column.refused_rows:
+        first = min(encoded_column.refused_rows, key=lambda each: int(each.rows[0]))
         row = int(first.rows[0]) if positions is None else int(positions[first.rows[0]])
-        count = sum(len(each.rows) for each in encoded.refused_rows)
-        more = f"; {count - 1:,} more rows cannot be encoded" if count > 1 else ""
+        refused_count = sum(len(each.rows) for each in encoded_column.refused_rows)
+        more = f"; {refused_count - 1:,} more rows cannot be encoded" if refused_count > 1 else ""
         raise _not_encodable(f"row {row}: the {part}", first.field, first.reason, more, row)
-    return encoded.values
+    return encoded_column.values
 
 
 def _not_encodable(what: str, field: str, reason: str, more: str = "", row: int | None = None) -> InvalidRecordError:

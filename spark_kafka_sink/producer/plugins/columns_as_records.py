@@ -16,13 +16,15 @@ from spark_kafka_sink.records.columns import is_text, texts
 
 
 def records_of(columns: ProducerColumns, row_count: int) -> list[ProducerRecord]:
+    """A record for each row. Text is str, but bytes throughout a column that has some which is not UTF-8; see `_cells`."""
+
     def cells(column: pa.Array | None) -> list[Any]:
         return [None] * row_count if column is None else _cells(column)
 
     topics = [columns.topic] * row_count if isinstance(columns.topic, str) else texts(columns.topic)
     others = map(cells, (columns.value, columns.key, columns.partition, columns.headers, columns.timestamp))
     return [
-        ProducerRecord(topic, value, key, partition, _pairs(headers), timestamp)
+        ProducerRecord(topic, value, key, partition, _header_pairs(headers), timestamp)
         for topic, value, key, partition, headers, timestamp in zip(topics, *others, strict=True)
     ]
 
@@ -35,10 +37,10 @@ def _cells(column: pa.Array) -> list[Any]:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
         cells = column.cast(_with_bytes_for_text(column.type)).to_pylist()
-        return [_decoded(cell) for cell in cells] if is_text(column.type) else cells
+        return [_decode_text(cell) for cell in cells] if is_text(column.type) else cells
 
 
-def _decoded(cell: bytes | None) -> str | bytes | None:
+def _decode_text(cell: bytes | None) -> str | bytes | None:
     try:
         return cell if cell is None else cell.decode()
     except UnicodeDecodeError:
@@ -56,7 +58,7 @@ def _with_bytes_for_text(kind: pa.DataType) -> pa.DataType:
     return pa.large_binary() if is_text(kind) else kind
 
 
-def _pairs(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...]:
+def _header_pairs(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...]:
     """The headers of one row: dicts in a list column, pairs in a map column. Keys that are not UTF-8 get surrogate escapes."""
     pairs = (entry.values() if isinstance(entry, dict) else entry for entry in headers or ())
     return tuple((_header_key(key), None if value is None else as_bytes(value)) for key, value in pairs)
@@ -66,21 +68,21 @@ def _header_key(key: Any) -> Any:
     return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
 
 
-def checked_record(found: object) -> ProducerRecord:
+def checked_record(result: object) -> ProducerRecord:
     """Raises TypeError unless an interceptor has returned a record."""
-    if not isinstance(found, ProducerRecord):
-        raise TypeError(f"returned {type(found).__name__}, not a ProducerRecord")
-    return found
+    if not isinstance(result, ProducerRecord):
+        raise TypeError(f"returned {type(result).__name__}, not a ProducerRecord")
+    return result
 
 
-def copied(record: ProducerRecord) -> ProducerRecord:
+def copy_of(record: ProducerRecord) -> ProducerRecord:
     """A copy: an interceptor that fails half-way has then changed nothing. Takes a third of the time of dataclasses.replace."""
     return ProducerRecord(record.topic, record.value, record.key, record.partition, record.headers, record.timestamp)
 
 
-def as_row(found: object) -> ProducerRecord:
+def as_row(result: object) -> ProducerRecord:
     """What an interceptor has returned, with key and value as bytes. Raises when that is impossible."""
-    record = checked_record(found)
+    record = checked_record(result)
     if not isinstance(record.topic, str | None):
         raise TypeError("returned a record whose topic is not a str")
     key, value, partition, timestamp = record.key, record.value, record.partition, record.timestamp
@@ -94,11 +96,13 @@ def as_row(found: object) -> ProducerRecord:
     )
 
 
-def encoded(cell: Any) -> Any:
+def to_utf8(cell: Any) -> Any:
     return cell.encode() if isinstance(cell, str) else cell
 
 
 def columns_of(records: Sequence[ProducerRecord]) -> ProducerColumns:
+    """The records as columns: one topic if all have the same, and None for each part but the value that no record has."""
+
     def column(name: str, kind: pa.DataType) -> pa.Array | None:
         cells = [getattr(record, name) for record in records]
         return None if all(cell is None for cell in cells) else pa.array(cells, kind)

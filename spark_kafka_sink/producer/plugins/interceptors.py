@@ -22,7 +22,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, BatchRows, RowsCallback
 from spark_kafka_sink.producer.accumulator.row_metadata import metadata_of_rows
-from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
+from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copy_of, records_of, to_utf8
 from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, close_all, make_plugin
 from spark_kafka_sink.producer.producer_record import (
     BatchMetadata,
@@ -30,7 +30,7 @@ from spark_kafka_sink.producer.producer_record import (
     ProducerColumns,
     ProducerRecord,
     RecordMetadata,
-    rows_by_topic,
+    count_rows_by_topic,
 )
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
@@ -124,15 +124,15 @@ class Interceptors:
         plugins: list[Plugin] = []
         self._chain: list[_Interceptor] = []
         try:
-            for wanted in config.interceptor_classes:
-                plugins.append(make_plugin(_OPTION, wanted))
+            for option_value in config.interceptor_classes:
+                plugins.append(make_plugin(_OPTION, option_value))
                 self._chain.append(_Interceptor.of(plugins[-1]))
                 plugins[-1].configure(_OPTION, config.for_plugins())
         except BaseException:  # an interrupt too
             close_all(plugins)
             raise
         self.takes_gathered = any(each.wants_gathered for each in self._chain)
-        self._any_hears_records = any(
+        self._must_report_records = any(
             each.on_acknowledgement is not None and each.on_batch_acknowledgement is None for each in self._chain
         )
 
@@ -142,41 +142,43 @@ class Interceptors:
 
     # COLUMNS
 
-    def send_columns(self, given: ProducerColumns, send: Callable[[ProducerColumns, InterceptedCall], T]) -> T:
+    def send_columns(self, caller_columns: ProducerColumns, send: Callable[[ProducerColumns, InterceptedCall], T]) -> T:
         """Pass columns through the chain, then send the result. Reports an Exception of `send`, for rows without a callback."""
-        columns = replace(given, **{name: contiguous(column) for name, column in given.columns().items()})
+        columns = replace(caller_columns, **{name: contiguous(column) for name, column in caller_columns.columns().items()})
         for interceptor in self._chain:
             if interceptor.on_send_columns is not None:
-                columns = self._next(interceptor, interceptor.on_send_columns, columns)
+                columns = self._intercept_columns(interceptor, interceptor.on_send_columns, columns)
             elif interceptor.on_send is not None:
-                columns = _one_by_one(interceptor, interceptor.on_send, columns)
+                columns = _intercept_one_by_one(interceptor, interceptor.on_send, columns)
         call = InterceptedCall(self)
         try:
             return send(columns, call)
         except Exception as error:
-            for topic, row_count in (rows_by_topic(columns) - call.queued).items():
+            for topic, row_count in (count_rows_by_topic(columns) - call.queued_rows).items():
                 self.report_failure(topic, NO_PARTITION, row_count, error)
             raise
 
-    def on_send_gathered(self, given: ProducerColumns) -> ProducerColumns:
+    def on_send_gathered(self, gathered_columns: ProducerColumns) -> ProducerColumns:
         """Pass gathered records through the interceptors that did not get them one by one. The topic stays."""
-        columns = given
+        columns = gathered_columns
         for each in self._chain:
             if each.wants_gathered and each.on_send_columns is not None:
-                columns = self._next(each, each.on_send_columns, columns, given.topic)
+                columns = self._intercept_columns(each, each.on_send_columns, columns, gathered_columns.topic)
         return columns
 
-    def _next(self, interceptor: _Interceptor, method: Method, columns: ProducerColumns, topic: object = None) -> ProducerColumns:
+    def _intercept_columns(
+        self, interceptor: _Interceptor, method: Method, columns: ProducerColumns, topic: object = None
+    ) -> ProducerColumns:
         """What an interceptor returns for these columns; the same columns if it fails."""
         try:
-            found = method(columns)
-            _check_columns(found, columns.rows)
-            if topic is not None and found.topic != topic:
-                raise ValueError(f"returned topic {found.topic} for records that were gathered for {topic}")
+            result = method(columns)
+            _check_columns(result, columns.rows)
+            if topic is not None and result.topic != topic:
+                raise ValueError(f"returned topic {result.topic} for records that were gathered for {topic}")
         except Exception:
             logger.warning("! %s.on_send_columns failed; the rows stay unchanged", interceptor.plugin.name, exc_info=True)
             return columns
-        return found  # type: ignore[no-any-return]
+        return result  # type: ignore[no-any-return]
 
     # SINGLE RECORDS
 
@@ -186,12 +188,12 @@ class Interceptors:
             if interceptor.on_send is None:
                 continue
             try:
-                record = checked_record(interceptor.on_send(copied(record)))
+                record = checked_record(interceptor.on_send(copy_of(record)))
             except Exception:
                 logger.warning("! %s.on_send failed; the record stays unchanged", interceptor.plugin.name, exc_info=True)
-        seen = InterceptedRecord(record.topic, record.value, record.key, record.partition, record.headers, record.timestamp)
+        result = InterceptedRecord(record.topic, record.value, record.key, record.partition, record.headers, record.timestamp)
         try:
-            return send(seen, callback)
+            return send(result, callback)
         except Exception as error:
             self.report_failure(record.topic, NO_PARTITION if record.partition is None else record.partition, 1, error)
             raise
@@ -203,7 +205,7 @@ class Interceptors:
         topic, partition = batch_rows.topic_partition
         batch = BatchMetadata(topic, partition, batch_rows.first_offset(base_offset), batch_rows.row_count, log_append_time_ms)
         records: list[RecordMetadata] = []
-        if self._any_hears_records:
+        if self._must_report_records:
             records = list(islice(metadata_of_rows(batch_rows, base_offset, log_append_time_ms, columns), batch_rows.row_count))
         self._report(batch, records, [None] * len(records), None)
 
@@ -212,7 +214,7 @@ class Interceptors:
     ) -> None:
         """Report rows that failed. `record_errors`: errors of single rows, by their index among these rows."""
         batch = BatchMetadata(topic, partition, UNKNOWN_OFFSET, row_count, NO_TIMESTAMP)
-        count = row_count if self._any_hears_records else 0
+        count = row_count if self._must_report_records else 0
         records = [RecordMetadata(topic, partition, UNKNOWN_OFFSET, NO_TIMESTAMP, NULL_LENGTH, NULL_LENGTH)] * count
         self._report(batch, records, [(record_errors or {}).get(row, error) for row in range(count)], error)
 
@@ -239,8 +241,8 @@ class Interceptors:
                 for metadata, record_error in zip(records, record_errors, strict=True):
                     try:
                         interceptor.on_acknowledgement(metadata, record_error)
-                    except Exception as raised:  # noqa: BLE001 - logged below
-                        failures.add(raised)
+                    except Exception as failure:  # noqa: BLE001 - logged below
+                        failures.add(failure)
                 failures.log()
 
 
@@ -249,12 +251,12 @@ class InterceptedCall:
     """One send_columns call: makes the callbacks of its rows, and counts the rows whose outcome these callbacks report."""
 
     interceptors: Interceptors
-    queued: Counter[str] = field(default_factory=Counter)  # topic -> rows that have a callback
+    queued_rows: Counter[str] = field(default_factory=Counter)  # topic -> rows that have a callback
 
     def make_callback(self, rows: TopicRows, columns: RecordColumns, delivery: RowsCallback) -> RowsCallback:
         """The callback of the rows that are queued next. `columns`: the columns of the whole call."""
-        callback = InterceptorCallback(self.interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
-        self.queued[rows.topic] += len(rows.positions)
+        callback = InterceptorCallback(self.interceptors, rows.topic, columns.without_payloads(), delivery, self.queued_rows)
+        self.queued_rows[rows.topic] += len(rows.positions)
         return callback
 
 
@@ -267,7 +269,7 @@ class InterceptorCallback:
     topic: str
     columns: RecordColumns  # to which the rows' positions refer
     callback: RowsCallback
-    queued: Counter[str] = field(default_factory=Counter)
+    queued_rows: Counter[str] = field(default_factory=Counter)
 
     def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None:
         try:
@@ -285,7 +287,7 @@ class InterceptorCallback:
 
     def fail_unbatched(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
         """Rows in no batch are reported by `send_columns`, which raises the error, and by the bundle of gathered records."""
-        self.queued[self.topic] -= len(positions)
+        self.queued_rows[self.topic] -= len(positions)
         self.callback.fail_unbatched(positions, error)
 
 
@@ -306,17 +308,17 @@ class Failures:
             logger.warning("! %s failed for %d records; the first:", self._where, self._count, exc_info=self._first)
 
 
-def _check_columns(found: object, row_count: int | None) -> None:
-    """Raises TypeError or ValueError unless `found` is ProducerColumns with `row_count` rows."""
-    if not isinstance(found, ProducerColumns):
-        raise TypeError(f"returned {type(found).__name__}, not ProducerColumns")
-    found.check_types()
-    lengths = {name: len(column) for name, column in found.columns().items()}
+def _check_columns(result: object, row_count: int | None) -> None:
+    """Raises TypeError or ValueError unless `result` is ProducerColumns with `row_count` rows."""
+    if not isinstance(result, ProducerColumns):
+        raise TypeError(f"returned {type(result).__name__}, not ProducerColumns")
+    result.check_types()
+    lengths = {name: len(column) for name, column in result.columns().items()}
     if set(lengths.values()) - {row_count} or (row_count and not lengths):
         raise ValueError(f"returned columns of {lengths} rows for {row_count} rows")
 
 
-def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerColumns) -> ProducerColumns:
+def _intercept_one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerColumns) -> ProducerColumns:
     """Pass columns through an interceptor that takes records. Records for which it fails stay unchanged."""
     if not columns.rows:
         return columns
@@ -324,14 +326,14 @@ def _one_by_one(interceptor: _Interceptor, on_send: Method, columns: ProducerCol
     failures = Failures(interceptor.plugin.name, "on_send")
     for row, record in enumerate(records):
         try:
-            records[row] = as_row(on_send(copied(record)))
+            records[row] = as_row(on_send(copy_of(record)))
         except Exception as error:  # noqa: BLE001 - logged below
             failures.add(error)
-            records[row] = replace(record, key=encoded(record.key), value=encoded(record.value))
+            records[row] = replace(record, key=to_utf8(record.key), value=to_utf8(record.value))
     try:
-        changed = columns_of(records)
+        changed_columns = columns_of(records)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         failures.add(error)
-        changed = columns
+        changed_columns = columns
     failures.log()
-    return changed
+    return changed_columns

@@ -32,9 +32,8 @@ class Partitioner(Protocol):
     """
 
     def partition_columns(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> npt.NDArray[Any] | pa.Array:
-        """A partition for each row of a slice of one topic. Rows that name a partition are left out.
-
-        A slice has at most 32,768 rows of columns, or the records that were gathered together.
+        """A partition for each row of a slice of one topic. Rows that name a partition are left out. A slice has at most 32,768
+        rows of columns, or the records that were gathered together.
 
         If it raises, no row of the send_columns call is queued, and the caller gets an error that names this class. For records
         of `send`, all that were gathered together fail. The method must not wait for the producer.
@@ -74,10 +73,10 @@ class UserPartitioner:
 
     def __init__(self, config: ProducerConfig) -> None:
         self._plugin = make_plugin(_OPTION, config.partitioner_class)
-        self._by_columns = _column_method(self._plugin)
-        self._by_record = self._plugin.method("partition")
+        self._column_method = _find_column_method(self._plugin)
+        self._record_method = self._plugin.method("partition")
         try:
-            if self._by_columns is None and self._by_record is None:
+            if self._column_method is None and self._record_method is None:
                 raise ConfigError(
                     f"{_OPTION}={self._plugin.name} has neither partition_columns(topic, key, value, cluster) nor"
                     " partition(topic, key, key_bytes, value, value_bytes, cluster)"
@@ -89,56 +88,57 @@ class UserPartitioner:
 
     @property
     def asks_per_record(self) -> bool:
-        return self._by_columns is None
+        return self._column_method is None
 
-    def decide(self, given: TopicRows, cluster: Cluster, *, are_gathered: bool = False) -> npt.NDArray[np.int32]:
-        """The partitions of all rows: as given, or the user's choice where NO_PARTITION is given. Raises KafkaError.
+    def decide(self, rows: TopicRows, cluster: Cluster, *, are_gathered: bool = False) -> npt.NDArray[np.int32]:
+        """The partitions of all rows: what a row names, or the user's choice where that is NO_PARTITION. Raises KafkaError.
 
         NO_PARTITION remains where the user's partitioner leaves the choice to the sticky partitioner. `are_gathered`: the rows
         are records of `send`, so the error names none.
         """
-        topic, columns, partitions = given.topic, given.columns, given.explicit
-        undecided = partitions == NO_PARTITION
-        if not undecided.any():
+        topic, columns, partitions = rows.topic, rows.columns, rows.explicit
+        is_undecided = partitions == NO_PARTITION
+        if not is_undecided.any():
             return partitions
-        if not undecided.all():
-            columns = replace(columns, headers=None).take(np.flatnonzero(undecided))
+        if not is_undecided.all():
+            columns = replace(columns, headers=None).take(np.flatnonzero(is_undecided))
         key, value = (
             pa.nulls(columns.row_count, pa.binary()) if column is None else contiguous(column)
             for column in (columns.key, columns.value)
         )
-        method = self._ask_per_row if self._by_columns is None else self._by_columns
+        method = self._ask_per_row if self._column_method is None else self._column_method
         answer = self._ask(method, topic, key, value, cluster)
-        decided = partitions.copy()
-        positions = None if are_gathered else given.positions[undecided]
-        decided[undecided] = self._checked(answer, topic, len(key), cluster.partition_count(topic) or 1, positions)
-        return decided
+        all_partitions = partitions.copy()
+        positions = None if are_gathered else rows.positions[is_undecided]
+        partition_count = cluster.partition_count(topic) or 1
+        all_partitions[is_undecided] = self._checked_partitions(answer, topic, len(key), partition_count, positions)
+        return all_partitions
 
-    def _ask(self, method: Callable[..., object], topic: str, *others: object) -> object:
+    def _ask(self, method: Callable[..., object], topic: str, *arguments: object) -> object:
         try:
-            return method(topic, *others)
+            return method(topic, *arguments)
         except Exception as error:
-            raise self._failed(f"raised {type(error).__name__}: {error}", topic) from error
+            raise self._failure_error(f"raised {type(error).__name__}: {error}", topic) from error
 
     def _ask_per_row(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> pa.Array:
-        assert self._by_record is not None
+        assert self._record_method is not None
         pairs = zip(key.to_pylist(), value.to_pylist(), strict=True)
-        answers = (self._by_record(topic, a_key, a_key, a_value, a_value, cluster) for a_key, a_value in pairs)
+        answers = (self._record_method(topic, row_key, row_key, row_value, row_value, cluster) for row_key, row_value in pairs)
         return pa.array([None if each is None else whole_number(each, "partition") for each in answers], pa.int64())
 
     def decide_record(
         self, topic: str, key: object, key_bytes: bytes | None, value: object, value_bytes: bytes | None, cluster: Cluster
     ) -> int:
         """The partition of a record that names none, or NO_PARTITION. Raises KafkaError. Only if `asks_per_record`."""
-        assert self._by_record is not None
-        answer = self._ask(self._by_record, topic, key, key_bytes, value, value_bytes, cluster)
-        count = cluster.partition_count(topic) or 1
-        if type(answer) is int and 0 <= answer < count:
+        assert self._record_method is not None
+        answer = self._ask(self._record_method, topic, key, key_bytes, value, value_bytes, cluster)
+        partition_count = cluster.partition_count(topic) or 1
+        if type(answer) is int and 0 <= answer < partition_count:
             return answer
         numbers = np.array([NO_PARTITION if answer is None else answer])
-        return int(self._checked(numbers, topic, 1, count)[0])
+        return int(self._checked_partitions(numbers, topic, 1, partition_count)[0])
 
-    def _checked(
+    def _checked_partitions(
         self,
         answer: object,
         topic: str,
@@ -148,13 +148,13 @@ class UserPartitioner:
     ) -> npt.NDArray[np.int32]:
         numbers = self._numbers(answer, topic)
         if numbers.shape != (row_count,):
-            raise self._failed(f"returned {numbers.size} partitions for {row_count} rows", topic)
-        wrong = (numbers < NO_PARTITION) | (numbers >= partition_count)
-        if wrong.any():
-            at = int(wrong.argmax())
-            row = None if positions is None else int(positions[at])
+            raise self._failure_error(f"returned {numbers.size} partitions for {row_count} rows", topic)
+        is_wrong = (numbers < NO_PARTITION) | (numbers >= partition_count)
+        if is_wrong.any():
+            index = int(is_wrong.argmax())
+            row = None if positions is None else int(positions[index])
             raise InvalidRecordError(
-                f"partitioner {self._plugin.name} chose partition {numbers[at]} for"
+                f"partitioner {self._plugin.name} chose partition {numbers[index]} for"
                 f" {'a record' if row is None else f'row {row} of this chunk'}, but topic {topic} has partitions 0 to"
                 f" {partition_count - 1}; null or -1 lets the sticky partitioner choose",
                 row=row,
@@ -170,14 +170,14 @@ class UserPartitioner:
                 try:
                     answer = pc.fill_null(answer.cast(pa.int64()), NO_PARTITION).to_numpy(zero_copy_only=False)
                 except pa.ArrowInvalid as error:  # uint64 beyond int64
-                    raise self._failed(f"returned numbers that are not partitions: {error}", topic) from error
+                    raise self._failure_error(f"returned numbers that are not partitions: {error}", topic) from error
         elif isinstance(answer, np.ndarray):
             kind = f"an array of {answer.dtype}"
         if not isinstance(answer, np.ndarray) or answer.dtype.kind not in "iu":
-            raise self._failed(f"returned {kind}, not a numpy or Arrow array of whole numbers", topic)
+            raise self._failure_error(f"returned {kind}, not a numpy or Arrow array of whole numbers", topic)
         return answer
 
-    def _failed(self, what: str, topic: str) -> KafkaError:
+    def _failure_error(self, what: str, topic: str) -> KafkaError:
         return KafkaError(
             f"partitioner {self._plugin.name} {what}; topic {topic}. No row has been queued",
             condition="KAFKA_PARTITIONER_FAILED",
@@ -191,8 +191,8 @@ class UserPartitioner:
 _OPTION = "partitioner.class"
 
 
-def _column_method(plugin: Plugin) -> Callable[..., object] | None:
-    found = plugin.method("partition_columns")
-    if found is None and plugin.method("partition") is None and callable(plugin.instance):
+def _find_column_method(plugin: Plugin) -> Callable[..., object] | None:
+    method = plugin.method("partition_columns")
+    if method is None and plugin.method("partition") is None and callable(plugin.instance):
         return plugin.instance
-    return found
+    return method

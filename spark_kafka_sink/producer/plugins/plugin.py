@@ -67,30 +67,31 @@ def close_all(plugins: Iterable[Closable]) -> None:
             stack.callback(plugin.close)
 
 
-def make_plugin(option: str, wanted: object) -> Plugin:
+def make_plugin(option: str, option_value: object) -> Plugin:
     """Load and create what an option names. The caller calls `configure`.
 
     Args:
         option: its name, for error texts.
-        wanted: package.module.Name of a class, a function or an instance; or one of these itself. A class is called without
+        option_value: package.module.Name of a class, a function or an instance; or one of these itself. A class is called without
             arguments.
 
     Raises:
         ConfigError: it cannot be imported or created.
     """
-    loaded = load(option, wanted) if isinstance(wanted, str) else wanted
-    name = wanted if isinstance(wanted, str) else name_of(loaded)
-    if not isinstance(loaded, type):
-        return Plugin(loaded, name)
+    plugin_object = load(option, option_value) if isinstance(option_value, str) else option_value
+    name = option_value if isinstance(option_value, str) else name_of(plugin_object)
+    if not isinstance(plugin_object, type):
+        return Plugin(plugin_object, name)
     try:
-        return Plugin(loaded(), name)
+        return Plugin(plugin_object(), name)
     except Exception as error:
         raise ConfigError(f"{option}={name}: an instance cannot be created without arguments: {_text_of(error)}") from error
 
 
-def name_of(found: object) -> str:
-    named: Any = found if hasattr(found, "__qualname__") else type(found)
-    return f"{named.__module__}.{named.__qualname__}"
+def name_of(plugin_object: object) -> str:
+    """The dotted name of a class or function, or of an instance's class."""
+    definition: Any = plugin_object if hasattr(plugin_object, "__qualname__") else type(plugin_object)
+    return f"{definition.__module__}.{definition.__qualname__}"
 
 
 def _text_of(error: Exception) -> str:

@@ -27,10 +27,10 @@ class ProducerPlugins:
         except BaseException:
             self.close()
             raise
-        wanted = self.interceptors is not None and self.interceptors.takes_gathered
-        self.interceptors_of_gathered = self.interceptors if wanted else None
+        takes_gathered = self.interceptors is not None and self.interceptors.takes_gathered
+        self.interceptors_of_gathered = self.interceptors if takes_gathered else None
         # The partitioner, if `send` asks it for each record as in Java; not if interceptors of gathered records come first.
-        asks_per_record = self.partitioner is not None and self.partitioner.asks_per_record and not wanted
+        asks_per_record = self.partitioner is not None and self.partitioner.asks_per_record and not takes_gathered
         self.record_partitioner = self.partitioner if asks_per_record else None
         self.bundle_partitioner = None if asks_per_record else self.partitioner  # asked when a gathered bundle is encoded
 

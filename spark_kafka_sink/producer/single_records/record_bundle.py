@@ -51,11 +51,8 @@ class RecordFuture:
         return self._bundle.is_settled(self._index)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Return where the record was written. Blocks until the record is settled, at most `timeout` seconds.
-
-        The time-out is in seconds as in concurrent.futures; `Delivery.result` takes milliseconds.
-        Raises the record's error, or KafkaTimeoutError when the record is not settled in time.
-        """
+        """Return where the record was written. Blocks until the record is settled, at most `timeout` seconds (as in
+        concurrent.futures; `Delivery.result` takes milliseconds). Raises the record's error, or KafkaTimeoutError after that."""
         error = self.exception(timeout)
         if error is not None:
             raise fresh_copy(error)
@@ -112,10 +109,10 @@ class RecordBundle:
         self._clock = clock
         self._interceptors = interceptors
         self._generation = forks.generation()
-        self._outcome_lock = threading.RLock()  # guards _acknowledgements, _looked_up, _outcomes and _errors
+        self._outcome_lock = threading.RLock()  # guards _acknowledgements, _entered_count, _outcomes and _errors
         self._waiters = Waiters(self._outcome_lock)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
-        self._looked_up = 0  # how many of these are entered in `_outcomes`, which happens when it is read
+        self._entered_count = 0  # how many of these are entered in `_outcomes`, which happens when it is read
         self._outcomes: npt.NDArray[np.int32] | None = None  # from `seal` on: index of an acknowledgement, or _FAILED, …
         self._errors: dict[int, KafkaError] = {}
         self._columns: RecordColumns | None = None  # for RecordMetadata; without payloads
@@ -184,23 +181,23 @@ class RecordBundle:
         """The records as columns, as ColumnSender queues them. `column_of`: makes bytes of keys and values."""
         rounding = 0.0005  # half of the precision that a double has for seconds since 1970, in milliseconds
         timestamps = (np.array(self.sent_s) * 1000 + rounding).astype(np.int64)
-        given = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
-        timestamps[list(given)] = list(given.values())
+        named = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
+        timestamps[list(named)] = list(named.values())
         row_count, headers = len(self.values), None
         if any(each.headers for each in self.details.values()):
-            none = RecordDetails()
-            headers = pa.array([self.details.get(row, none).headers for row in range(row_count)], HEADERS_MAP)
+            no_details = RecordDetails()
+            headers = pa.array([self.details.get(row, no_details).headers for row in range(row_count)], HEADERS_MAP)
         keys = column_of("key", self.topic, self.keys) if self.keys.count(None) < row_count else None
-        named = self._named_partitions()
-        partitions = pa.array(named, mask=named == NO_PARTITION)
+        named_partitions = self._named_partitions()
+        partitions = pa.array(named_partitions, mask=named_partitions == NO_PARTITION)
         values = column_of("value", self.topic, self.values)
         return ProducerColumns(self.topic, values, keys, partitions, headers, pa.array(timestamps))
 
     def _named_partitions(self) -> npt.NDArray[np.int32]:
         """int32[n]: the partitions that records name, NO_PARTITION for the others."""
         partitions = np.full(len(self), NO_PARTITION, np.int32)
-        given = {row: each.partition for row, each in self.details.items() if each.partition is not None}
-        partitions[list(given)] = list(given.values())
+        named = {row: each.partition for row, each in self.details.items() if each.partition is not None}
+        partitions[list(named)] = list(named.values())
         return partitions
 
     def become(self, columns: RecordColumns) -> None:
@@ -226,14 +223,14 @@ class RecordBundle:
             self._call_back(batch_rows.positions, metadata, repeat(None))
 
     def fail(self, batch_rows: BatchRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        own = {int(batch_rows.positions[at]): each for at, each in batch_rows.errors_of_rows(record_errors).items()}
-        others = error
+        own_errors = {int(batch_rows.positions[index]): each for index, each in batch_rows.errors_of_rows(record_errors).items()}
+        common_error = error
         if record_errors:
-            others = KafkaError(
+            common_error = KafkaError(
                 f"{batch_rows.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
                 condition="KAFKA_BATCH_HAS_INVALID_RECORDS",
             )
-        self._begin_to_fail(batch_rows.positions, dict.fromkeys(batch_rows.positions.tolist(), others) | own)
+        self._begin_to_fail(batch_rows.positions, dict.fromkeys(batch_rows.positions.tolist(), common_error) | own_errors)
         self._settle_failing(batch_rows.positions)
 
     def fail_unbatched(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
@@ -256,7 +253,7 @@ class RecordBundle:
     def _begin_to_fail(self, positions: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> npt.NDArray[np.int32]:
         """Returns the rows that this call fails. When the producer ends, another thread may have failed some of them already."""
         with self._outcome_lock:
-            outcomes = self._looked_up_outcomes_locked()
+            outcomes = self._entered_outcomes_locked()
             assert outcomes is not None
             positions = positions[outcomes[positions] == _PENDING]
             self._errors.update((row, errors[row]) for row in positions.tolist())
@@ -267,8 +264,8 @@ class RecordBundle:
         """Give these rows' errors to their futures, then to callbacks that were not called yet. Skips rows without an error."""
         with self._outcome_lock:
             assert self._outcomes is not None
-            found = self._outcomes[positions]
-            positions = positions[(found == _FAILING) | (found == _FAILED)]
+            outcomes = self._outcomes[positions]
+            positions = positions[(outcomes == _FAILING) | (outcomes == _FAILED)]
             self._waiters.wake_all_locked()
             self._outcomes[positions] = _FAILED
         if self.callbacks:
@@ -289,8 +286,8 @@ class RecordBundle:
                 callback(metadata, error)
             except Exception:
                 logger.exception("! the callback of a record for %s raised", self.topic)
-            except BaseException as raised:  # noqa: BLE001 - raised below
-                ended_by = ended_by or raised
+            except BaseException as exception:  # noqa: BLE001 - raised below
+                ended_by = ended_by or exception
         if ended_by is not None:
             raise ended_by
 
@@ -304,17 +301,19 @@ class RecordBundle:
             self._outcome_lock = threading.RLock()  # the thread that held the lock does not exist in this process
             self._waiters = Waiters(self._outcome_lock)
         with self._outcome_lock:
-            outcomes = self._looked_up_outcomes_locked()
+            outcomes = self._entered_outcomes_locked()
             return _PENDING if outcomes is None else int(outcomes[row])
 
-    def _looked_up_outcomes_locked(self) -> npt.NDArray[np.int32] | None:
+    def _entered_outcomes_locked(self) -> npt.NDArray[np.int32] | None:
+        """The outcomes, after all acknowledgements have been entered; None before `seal`."""
         if self._outcomes is not None:
-            for index in range(self._looked_up, len(self._acknowledgements)):
+            for index in range(self._entered_count, len(self._acknowledgements)):
                 self._outcomes[self._acknowledgements[index].batch_rows.positions] = index
-            self._looked_up = len(self._acknowledgements)
+            self._entered_count = len(self._acknowledgements)
         return self._outcomes
 
     def await_settled(self, row: int, timeout_s: float | None) -> None:
+        """Block until the row is settled. Raises KafkaTimeoutError after `timeout_s`, IllegalStateError in a forked child."""
         if forks.is_forked(self._generation) and not self.is_settled(row):
             forks.check_not_forked(self._generation, "the producer of this record")
         deadline_ms = NEVER_MS if timeout_s is None else self._clock.now_ms() + milliseconds(timeout_s)
@@ -328,8 +327,8 @@ class RecordBundle:
         """Where an acknowledged row was written."""
         assert self._columns is not None
         batch_rows, base_offset, log_append_time_ms = self._acknowledgements[self._outcome_of(row)]
-        at = int(np.argmax(batch_rows.positions == row))
-        return next(metadata_of_rows(batch_rows, base_offset, log_append_time_ms, self._columns, at))
+        index = int(np.argmax(batch_rows.positions == row))
+        return next(metadata_of_rows(batch_rows, base_offset, log_append_time_ms, self._columns, index))
 
 
 def failed_record(

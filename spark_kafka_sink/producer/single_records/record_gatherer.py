@@ -47,7 +47,7 @@ class _TopicTurn:
         return True
 
 
-class _Added(NamedTuple):
+class _Addition(NamedTuple):
     """A record that was added to a bundle."""
 
     future: RecordFuture
@@ -71,11 +71,11 @@ class RecordGatherer:
     def __post_init__(self) -> None:
         self._pool = self.accumulator.pool
         # The smaller of a batch and a request, but at least MIN_BUNDLE_BYTES: the Sender may have to encode a bundle.
-        wanted = max(min(self.config.batch_size, self.config.max_request_size), MIN_BUNDLE_BYTES)
-        self.bundle_bytes = min(wanted, max(1, self._pool.total_memory // BUNDLE_SHARE))
+        target_bytes = max(min(self.config.batch_size, self.config.max_request_size), MIN_BUNDLE_BYTES)
+        self.bundle_bytes = min(target_bytes, max(1, self._pool.total_memory // BUNDLE_SHARE))
         self.bundles: dict[str, RecordBundle] = {}  # the bundles that take records, by topic
-        self._topics: dict[str, _TopicTurn] = {}  # grows only
-        self._not_queued: set[RecordBundle] = set()  # bundles with records that may be in no batch
+        self._turns: dict[str, _TopicTurn] = {}  # grows only
+        self._unqueued_bundles: set[RecordBundle] = set()  # bundles with records that may be in no batch
         self._is_closed = False
         self._ended_by: KafkaError | None = None
 
@@ -101,59 +101,59 @@ class RecordGatherer:
 
     def _add(self, hand_over: HandOver, topic: str, cluster: Cluster, record: GatheredRecord) -> tuple[RecordFuture, bool]:
         """The record's future, and whether its bundle is full."""
-        turn = self._topics.get(topic) or self._topics.setdefault(topic, _TopicTurn())
+        turn = self._turns.get(topic) or self._turns.setdefault(topic, _TopicTurn())
         memory = PoolMemory()  # charged, and not in a bundle yet
-        added = None
+        addition = None
         try:
-            while added is None:
+            while addition is None:
                 with turn.bundle_lock:
                     if self._is_closed:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     bundle = self.bundles.get(topic)
                     takes_no_more = bundle is not None and bundle.takes_no_more  # full, or an interrupt cut off a record
-                    missing = self._missing_blocks(bundle, record) - memory.charged
-                    if missing <= 0 and not takes_no_more:
+                    missing_blocks = self._missing_blocks(bundle, record) - memory.charged
+                    if missing_blocks <= 0 and not takes_no_more:
                         hand_over.begin()
-                        added = self._add_locked(bundle, topic, cluster, record, memory)
+                        addition = self._add_locked(bundle, topic, cluster, record, memory)
                         continue
                 if takes_no_more:
                     self.encode_topic(topic)
                 else:
-                    self._charge(hand_over, missing, 0 if bundle is None else bundle.memory.charged, memory)
+                    self._charge(hand_over, missing_blocks, 0 if bundle is None else bundle.memory.charged, memory)
         except ORDINARY_ERRORS:
             self._pool.deallocate(memory)
             raise
-        is_full = added.bundle.size_bytes >= self.bundle_bytes
-        if added.begins_bundle and not is_full:
+        is_full = addition.bundle.size_bytes >= self.bundle_bytes
+        if addition.begins_bundle and not is_full:
             self.accumulator.wake_sender()  # linger.ms begins
-        return added.future, is_full
+        return addition.future, is_full
 
     def _missing_blocks(self, bundle: RecordBundle | None, record: GatheredRecord) -> int:
         return self._pool.blocks_for(record.size_bytes if bundle is None else bundle.missing_bytes(record.size_bytes))
 
     def _add_locked(
         self, bundle: RecordBundle | None, topic: str, cluster: Cluster, record: GatheredRecord, memory: PoolMemory
-    ) -> _Added | None:
+    ) -> _Addition | None:
         """None if another thread has used the bundle's memory for its record. `bundle`: the topic's; None: a new one begins."""
         begins_bundle = bundle is None
         if bundle is None:
             bundle = RecordBundle(topic, cluster, self.clock, self.interceptors)
-            self._not_queued.add(bundle)
+            self._unqueued_bundles.add(bundle)
         bundle.charge(memory, self._pool.block_size)
         future = bundle.add(*record)
         if future is None:
             return None
         if begins_bundle:
             self.bundles[topic] = bundle
-        return _Added(future, bundle, begins_bundle)
+        return _Addition(future, bundle, begins_bundle)
 
-    def _charge(self, hand_over: HandOver, missing: int, had: int, memory: PoolMemory) -> None:
+    def _charge(self, hand_over: HandOver, missing_blocks: int, charged_blocks: int, memory: PoolMemory) -> None:
         """Charge memory for a record. If possible doubles the bundle's charge, up to a full bundle, so that few calls charge."""
         hand_over.begin()
-        ample = min(had, self._pool.blocks_for(self.bundle_bytes) - had)
-        if ample > missing and self._pool.try_allocate(0, charge=ample, into=memory) is not None:
+        ample_blocks = min(charged_blocks, self._pool.blocks_for(self.bundle_bytes) - charged_blocks)
+        if ample_blocks > missing_blocks and self._pool.try_allocate(0, charge=ample_blocks, into=memory) is not None:
             return
-        if self._pool.try_allocate(0, charge=missing, into=memory) is not None:
+        if self._pool.try_allocate(0, charge=missing_blocks, into=memory) is not None:
             return
         if not self.may_wait():
             raise KafkaTimeoutError(
@@ -162,8 +162,8 @@ class RecordGatherer:
                 condition="KAFKA_BUFFER_EXHAUSTED",
             )
         if not memory:
-            hand_over.wait_begins()
-        self.accumulator.wait_for_memory(0, missing, memory, hand_over.begin)
+            hand_over.begin_wait()
+        self.accumulator.wait_for_memory(0, missing_blocks, memory, hand_over.begin)
 
     def encode_full(self, topic: str) -> None:
         """Queue a topic's bundle, which has reached `bundle_bytes`. Errors go to the records.
@@ -175,27 +175,25 @@ class RecordGatherer:
             self._refuse_records(topic)
 
     def encode_all(self, deadline_ms: int) -> bool:
-        """Queue all bundles, for flush, close, and the begin and end of a transaction.
-
-        False if another thread still encodes at `deadline_ms` (Clock.now_ms).
-        """
-        done = True
-        for topic in list(self._topics):
-            done &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))
-        return done
+        """Queue all bundles, for flush, close, and the begin and end of a transaction. False if another thread still encodes at
+        `deadline_ms` (Clock.now_ms)."""
+        is_all_queued = True
+        for topic in list(self._turns):
+            is_all_queued &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))
+        return is_all_queued
 
     def encode_topic(self, topic: str) -> None:
         """Queue what is gathered for a topic, before rows of `send_columns`. Raises KafkaTimeoutError after max.block.ms."""
-        if topic in self._topics and not self._encode_within(topic, self.config.max_block_ms):
+        if topic in self._turns and not self._encode_within(topic, self.config.max_block_ms):
             raise KafkaTimeoutError(
                 f"another thread is still encoding earlier records for {topic} after max.block.ms={self.config.max_block_ms}"
             )
 
-    def encode_lingered(self, now_ms: int, all_at_once: bool) -> int:
+    def encode_lingered(self, now_ms: int, is_all_due: bool) -> int:
         """Queue what has waited for linger.ms; returns in how many ms the next bundle is due. Sender thread; never waits."""
         delay_ms = NEVER_MS
         for topic, bundle in list(self.bundles.items()):
-            left_ms = 0 if all_at_once else bundle.created_ms + self.config.linger_ms - now_ms
+            left_ms = 0 if is_all_due else bundle.created_ms + self.config.linger_ms - now_ms
             if left_ms > 0:
                 delay_ms = min(delay_ms, left_ms)
             elif not self._encode_within(topic, 0):
@@ -211,57 +209,56 @@ class RecordGatherer:
         if ended_by is not None:
             self._ended_by = ended_by
         self._is_closed = True
-        for topic in list(self._topics):
+        for topic in list(self._turns):
             self._refuse_records(topic)
 
     def _refuse_records(self, topic: str) -> None:
-        with self._topics[topic].bundle_lock:
+        with self._turns[topic].bundle_lock:
             bundle = self.bundles.get(topic)
             if bundle is not None:
                 bundle.refuse_records()
 
     def take_open_bundles(self) -> list[RecordBundle]:
         """The bundles that are gathered and not queued yet, to be failed. Their memory is given back. Sender thread."""
-        taken = [bundle for topic in list(self._topics) if (bundle := self._take(topic)) is not None]
-        for bundle in taken:
-            self._finish(bundle)
-        return taken
+        bundles = [bundle for topic in list(self._turns) if (bundle := self._take_bundle(topic)) is not None]
+        for bundle in bundles:
+            self._finish_bundle(bundle)
+        return bundles
 
     def take_unqueued_bundles(self) -> list[RecordBundle]:
         """After `close`: the bundles with records that may be in no batch, because a call that encodes them was interrupted or is
-        not over. Sender thread.
-        """
-        unfinished = list(self._not_queued)
-        for bundle in unfinished:
+        not over. Sender thread."""
+        bundles = list(self._unqueued_bundles)
+        for bundle in bundles:
             bundle.seal()
-        return unfinished
+        return bundles
 
     def _encode_within(self, topic: str, timeout_ms: int) -> bool:
         """Queue a topic's bundle. False if another thread was still encoding the bundle before it when time ran out."""
         return self.hand_overs.run(self._encode_in_turn, topic, self.clock.now_ms() + timeout_ms)
 
     def _encode_in_turn(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
-        turn = self._topics[topic]
+        turn = self._turns[topic]
         if not self.hand_overs.wait_until(lambda: turn.admit(hand_over), deadline_ms):
             return False
         hand_over.begin()
-        bundle = self._take(topic)
+        bundle = self._take_bundle(topic)
         if bundle is not None:
             try:
                 self.encode_bundle(hand_over, bundle)
             except ORDINARY_ERRORS:
-                self._finish(bundle)
+                self._finish_bundle(bundle)
                 raise
-            self._finish(bundle)
+            self._finish_bundle(bundle)
         return True
 
-    def _finish(self, bundle: RecordBundle) -> None:
+    def _finish_bundle(self, bundle: RecordBundle) -> None:
         """Give back a bundle's memory: each of its records is in a batch, has failed, or will be failed by the caller."""
         self._pool.deallocate(bundle.memory)
-        self._not_queued.discard(bundle)
+        self._unqueued_bundles.discard(bundle)
 
-    def _take(self, topic: str) -> RecordBundle | None:
-        with self._topics[topic].bundle_lock:
+    def _take_bundle(self, topic: str) -> RecordBundle | None:
+        with self._turns[topic].bundle_lock:
             bundle = self.bundles.pop(topic, None)
         if bundle is not None:
             bundle.seal()

@@ -41,9 +41,9 @@ class TableColumns:
         """
         mapping = RowMapping.find(schema.names, topic, with_timestamp=True)
         positions = {name: getattr(mapping, name) for name in RECORD_FIELDS}
-        columns = {name: schema.field(found).type for name, found in positions.items() if isinstance(found, int)}
+        columns = {name: schema.field(position).type for name, position in positions.items() if isinstance(position, int)}
         problems = [
-            *_missing(mapping, schema.names),
+            *_problems_of_names(mapping, schema.names),
             *_problems_of_types({name: kind for name, kind in columns.items() if not encodes(name)}),
         ]
         if problems:
@@ -51,7 +51,7 @@ class TableColumns:
         conversions = {positions[name]: conversion(name, kind) for name, kind in columns.items()}
         return cls(mapping, {position: convert for position, convert in conversions.items() if convert is not None})
 
-    def of(self, batch: pa.RecordBatch) -> ProducerColumns:
+    def producer_columns(self, batch: pa.RecordBatch) -> ProducerColumns:
         """The rows of a batch; copies only what is converted. Raises InvalidRecordError for a time that no record can have."""
         table = pa.Table.from_batches([batch])
         for position, convert in self.conversions.items():
@@ -65,22 +65,22 @@ class TableColumns:
 # NAMES
 
 
-def _missing(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
+def _problems_of_names(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
     """Problems: a required column is missing, or another column is probably misspelt, whose values would be ignored silently."""
-    needed = {"topic": NO_TOPIC, "value": NO_VALUE}
+    problems_if_missing = {"topic": NO_TOPIC, "value": NO_VALUE}
     others = [column for column in columns if column not in RECORD_FIELDS]
     for name in RECORD_FIELDS:
         if getattr(mapping, name) is not None:
             continue
         nearest = nearest_column(name, others)
-        if name in needed:
+        if name in problems_if_missing:
             hint = "" if nearest is None else f". Did you mean {nearest!r}? Rename it to {name}"
-            yield f"{needed[name]}. The table's columns are: {printable_list(columns) or 'none'}{hint}"
-        elif (found := _misspelt(name, others)) is not None:
-            yield f"column {found!r} is no part of a record; did you mean {name}? Rename it, or leave it out of the table"
+            yield f"{problems_if_missing[name]}. The table's columns are: {printable_list(columns) or 'none'}{hint}"
+        elif (misspelt := _misspelt_column(name, others)) is not None:
+            yield f"column {misspelt!r} is no part of a record; did you mean {name}? Rename it, or leave it out of the table"
 
 
-def _misspelt(name: str, columns: list[str]) -> str | None:
+def _misspelt_column(name: str, columns: list[str]) -> str | None:
     """A column whose name differs only by case, spaces, underscores, dashes or a plural s. Other names may mean anything."""
     return next((column for column in columns if _plain_name(column) == _plain_name(name)), None)
 
@@ -95,12 +95,12 @@ def _plain_name(column: str) -> str:
 def _problems_of_types(columns: Mapping[str, pa.DataType]) -> Iterator[str]:
     for name, kind in columns.items():
         types, fits, remedy = COLUMN_RULES[name]
-        plain = _plain(kind)
-        if not pa.types.is_null(plain) and not fits(plain):
-            yield f"column {name} has type {kind}; it must be {types}: {remedy(plain)}"
+        value_type = _value_type(kind)
+        if not pa.types.is_null(value_type) and not fits(value_type):
+            yield f"column {name} has type {kind}; it must be {types}: {remedy(value_type)}"
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _value_type(kind: pa.DataType) -> pa.DataType:
     """The type of the values: an extension's storage, a dictionary's entries."""
     while isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type
@@ -158,9 +158,10 @@ COLUMN_RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.D
 
 def conversion(name: str, kind: pa.DataType) -> Callable[[pa.ChunkedArray], pa.ChunkedArray] | None:
     """The function that converts a column of this type into one that `send_columns` takes; None if that needs no conversion."""
-    is_read_elsewhere = pa.types.is_dictionary(kind) and name in ("topic", "value", "key") and _plain(kind) == kind.value_type
-    if kind != _plain(kind) and not is_read_elsewhere:
-        return _decoded
+    value_type = _value_type(kind)
+    is_read_elsewhere = pa.types.is_dictionary(kind) and name in ("topic", "value", "key") and value_type == kind.value_type
+    if kind != value_type and not is_read_elsewhere:
+        return _decode_column
     if name == "headers" and (pa.types.is_fixed_size_list(kind) or (not pa.types.is_map(kind) and _has_no_entries(kind))):
         return _as_headers
     return None
@@ -170,12 +171,12 @@ def _has_no_entries(kind: pa.DataType) -> bool:
     return not pa.types.is_null(kind) and bool(pa.types.is_null(kind.value_type))
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _decode_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace extension types and dictionaries by the values that they stand for."""
-    return pa.chunked_array([_decode(piece) for piece in arrays_of(column)], _plain(column.type))
+    return pa.chunked_array([_decode_piece(piece) for piece in arrays_of(column)], _value_type(column.type))
 
 
-def _decode(piece: pa.Array) -> pa.Array:
+def _decode_piece(piece: pa.Array) -> pa.Array:
     while isinstance(piece.type, pa.BaseExtensionType) or pa.types.is_dictionary(piece.type):
         piece = piece.dictionary.take(piece.indices) if pa.types.is_dictionary(piece.type) else piece.storage
     return piece

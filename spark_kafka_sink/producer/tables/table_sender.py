@@ -51,45 +51,45 @@ class TableSender:
             while (batch := next_batch(reader)) is not None:
                 if batch.num_rows:
                     check_usable()
-                    self._send_batch(hand_over, columns.of(batch), delivery)
+                    self._send_batch(hand_over, columns.producer_columns(batch), delivery)
                     first_row = delivery.rows
                 del batch  # before the next one is read
         except KafkaError as error:
             if isinstance(error, InvalidRecordError):
                 _name_row_of_table(error, first_row)
             if first_row:
-                error.message = _half_sent(error.message, first_row)
+                error.message = _partly_queued_text(error.message, first_row)
                 self.on_partly_queued(error)
             raise
         except ORDINARY_ERRORS as error:
             if not first_row:
                 raise
-            self.on_partly_queued(KafkaError(_half_sent(repr(error), first_row)))
+            self.on_partly_queued(KafkaError(_partly_queued_text(repr(error), first_row)))
             # One of numpy's MemoryErrors takes other arguments.
             kind = MemoryError if isinstance(error, MemoryError) else type(error)
-            raise kind(_half_sent(str(error) or "out of memory", first_row)) from error
+            raise kind(_partly_queued_text(str(error) or "out of memory", first_row)) from error
         return delivery
 
-    def _send_batch(self, hand_over: HandOver, given: ProducerColumns, delivery: Delivery) -> None:
-        given.require_topics()
+    def _send_batch(self, hand_over: HandOver, columns: ProducerColumns, delivery: Delivery) -> None:
+        columns.require_topics()
         queue = partial(self.columns.queue, hand_over, delivery)
         if self.interceptors is None:
-            queue(given)
+            queue(columns)
         else:
-            self.interceptors.send_columns(given, queue)
+            self.interceptors.send_columns(columns, queue)
 
 
 def _name_row_of_table(error: InvalidRecordError, first_row: int) -> None:
     """Number the row as in the whole table: ColumnSender numbers rows within their batch, which it calls a chunk."""
     if error.row is None:
         return
-    of_chunk = f"row {error.row} of this chunk"
-    named = of_chunk if of_chunk in error.message else f"row {error.row}"
+    chunk_text = f"row {error.row} of this chunk"
+    old_text = chunk_text if chunk_text in error.message else f"row {error.row}"
     error.row += first_row
-    error.message = error.message.replace(named, f"row {error.row} of this table", 1)
+    error.message = error.message.replace(old_text, f"row {error.row} of this table", 1)
 
 
-def _half_sent(text: str, first_row: int) -> str:
+def _partly_queued_text(text: str, first_row: int) -> str:
     """The text of an error, and in which batch it happened. All rows before that batch are queued."""
     where = f"in the table's batch that begins at row {first_row:,}; the rows before it are queued, and are not taken back"
     return f"{text.removesuffix('.')} ({where})"

@@ -76,7 +76,7 @@ class CallerSide:
         presence = threading.Lock()
         with presence:
             with self._lock:
-                self._unfinished_call_locked(CalledMethod.BEGIN)
+                self._same_call_locked(CalledMethod.BEGIN)
                 if self._beginning:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
                 self._beginning.add(presence)
@@ -129,7 +129,7 @@ class CallerSide:
     def _refuse_rows(self, method: CalledMethod) -> bool:
         """Refuse rows from now on. Returns false if the same call did that before, and timed out."""
         with self._lock:
-            is_new = self._unfinished_call_locked(method) is None
+            is_new = self._same_call_locked(method) is None
             if is_new:
                 self._is_open = False
             return is_new
@@ -168,7 +168,7 @@ class CallerSide:
     def _post(self, new_call: TransactionalCall, presence: threading.Lock | None = None) -> TransactionalCall:
         """Post `new`, or the same call that timed out before, and return it. The caller holds `presence` while it waits."""
         with self._lock:
-            call = self._unfinished_call_locked(new_call.method, new_call.effective_method)
+            call = self._same_call_locked(new_call.method, new_call.state_method)
             if call is None:
                 call = new_call
                 if new_call.method is not CalledMethod.SEND_OFFSETS:  # a repeated one may have other offsets, so it is a new call
@@ -183,9 +183,7 @@ class CallerSide:
             self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
-    def _unfinished_call_locked(
-        self, method: CalledMethod, effective_method: CalledMethod | None = None
-    ) -> TransactionalCall | None:
+    def _same_call_locked(self, method: CalledMethod, state_method: CalledMethod | None = None) -> TransactionalCall | None:
         """The same call that timed out before, if there was one. Raises the reason if this call is not possible now."""
         pending = self._pending
         if pending is not None and pending.is_reported:
@@ -197,7 +195,7 @@ class CallerSide:
                     f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a call that failed after its caller had gone, so that the transaction can be aborted
-        error = self.manager.why_not(effective_method or method) if pending is None else None
+        error = self.manager.why_not(state_method or method) if pending is None else None
         if error is not None:
             raise error
         return pending

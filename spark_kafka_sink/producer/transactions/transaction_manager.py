@@ -234,7 +234,7 @@ class TransactionManager(IdempotentSequencer):
             if entry.is_taken:
                 continue  # posted twice: its caller was interrupted in between
             entry.is_taken = True
-            error = self.why_not(entry.effective_method)
+            error = self.why_not(entry.state_method)
             if error is not None:
                 entry.settle(error)
             else:
@@ -505,9 +505,8 @@ class TransactionManager(IdempotentSequencer):
 
     @property
     def transaction_waits_for_rows(self) -> bool:
-        return (
-            self.state is SequencerState.COMMITTING or self.calls.pending_prepare is not None or self.requests.is_waiting_for_rows
-        )
+        is_ending = self.state is SequencerState.COMMITTING or self.calls.pending_prepare is not None
+        return is_ending or self.requests.waits_for_rows
 
     def error_of_lost_rows(self) -> TransactionAbortedError | None:
         if self.state not in (SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING):
@@ -578,9 +577,8 @@ class TransactionManager(IdempotentSequencer):
         self.calls.settle_begins()
         if self._txn.partitions_to_add:
             partitions, begins = self._txn.take_partitions_to_add()
-            self.requests.enqueue(
-                AddPartitionsToTxnHandler(transaction=self._txn, partitions=partitions, begins_transaction=begins)
-            )
+            request = AddPartitionsToTxnHandler(transaction=self._txn, partitions=partitions, begins_transaction=begins)
+            self.requests.enqueue(request)
         self._prepare_if_settled(is_all_settled)
         return self.requests.step(now_ms, is_all_settled, is_all_sent)
 

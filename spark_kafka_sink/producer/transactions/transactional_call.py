@@ -53,7 +53,7 @@ class TransactionalCall:
         self.callers = Inside()  # callers that wait for the outcome now
 
     @property
-    def effective_method(self) -> CalledMethod:
+    def state_method(self) -> CalledMethod:
         """The method whose allowed states apply: use_transactional_id, if this call brings another id."""
         return CalledMethod.USE_ID if self.transactional_id else self.method
 

@@ -76,7 +76,7 @@ class TxnRequestQueue:
         return self._in_flight is not None or bool(self._queue)
 
     @property
-    def is_waiting_for_rows(self) -> bool:
+    def waits_for_rows(self) -> bool:
         """Whether the first request goes behind rows, and others wait for it."""
         return len(self._queue) > 1 and self._queue[0][2].is_behind_rows
 
@@ -125,10 +125,8 @@ class TxnRequestQueue:
         return wait_ms
 
     def _goes_behind_rows(self, node_id: int, is_all_sent: Callable[[], bool]) -> bool:
-        """Whether all batches are on their way to this node: a broker handles the requests of one connection one by one.
-
-        Two brokers that begin the same transaction at once disturb each other: one request has to be retried after a back-off.
-        """
+        """Whether all batches are on their way to this node: a broker handles the requests of one connection one by one. Two
+        brokers that begin the same transaction at once disturb each other: one request has to be retried after a back-off."""
         in_flight = self._client.in_flight_request_count
         return in_flight() == in_flight(node_id) and is_all_sent()
 
@@ -231,14 +229,11 @@ class TxnRequestQueue:
         if request.coordinator is not None:
             self.coordinators.forget(request.coordinator)
 
-    def retry(self, request: TxnRequestHandler, max_delay_ms: int | None = None) -> None:
-        """Queue the request again, after a back-off that grows with the attempts, or after at most `max_delay_ms`."""
+    def retry(self, request: TxnRequestHandler, limit_ms: int | None = None) -> None:
+        """Queue the request again, after a back-off that grows with the attempts, or after at most `limit_ms`."""
         if isinstance(request, InitProducerIdHandler) and request.transactional_id is None:
             logger.info("! no producer id yet, trying again: %s", self._trouble)
-        if max_delay_ms is None:
-            delay_ms = self._backoff.backoff_ms(request.attempt_count)
-        else:
-            delay_ms = min(max_delay_ms, self._retry_backoff_ms)
+        delay_ms = self._backoff.backoff_ms(request.attempt_count) if limit_ms is None else min(limit_ms, self._retry_backoff_ms)
         request.attempt_count += 1
         request.not_before_ms = self._clock.now_ms() + delay_ms
         self.enqueue(request)

@@ -45,16 +45,16 @@ def test_records_that_have_lingered_are_taken_by_the_sender() -> None:
     gathering.add(b"1")
     gathering.clock.advance(60)
     gathering.add(b"2")
-    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), all_at_once=False) == 40
+    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), is_all_due=False) == 40
     gathering.clock.advance(40)
-    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), all_at_once=False) == NEVER_MS
+    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), is_all_due=False) == NEVER_MS
     assert gathering.values == [[b"1", b"2"]]
 
 
 def test_nobody_lingers_while_everything_is_wanted_at_once() -> None:
     gathering = Gathering(linger_ms=60_000)
     gathering.add(b"1")
-    gathering.gatherer.encode_lingered(gathering.clock.now_ms(), all_at_once=True)
+    gathering.gatherer.encode_lingered(gathering.clock.now_ms(), is_all_due=True)
     assert gathering.values == [[b"1"]]
 
 
@@ -63,7 +63,7 @@ def test_the_next_linger_is_that_of_the_oldest_topic() -> None:
     gathering.add(topic="a")
     gathering.clock.advance(30)
     gathering.add(topic="b")
-    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), all_at_once=False) == 70
+    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), is_all_due=False) == 70
 
 
 def test_flush_waits_as_long_as_asked_for_an_encoder_and_says_that_records_are_left() -> None:
@@ -131,7 +131,7 @@ def test_a_bundle_that_lingered_behind_an_older_one_is_looked_at_again_soon() ->
             gathering.add(b"2")
             gathering.clock.advance(100)
             sender = threading.Thread(
-                target=lambda: delays.append(gathering.gatherer.encode_lingered(gathering.clock.now_ms(), all_at_once=False))
+                target=lambda: delays.append(gathering.gatherer.encode_lingered(gathering.clock.now_ms(), is_all_due=False))
             )
             sender.start()
             sender.join(30)
@@ -256,7 +256,7 @@ def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
     def wait(waitable: Waitable, timeout_ms: int) -> bool:
         del waitable, timeout_ms
         assert gathering.stage.accumulator.wants_all_at_once()
-        gathering.gatherer.encode_lingered(gathering.clock.now_ms(), all_at_once=True)
+        gathering.gatherer.encode_lingered(gathering.clock.now_ms(), is_all_due=True)
         return True
 
     gathering.clock.wait = wait
@@ -316,7 +316,7 @@ def test_many_callers_and_little_memory_lose_no_record_and_no_charge() -> None:
 
     def encode() -> None:
         while not stop.is_set():
-            gathering.gatherer.encode_lingered(gathering.clock.now_ms(), all_at_once=True)
+            gathering.gatherer.encode_lingered(gathering.clock.now_ms(), is_all_due=True)
 
     callers = [threading.Thread(target=send, args=[caller], daemon=True) for caller in range(4)]
     sender = threading.Thread(target=encode, daemon=True)

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.tables.table_batches import next_batch, open_table
 from spark_kafka_sink.producer.tables.table_columns import HEADERS_TYPE, TableColumns
-from spark_kafka_sink.producer.topic_rows import by_topic, explicit_partitions, record_rows
+from spark_kafka_sink.producer.topic_rows import explicit_partitions, record_rows, split_by_topic
 
 UUID = pa.uuid() if hasattr(pa, "uuid") else pa.binary(16)
 MOMENT = datetime(2024, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
@@ -24,7 +24,7 @@ MOMENT_MS = 1_704_164_645_678
 def given(topic: str | None = "t", /, **columns: Any) -> ProducerColumns:
     """What is sent of a table of one batch."""
     batch = pa.record_batch({"value": pa.array(["v"] * len(next(iter(columns.values())))), **columns})
-    return TableColumns.find(batch.schema, topic).of(batch)
+    return TableColumns.find(batch.schema, topic).producer_columns(batch)
 
 
 def problem(schema: dict[str, pa.DataType], topic: str | None = "t") -> str:
@@ -145,7 +145,7 @@ def test_keys_and_values_may_have_any_layout_of_text_and_bytes(kind: pa.DataType
 @pytest.mark.parametrize("kind", [*TEXTS, *map(encoded, TEXTS)], ids=str)
 def test_topics_may_have_any_layout_of_text(kind: pa.DataType) -> None:
     columns = given(None, topic=column(["a", "b", "a"], kind))
-    rows = by_topic(columns.topic, record_rows(columns, 3, 0), explicit_partitions(None, 3))
+    rows = split_by_topic(columns.topic, record_rows(columns, 3, 0), explicit_partitions(None, 3))
     assert {each.topic: each.positions.tolist() for each in rows} == {"a": [0, 2], "b": [1]}
 
 
@@ -243,14 +243,14 @@ def test_a_name_overrides_the_column_whatever_its_type() -> None:
 
 def test_keys_and_values_are_not_copied() -> None:
     batch = pa.record_batch({"key": ["k"], "value": ["v"]})
-    columns = TableColumns.find(batch.schema, "t").of(batch)
+    columns = TableColumns.find(batch.schema, "t").producer_columns(batch)
     assert columns.key.buffers()[2].address == batch["key"].buffers()[2].address
     assert columns.value.chunk(0).buffers()[2].address == batch["value"].buffers()[2].address
 
 
 def test_the_first_of_two_equal_names_counts_and_others_are_ignored() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array(["a"]), pa.array([2])], ["id", "value", "value"])
-    assert TableColumns.find(batch.schema, "t").of(batch).value.to_pylist() == ["a"]
+    assert TableColumns.find(batch.schema, "t").producer_columns(batch).value.to_pylist() == ["a"]
 
 
 # WHAT IS SAID OF OTHERS
