@@ -119,7 +119,7 @@ class EventHandler:
         return self._must_not_retry.is_given
 
     def _refresh_if_due(self) -> None:
-        """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms. KafkaProducer
+        """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms. The producer
         itself refreshes the metadata at the same age (metadata.max.age.ms)."""
         interval_ms, now_ms = self.config.topic_metadata_refresh_interval_ms, self.clock.now_ms()
         if self._refreshed_ms is None or 0 <= interval_ms <= now_ms - self._refreshed_ms:

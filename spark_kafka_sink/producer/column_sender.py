@@ -79,8 +79,8 @@ class ColumnSender:
             if self.plugins.avro is not None:
                 input_columns = self.plugins.avro.encode_columns(input_columns)
             columns = record_rows(input_columns, row_count, self.clock.wall_ms())
-            explicit = explicit_partitions(input_columns.partition, row_count)
-            slices = self._prepare_slices(split_by_topic(input_columns.topic, columns, explicit))
+            partitions = explicit_partitions(input_columns.partition, row_count)
+            slices = self._prepare_slices(split_by_topic(input_columns.topic, columns, partitions))
         except KafkaError:
             for topic, count in count_rows_by_topic(input_columns).items():
                 self.metrics.records_failed(topic, count)
@@ -105,7 +105,7 @@ class ColumnSender:
             self.size_limits.check(int(bounds[largest]), f"row {row} of this chunk, topic {rows.topic}", row)
         if len(topics) > 1:
             self.metadata_wait.ask_for(rows.topic for rows in topics)
-        clusters = [self.metadata_wait.await_partition(rows.topic, int(rows.explicit.max())) for rows in topics]
+        clusters = [self.metadata_wait.await_partition(rows.topic, int(rows.partitions.max())) for rows in topics]
         partitioner = self.plugins.partitioner
         if partitioner is not None:
             topics = [_with_partitions(partitioner, rows, cluster) for rows, cluster in zip(topics, clusters, strict=True)]
@@ -130,7 +130,7 @@ class ColumnSender:
                 return
             if self.plugins.bundle_partitioner is not None:
                 partitions = self.plugins.bundle_partitioner.decide(rows, bundle.cluster, are_gathered=True)
-                rows = replace(rows, explicit=partitions)
+                rows = replace(rows, partitions=partitions)
             callback = bundle.rows_callback
         except ORDINARY_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
@@ -154,8 +154,8 @@ class ColumnSender:
             gathered_columns = interceptors.on_send_gathered(gathered_columns)
         columns = record_rows(gathered_columns, len(bundle), self.clock.wall_ms())
         bundle.become(columns)
-        explicit = explicit_partitions(gathered_columns.partition, columns.row_count)
-        rows = TopicRows(bundle.topic, columns, explicit, np.arange(len(bundle), dtype=np.int32))
+        partitions = explicit_partitions(gathered_columns.partition, columns.row_count)
+        rows = TopicRows(bundle.topic, columns, partitions, np.arange(len(bundle), dtype=np.int32))
         if interceptors is not None:
             errors = self._errors_after_interceptors(rows, bundle.cluster) | errors
         return self._fail_and_drop(bundle, rows, errors) if errors else rows
@@ -165,13 +165,14 @@ class ColumnSender:
         errors: dict[int, KafkaError] = {}
         bounds = size_upper_bounds(rows.columns)
         partition_count = cluster.partition_count(rows.topic) or 0
-        is_too_large, is_absent = bounds > self.size_limits.largest_record, rows.explicit >= partition_count
+        is_too_large, is_absent = bounds > self.size_limits.largest_record, rows.partitions >= partition_count
         for row in np.flatnonzero(is_too_large | is_absent).tolist():
             if is_too_large[row]:
                 where = f"a record for topic {rows.topic}, as interceptors left it"
                 errors[row] = self.size_limits.too_large_error(int(bounds[row]), where)
             else:
-                errors[row] = self.metadata_wait.absence_error(rows.topic, int(rows.explicit[row]), partition_count, waited_ms=0)
+                partition = int(rows.partitions[row])
+                errors[row] = self.metadata_wait.absence_error(rows.topic, partition, partition_count, waited_ms=0)
         return errors
 
     def _fail_and_drop(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
@@ -193,4 +194,4 @@ def _encode(errors: dict[int, KafkaError], avro: AvroSerializers, part: str, top
 
 def _with_partitions(partitioner: UserPartitioner, rows: TopicRows, cluster: Cluster) -> TopicRows:
     """Let a user's partitioner choose partitions for the rows that name none. Raises KafkaError."""
-    return replace(rows, explicit=np.concatenate([partitioner.decide(part, cluster) for part in rows.slices()]))
+    return replace(rows, partitions=np.concatenate([partitioner.decide(part, cluster) for part in rows.slices()]))

@@ -51,12 +51,12 @@ def is_forked(object_generation: int) -> bool:
     return object_generation != _generation
 
 
-def check_not_forked(object_generation: int, who: str) -> None:
-    """Raises IllegalStateError if `is_forked(object_generation)`. `who` names the object in the error. Takes no lock."""
+def check_not_forked(object_generation: int, object_name: str) -> None:
+    """Raises IllegalStateError if `is_forked(object_generation)`. `object_name`: for its text. Takes no lock."""
     if object_generation != _generation:
         raise IllegalStateError(
-            f"{who} was made before this process was forked, and its thread runs in the parent process only: nothing that is"
-            " sent here would be written; make a KafkaProducer in the child process"
+            f"{object_name} was made before this process was forked, and its thread runs in the parent process only: nothing that"
+            " is sent here would be written; make a KafkaProducer in the child process"
         )
 
 

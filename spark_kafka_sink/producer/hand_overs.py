@@ -35,21 +35,21 @@ HALF_DONE = "an error came while rows were handed over, and how far the call cam
 class HandOver:
     """One call that hands rows over to the accumulator, and whether it has begun and ended that."""
 
-    __slots__ = ("_unfinished", "has_queued_rows", "presence", "thread_id")
+    __slots__ = ("_unfinished_hand_overs", "has_queued_rows", "presence", "thread_id")
 
-    def __init__(self, unfinished: set[HandOver]) -> None:
-        self._unfinished = unfinished  # the hand-overs that have begun and not ended
+    def __init__(self, unfinished_hand_overs: set[HandOver]) -> None:
+        self._unfinished_hand_overs = unfinished_hand_overs  # they have begun and not ended
         self.presence = threading.Lock()  # held until the call is over
         self.thread_id = threading.get_ident()
         self.has_queued_rows = False  # some, perhaps not all: the call cannot be repeated
 
     def begin(self) -> None:
         """From here on an interrupt ends the producer. A second call does nothing."""
-        self._unfinished.add(self)
+        self._unfinished_hand_overs.add(self)
 
     def end(self) -> None:
         """The call holds no rows or memory any more: from here on an interrupt does not end the producer."""
-        self._unfinished.discard(self)
+        self._unfinished_hand_overs.discard(self)
 
     def begin_wait(self) -> None:
         """The call holds no memory and begins to wait. An interrupt of the wait ends the producer only if rows are queued."""
@@ -59,7 +59,7 @@ class HandOver:
     @property
     def was_interrupted(self) -> bool:
         # In this order: a call that ends normally leaves the set first.
-        return not self.presence.locked() and self in self._unfinished
+        return not self.presence.locked() and self in self._unfinished_hand_overs
 
 
 class HandOvers:
@@ -68,7 +68,7 @@ class HandOvers:
     def __init__(self, clock: Clock, on_failure: Callable[[], None]) -> None:
         self._clock = clock
         self._on_failure = on_failure  # called when an interrupt has ended the producer: stops `send` and wakes the Sender
-        self._unfinished: set[HandOver] = set()
+        self._unfinished_hand_overs: set[HandOver] = set()
         self._failure: KafkaError | None = None
         self._is_reported = False  # `on_failure` has been called
         self._lock = threading.Lock()  # guards what `wait_until` looks at
@@ -76,8 +76,8 @@ class HandOvers:
 
     def failure(self) -> KafkaError | None:
         """Why the producer has ended, if a call was interrupted. Any thread."""
-        if self._failure is None and any(each.was_interrupted for each in tuple(self._unfinished)):
-            self._failure = _failure("An interrupt")
+        if self._failure is None and any(each.was_interrupted for each in tuple(self._unfinished_hand_overs)):
+            self._failure = _interrupt_error("An interrupt")
         if self._failure is not None and not self._is_reported:
             self._on_failure()
             self._is_reported = True
@@ -85,7 +85,7 @@ class HandOvers:
 
     def run(self, work: Callable[Concatenate[HandOver, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `work`, which begins its hand-over. This ends when `work` ends it, returns, or raises one of ORDINARY_ERRORS."""
-        hand_over = HandOver(self._unfinished)
+        hand_over = HandOver(self._unfinished_hand_overs)
         try:
             with hand_over.presence:
                 try:
@@ -97,7 +97,7 @@ class HandOvers:
                 return result
         except BaseException as error:
             if hand_over.was_interrupted:
-                self._failure = self._failure or _failure(repr(error))
+                self._failure = self._failure or _interrupt_error(repr(error))
                 self.failure()
             raise
         finally:
@@ -110,7 +110,7 @@ class HandOvers:
         return self._waiters.wait_until(is_true, self._clock, deadline_ms)
 
 
-def _failure(interrupt: str) -> KafkaError:
+def _interrupt_error(interrupt: str) -> KafkaError:
     return KafkaError(
         f"{interrupt} ended a call that was handing rows over, and the producer with it: rows that are not acknowledged may be"
         " written or not. Close this producer and make a new one",

@@ -36,7 +36,7 @@ class TopicRows:
 
     topic: str
     columns: RecordColumns
-    explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
+    partitions: npt.NDArray[np.int32]  # partition, or NO_PARTITION
     positions: npt.NDArray[np.int32]  # of each row in the caller's columns
 
     def slices(self, partition_count: int = 1) -> Iterator[TopicRows]:
@@ -49,11 +49,11 @@ class TopicRows:
             slice_count = min(slice_count, max(least_count, -(-self.columns.row_count // target_rows)))
         bounds = [self.columns.row_count * part // slice_count for part in range(slice_count + 1)] if slice_count else []
         for start, stop in itertools.pairwise(bounds):
-            yield TopicRows(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.positions[start:stop])
+            yield TopicRows(self.topic, self.columns.slice(start, stop), self.partitions[start:stop], self.positions[start:stop])
 
     def take(self, indices: npt.NDArray[np.integer]) -> TopicRows:
         """The rows at these indices, in that order."""
-        return TopicRows(self.topic, self.columns.take(indices), self.explicit[indices], self.positions[indices])
+        return TopicRows(self.topic, self.columns.take(indices), self.partitions[indices], self.positions[indices])
 
 
 def record_rows(columns: ProducerColumns, row_count: int, now_ms: int) -> RecordColumns:
@@ -92,19 +92,19 @@ def explicit_partitions(partition: pa.Array | None, row_count: int) -> npt.NDArr
         )
     if highest > 2**31 - 1:
         raise InvalidRecordError(f"Invalid partition: {highest} is not an int32", condition="KAFKA_INVALID_PARTITION")
-    explicit: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
-    return explicit
+    partitions: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
+    return partitions
 
 
-def split_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> list[TopicRows]:
+def split_by_topic(topic: str | pa.Array, columns: RecordColumns, partitions: npt.NDArray[np.int32]) -> list[TopicRows]:
     """The rows of each topic, in their order. An empty list if there are no rows."""
     if not columns.row_count:
         return []
     names, codes = ([topic], None) if isinstance(topic, str) else names_and_codes(topic)
     positions = np.arange(columns.row_count, dtype=np.int32)
     if len(names) == 1 or codes is None:
-        return [TopicRows(names[0], columns, explicit, positions)]
-    all_rows = TopicRows("", columns.in_one_piece(), explicit, positions)
+        return [TopicRows(names[0], columns, partitions, positions)]
+    all_rows = TopicRows("", columns.in_one_piece(), partitions, positions)
     order = np.argsort(codes, kind="stable")
     stops = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
     topic_ranges = zip(names, [0, *stops], stops, strict=False)

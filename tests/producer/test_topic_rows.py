@@ -24,7 +24,7 @@ def test_slices_hold_every_row_once_and_in_order(row_count: int, partitions: int
     assert (
         [each.columns.row_count for each in slices]
         == [len(each.positions) for each in slices]
-        == [len(each.explicit) for each in slices]
+        == [len(each.partitions) for each in slices]
     )
     assert max(len(each.positions) for each in slices) <= MAX_SLICE_ROWS
 

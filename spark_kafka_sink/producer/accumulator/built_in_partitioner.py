@@ -155,7 +155,7 @@ class BuiltInPartitioner:
 
     def choose(self, rows: TopicRows, cluster: Cluster) -> npt.NDArray[np.int32]:
         """The partition of each row. With partitioner.class or partitioner.ignore.keys, keys do not count."""
-        partitions = rows.explicit.copy()
+        partitions = rows.partitions.copy()
         undecided = partitions == NO_PARTITION
         columns = rows.columns
         if self._by_key and columns.key is not None and undecided.any():

@@ -316,8 +316,8 @@ def _from_json(value: Any, schema: AvroSchema) -> Any:
 
 def _decimal(octets: bytes, scale: int) -> Decimal:
     """The exact value: arithmetic would round to the digits of the thread's decimal context."""
-    unscaled = int.from_bytes(octets, "big", signed=True)
-    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+    unscaled_value = int.from_bytes(octets, "big", signed=True)
+    return Decimal((int(unscaled_value < 0), tuple(map(int, str(abs(unscaled_value)))), -scale))
 
 
 # VALUES OF A BOUNDED SIZE

@@ -168,9 +168,9 @@ class AvroSerializers:
         rows_format, encoder = self._objects[part, topic]
         array, errors = _as_array(rows, rows_format.type)
         result = encoder.encode(array)
-        for refused_rows in result.refused_rows:
-            for row in refused_rows.rows.tolist():
-                errors.setdefault(row, _not_encodable(f"the {part}", refused_rows.field, refused_rows.reason))
+        for unencodable in result.refused_rows:
+            for row in unencodable.rows.tolist():
+                errors.setdefault(row, _not_encodable(f"the {part}", unencodable.field, unencodable.reason))
         values = result.values
         if encoded_by_row:
             values = pa.array([encoded_by_row.get(row, value) for row, value in enumerate(values.to_pylist())], values.type)
@@ -229,17 +229,17 @@ class AvroSerializers:
 def _require_all(encoded_column: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:
     """The encoded column. Raises InvalidRecordError if a row cannot be encoded. `positions`: of the rows within the call."""
     if encoded_column.refused_rows:
-        first = min(encoded_column.refused_rows, key=lambda each: int(each.rows[0]))
-        row = int(first.rows[0]) if positions is None else int(positions[first.rows[0]])
+        first_unencodable = min(encoded_column.refused_rows, key=lambda each: int(each.rows[0]))
+        row = int(first_unencodable.rows[0]) if positions is None else int(positions[first_unencodable.rows[0]])
         refused_count = sum(len(each.rows) for each in encoded_column.refused_rows)
-        more = f"; {refused_count - 1:,} more rows cannot be encoded" if refused_count > 1 else ""
-        raise _not_encodable(f"row {row}: the {part}", first.field, first.reason, more, row)
+        more_note = f"; {refused_count - 1:,} more rows cannot be encoded" if refused_count > 1 else ""
+        raise _not_encodable(f"row {row}: the {part}", first_unencodable.field, first_unencodable.reason, more_note, row)
     return encoded_column.values
 
 
-def _not_encodable(what: str, field: str, reason: str, more: str = "", row: int | None = None) -> InvalidRecordError:
+def _not_encodable(what: str, field: str, reason: str, more_note: str = "", row: int | None = None) -> InvalidRecordError:
     where = f", field {printable(field)}" if field else ""
-    return InvalidRecordError(f"{what} cannot be encoded{where}: {reason}{more}", row=row, condition=NOT_ENCODABLE)
+    return InvalidRecordError(f"{what} cannot be encoded{where}: {reason}{more_note}", row=row, condition=NOT_ENCODABLE)
 
 
 def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict[int, KafkaError]]:

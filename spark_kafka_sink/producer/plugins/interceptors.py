@@ -207,7 +207,7 @@ class Interceptors:
         records: list[RecordMetadata] = []
         if self._must_report_records:
             records = list(islice(metadata_of_rows(batch_rows, base_offset, log_append_time_ms, columns), batch_rows.row_count))
-        self._report(batch, records, [None] * len(records), None)
+        self._report(batch, records, [None] * len(records), error=None)
 
     def report_failure(
         self, topic: str, partition: int, row_count: int, error: Exception, record_errors: Mapping[int, Exception] | None = None

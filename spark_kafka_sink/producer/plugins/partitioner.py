@@ -96,7 +96,7 @@ class UserPartitioner:
         NO_PARTITION remains where the user's partitioner leaves the choice to the sticky partitioner. `are_gathered`: the rows
         are records of `send`, so the error names none.
         """
-        topic, columns, partitions = rows.topic, rows.columns, rows.explicit
+        topic, columns, partitions = rows.topic, rows.columns, rows.partitions
         is_undecided = partitions == NO_PARTITION
         if not is_undecided.any():
             return partitions

@@ -341,7 +341,7 @@ def failed_record(
 ) -> RecordFuture:
     """The future of a record that could not be gathered. Its callback has been called."""
     bundle = RecordBundle(topic, Cluster(), clock, interceptors)
-    future = bundle.add(None, None, callback, 0, details)
+    future = bundle.add(key=None, value=None, callback=callback, size_bytes=0, details=details)
     assert future is not None
     bundle.seal()
     bundle.fail_all(error)

@@ -189,7 +189,7 @@ class CallerSide:
         if pending is not None and pending.is_reported:
             pending = None
         if pending is not None and pending.method is not method:
-            if method is not CalledMethod.ABORT or not pending.is_done or pending.error is None:
+            if not (method is CalledMethod.ABORT and pending.is_done and pending.error is not None):
                 raise IllegalStateError(
                     f"{method.value}() is not possible now: {pending.method.value}() timed out before and is still in progress;"
                     f" call {pending.method.value}() again to wait for its end"

@@ -89,7 +89,7 @@ def effect_of(api: ApiKey, error: ErrorCode) -> ErrorEffect:
     return TXN_ERROR_RULES[api].get(error) or (ErrorEffect.RETRY if error.retriable else default_effect)
 
 
-# THE ERRORS THAT CALLERS GET, made from the error of a request or a row
+# THE ERRORS THAT CALLERS GET, made from the error of a request or a row; `where`: what was rejected, for the text
 
 
 def abortable_error(error: KafkaError) -> AbortableTransactionError:

@@ -300,7 +300,7 @@ class TransactionManager(IdempotentSequencer):
         self.transition_to(SequencerState.COMMITTING)
         self._end(call, is_commit=True)
 
-    def _abort(self, call: TransactionalCall | None) -> None:
+    def _abort(self, call: TransactionalCall | None = None) -> None:
         self.transition_to(SequencerState.ABORTING)
         self._txn.partitions_to_add.clear()
         self._end(call, is_commit=False)
@@ -317,7 +317,7 @@ class TransactionManager(IdempotentSequencer):
         if self._claim_abort():
             logger.info("! closing within a transaction, which is aborted")
             self.calls.fail_prepare(_closed_early_error())
-            self._abort(None)
+            self._abort()
         return self.has_open_transaction
 
     def _claim_abort(self) -> bool:
@@ -368,7 +368,7 @@ class TransactionManager(IdempotentSequencer):
         self.unresolved_partitions.clear()
         self._must_bump_epoch = identity.producer_epoch >= MAX_EPOCH  # no transaction can end after that one
 
-    def transaction_ended(self, identity: ProducerIdentity | None) -> None:
+    def transaction_ended(self, identity: ProducerIdentity | None = None) -> None:
         """Get ready for the next transaction. `identity`: the one to go on with, if the broker raised the epoch (version 2)."""
         if identity is not None:
             self._adopt(identity)
@@ -376,11 +376,11 @@ class TransactionManager(IdempotentSequencer):
         self.last_error = None
         self._must_bump_epoch |= self._version.refresh()  # numbers of both versions must not mix in an epoch
         if self._must_bump_epoch:
-            self._bump_epoch(None)
+            self._bump_epoch()
         else:
             self.transition_to(SequencerState.READY)
 
-    def _bump_epoch(self, call: TransactionalCall | None) -> None:
+    def _bump_epoch(self, call: TransactionalCall | None = None) -> None:
         """Ask for the next epoch, behind all other requests. begin_transaction() waits for it, and `call` if there is one."""
         self.transition_to(SequencerState.BUMPING_EPOCH)
         self._ask_for_identity(call, self.identity, RequestPriority.EPOCH_BUMP)
@@ -427,7 +427,7 @@ class TransactionManager(IdempotentSequencer):
     def _end_what_may_begin(self, request: EndTxnHandler) -> None:
         """Go on after such an abort. A lost request may still arrive and begin the transaction, unless the epoch is raised."""
         self._must_bump_epoch |= not self._version.is_v2 and self._can_bump_epoch()
-        self.transaction_ended(None)
+        self.transaction_ended()
         request.settle()
 
     def _may_have_met_control_records(self, request: TxnRequestHandler, problem: AnswerProblem) -> bool:
