@@ -61,7 +61,7 @@ class EventHandler:
 
     def __post_init__(self) -> None:
         # The next two are used only by the thread that is in `handle`.
-        self._sticky: dict[str, int] = {}  # topic -> partition of messages without a key
+        self._sticky_partitions: dict[str, int] = {}  # topic -> partition of messages without a key
         self._refreshed_ms: int | None = None
         self._must_not_retry = Signal()
 
@@ -99,7 +99,7 @@ class EventHandler:
             failures = self._dispatch(outstanding)
             if not failures:
                 return
-            self._sticky.clear()  # as in the old client, which refreshed metadata after a failure
+            self._sticky_partitions.clear()  # as in the old client, which refreshed metadata after a failure
             if not retries_left or self._has_ended():
                 raise self._error_of(failures, self.config.message_send_max_retries - retries_left + 1)
             outstanding = [message for failure in failures for message in failure.messages]
@@ -123,7 +123,7 @@ class EventHandler:
         itself refreshes the metadata at the same age (metadata.max.age.ms)."""
         interval_ms, now_ms = self.config.topic_metadata_refresh_interval_ms, self.clock.now_ms()
         if self._refreshed_ms is None or 0 <= interval_ms <= now_ms - self._refreshed_ms:
-            self._sticky.clear()
+            self._sticky_partitions.clear()
             self._refreshed_ms = now_ms
 
     def _error_of(self, failures: Sequence[_PartitionFailure], try_count: int) -> FailedToSendMessageError:
@@ -162,7 +162,7 @@ class EventHandler:
             return error
 
     def _await_outcome(self, target: TopicPartition, delivery: Delivery | KafkaError) -> KafkaError | None:
-        """The error of a portion, or None when it is acknowledged. Blocks until then."""
+        """Wait until a portion is acknowledged or has failed. Returns its error; None: it is acknowledged."""
         if isinstance(delivery, KafkaError):
             return delivery
         try:
@@ -185,8 +185,8 @@ class EventHandler:
     ) -> tuple[dict[TopicPartition, deque[SerializedMessage]], list[_PartitionFailure]]:
         """Messages by partition, in their order, and for each topic the messages for which no partition can be chosen."""
         partitions_by_topic: dict[str, Sequence[PartitionInfo] | KafkaError] = {}
-        groups: dict[TopicPartition, deque[SerializedMessage]] = {}
-        failures: dict[str, _PartitionFailure] = {}
+        messages_by_partition: dict[TopicPartition, deque[SerializedMessage]] = {}
+        failures_by_topic: dict[str, _PartitionFailure] = {}
         for message in messages:
             topic = message.original.topic
             if topic not in partitions_by_topic:
@@ -194,10 +194,10 @@ class EventHandler:
             try:
                 partition = self._choose_partition(message.original, partitions_by_topic[topic])
             except KafkaError as error:
-                failures.setdefault(topic, _PartitionFailure(topic, [], error)).messages.append(message)
+                failures_by_topic.setdefault(topic, _PartitionFailure(topic, [], error)).messages.append(message)
             else:
-                groups.setdefault(TopicPartition(topic, partition), deque()).append(message)
-        return groups, list(failures.values())
+                messages_by_partition.setdefault(TopicPartition(topic, partition), deque()).append(message)
+        return messages_by_partition, list(failures_by_topic.values())
 
     def _look_up_partitions(self, topic: str) -> Sequence[PartitionInfo] | KafkaError:
         """The topic's partitions, looked up once per dispatch: even if metadata changes, messages with one key stay together."""
@@ -215,12 +215,12 @@ class EventHandler:
 
     def _sticky_partition(self, topic: str, partitions: Sequence[PartitionInfo]) -> int:
         """The partition chosen before, even if it has no leader now; if none was chosen, a random partition with a leader."""
-        if topic not in self._sticky:
+        if topic not in self._sticky_partitions:
             partitions_with_leader = [each.partition for each in partitions if each.leader is not None]
             if not partitions_with_leader:
                 raise KafkaError(f"topic {topic}: no partition has a leader", condition="KAFKA_LEADER_NOT_AVAILABLE")
-            self._sticky[topic] = self.random.choice(partitions_with_leader)
-        return self._sticky[topic]
+            self._sticky_partitions[topic] = self.random.choice(partitions_with_leader)
+        return self._sticky_partitions[topic]
 
     def _ask_partitioner(self, message: KeyedMessage, partition_count: int) -> int:
         try:

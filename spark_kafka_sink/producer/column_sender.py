@@ -100,9 +100,9 @@ class ColumnSender:
         """Check sizes, wait for the partitions of each topic, and let a user's partitioner choose among them."""
         for rows in topics:
             bounds = size_upper_bounds(rows.columns)
-            largest = int(bounds.argmax())
-            row = int(rows.positions[largest])
-            self.size_limits.check(int(bounds[largest]), f"row {row} of this chunk, topic {rows.topic}", row)
+            index = int(bounds.argmax())
+            row = int(rows.positions[index])
+            self.size_limits.check(int(bounds[index]), f"row {row} of this chunk, topic {rows.topic}", row)
         if len(topics) > 1:
             self.metadata_wait.ask_for(rows.topic for rows in topics)
         clusters = [self.metadata_wait.await_partition(rows.topic, int(rows.partitions.max())) for rows in topics]

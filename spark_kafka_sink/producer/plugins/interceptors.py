@@ -104,7 +104,7 @@ class _Interceptor:
         return cls(plugin, *methods)
 
     @property
-    def wants_gathered(self) -> bool:
+    def takes_gathered(self) -> bool:
         return self.on_send is None and self.on_send_columns is not None
 
 
@@ -131,7 +131,7 @@ class Interceptors:
         except BaseException:  # an interrupt too
             close_all(plugins)
             raise
-        self.takes_gathered = any(each.wants_gathered for each in self._chain)
+        self.takes_gathered = any(each.takes_gathered for each in self._chain)
         self._must_report_records = any(
             each.on_acknowledgement is not None and each.on_batch_acknowledgement is None for each in self._chain
         )
@@ -162,7 +162,7 @@ class Interceptors:
         """Pass gathered records through the interceptors that did not get them one by one. The topic stays."""
         columns = gathered_columns
         for each in self._chain:
-            if each.wants_gathered and each.on_send_columns is not None:
+            if each.takes_gathered and each.on_send_columns is not None:
                 columns = self._intercept_columns(each, each.on_send_columns, columns, gathered_columns.topic)
         return columns
 

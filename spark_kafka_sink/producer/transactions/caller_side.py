@@ -145,7 +145,7 @@ class CallerSide:
         return self.clock.now_ms() + self.max_block_ms
 
     def _post_and_wait(self, new_call: TransactionalCall, deadline_ms: int) -> TransactionalCall:
-        """Post `new`, or the same call that timed out before, and wait until it has succeeded. Returns that call.
+        """Post `new_call`, or the same call that timed out before, and wait until it has succeeded. Returns that call.
 
         The caller then sets `is_reported` as its last step. If it is interrupted before that, a repeated call finds this one.
         """
@@ -166,7 +166,7 @@ class CallerSide:
         return call
 
     def _post(self, new_call: TransactionalCall, presence: threading.Lock | None = None) -> TransactionalCall:
-        """Post `new`, or the same call that timed out before, and return it. The caller holds `presence` while it waits."""
+        """Post `new_call`, or the same call that timed out before, and return it. The caller holds `presence` while it waits."""
         with self._lock:
             call = self._same_call_locked(new_call.method, new_call.state_method)
             if call is None:
