@@ -179,10 +179,10 @@ class RecordBundle:
 
     def as_columns(self, column_of: ColumnOf = _column_of_bytes) -> ProducerColumns:
         """The records as columns, as ColumnSender queues them. `column_of`: makes bytes of keys and values."""
-        rounding = 0.0005  # half of the precision that a double has for seconds since 1970, in milliseconds
+        rounding = 0.0005  # ms; more than the error of seconds since 1970 in a double
         timestamps = (np.array(self.sent_s) * 1000 + rounding).astype(np.int64)
-        named = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
-        timestamps[list(named)] = list(named.values())
+        timestamp_by_row = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
+        timestamps[list(timestamp_by_row)] = list(timestamp_by_row.values())
         row_count, headers = len(self.values), None
         if any(each.headers for each in self.details.values()):
             no_details = RecordDetails()
@@ -196,8 +196,8 @@ class RecordBundle:
     def _named_partitions(self) -> npt.NDArray[np.int32]:
         """int32[n]: the partitions that records name, NO_PARTITION for the others."""
         partitions = np.full(len(self), NO_PARTITION, np.int32)
-        named = {row: each.partition for row, each in self.details.items() if each.partition is not None}
-        partitions[list(named)] = list(named.values())
+        partition_by_row = {row: each.partition for row, each in self.details.items() if each.partition is not None}
+        partitions[list(partition_by_row)] = list(partition_by_row.values())
         return partitions
 
     def become(self, columns: RecordColumns) -> None:
