@@ -746,7 +746,7 @@ def test_interceptors_hear_of_no_failure_after_a_success(broker: FakeBroker) -> 
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RecordGatherer, "_finish", finish)
+        patch.setattr(RecordGatherer, "_finish_bundle", finish)
         with pytest.raises(KeyboardInterrupt):
             producer.flush(WAIT_MS)
     producer.close(WAIT_MS)
