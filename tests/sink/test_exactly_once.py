@@ -582,7 +582,9 @@ def test_rows_that_wait_fail_with_the_reason_of_the_transaction(broker: FakeBrok
         if self.group is None:
             yield from errors(self, answer)
         else:
-            yield from self._problem(Errors.GROUP_AUTHORIZATION_FAILED.number, f"the coordinator of {self.key}", group=self.group)
+            yield from self._problems_of(
+                Errors.GROUP_AUTHORIZATION_FAILED.number, f"the coordinator of {self.key}", group=self.group
+            )
 
     monkeypatch.setattr(FindCoordinatorHandler, "errors", denied)
     writer = batch_writer(broker, **SMALL_BATCHES)
