@@ -48,7 +48,9 @@ def test_brokers_that_are_away_say_of_no_topic_that_it_is_unknown() -> None:
     waiting = MetadataWait(metadata, lambda: None, ProducerMetrics(config, clock), clock, max_block_ms=60_000)
     metadata.add_topic("gone", clock.now_ms())
     assert waiting.unknown_topics(["gone"], 1000) == {}
-    nobody_answered = waiting.absence_error("gone", -1, None, 60_000)  # be it that all connections stand: to create it was proposed
+    nobody_answered = waiting.absence_error(
+        "gone", -1, None, 60_000
+    )  # be it that all connections stand: to create it was proposed
     assert nobody_answered.condition == "KAFKA_BROKER_UNREACHABLE"
     assert "create the topic" not in nobody_answered.message
     metadata.update(answers.metadata(answers.topic("gone", [], error_code=3)), clock.now_ms())
