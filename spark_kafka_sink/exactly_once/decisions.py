@@ -52,12 +52,10 @@ def decisions_of(client: TransactionClient, names: PrefixNames, owners: Iterable
     offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False) if groups else {}
     decisions: dict[str, list[OwnersDecision]] = {}
     for owner, group in groups.items():
-        committed = offsets[group]
-        places = sorted(committed, key=lambda place: committed[place].offset)
-        ledgers = [Ledger(client, names, owner, place.topic) for place in places]
-        decisions[owner] = [
-            OwnersDecision(ledger, _decision_in(ledger, committed[ledger.marker_partition])) for ledger in ledgers
-        ]
+        records = offsets[group]
+        marker_partitions = sorted(records, key=lambda marker_partition: records[marker_partition].offset)
+        ledgers = [Ledger(client, names, owner, marker_partition.topic) for marker_partition in marker_partitions]
+        decisions[owner] = [OwnersDecision(ledger, _decision_in(ledger, records[ledger.marker_partition])) for ledger in ledgers]
     return decisions
 
 
@@ -68,11 +66,9 @@ def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaErr
         return error
 
 
-def decided_or_unreadable(client: TransactionClient, names: PrefixNames, tasks: Sequence[AttemptId]) -> set[AttemptId]:
-    """Find which of these unfinished ids must be left alone.
-
-    Their owner has decided to commit the transaction, or the owner's decision cannot be read. Raises KafkaError.
-    """
+def protected_ids(client: TransactionClient, names: PrefixNames, tasks: Sequence[AttemptId]) -> set[AttemptId]:
+    """Those of these unfinished ids that must not be fenced: their owner has decided to commit the transaction, or its decision
+    cannot be read. Raises KafkaError."""
     entries: dict[AttemptId, list[TaskTransaction]] = {}
     unreadable: set[str] = set()
     for owner, decisions in decisions_of(client, names, dict.fromkeys(task.owner for task in tasks)).items():
@@ -85,95 +81,85 @@ def decided_or_unreadable(client: TransactionClient, names: PrefixNames, tasks: 
             else:
                 for entry in decision.entries:
                     entries.setdefault(AttemptId(owner, entry.partition, entry.attempt), []).append(entry)
-    open_ones = _open_ones(client, names, {task: entries[task] for task in tasks if task in entries})
-    return {task for task in tasks if task.owner in unreadable or task in open_ones}
+    open_ids = _open_ids(client, names, {task: entries[task] for task in tasks if task in entries})
+    return {task for task in tasks if task.owner in unreadable or task in open_ids}
 
 
-def _open_ones(client: TransactionClient, names: PrefixNames, entries: dict[AttemptId, list[TaskTransaction]]) -> set[AttemptId]:
+def _open_ids(client: TransactionClient, names: PrefixNames, entries: dict[AttemptId, list[TaskTransaction]]) -> set[AttemptId]:
     """Find the tasks whose transaction is open, and is that of one of the entries."""
     ids = {names.transactional_id(task): task for task in entries}
-    known = client.describe_transactions(ids) if ids else {}
-    described = ((task, known[transactional_id]) for transactional_id, task in ids.items())
+    descriptions = client.describe_transactions(ids) if ids else {}
+    described_tasks = ((task, descriptions[transactional_id]) for transactional_id, task in ids.items())
     return {
-        task for task, found in described if found is not None and any(found.is_open(each.identity) for each in entries[task])
+        task
+        for task, found in described_tasks
+        if found is not None and any(found.is_open(each.identity) for each in entries[task])
     }
 
 
 # CARRYING OUT
 
 
-def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_THE_NEXT_RUN) -> list[TaskTransaction]:
-    """Commit the transactions that a decision lists. Records nothing.
+def commit_decided(ledger: Ledger, decision: Decision, *, rest_text: str = LEFT_TO_THE_NEXT_RUN) -> list[TaskTransaction]:
+    """Commit the transactions that a decision lists. Returns the entries whose transactions are gone and whose rows are not in
+    Kafka, by the markers. Records nothing.
 
-    Returns:
-        The entries whose transactions are gone and whose rows are not in Kafka, by the markers.
-
-    Raises CommitFailedError if a transaction could not be committed; `rest` tells in its text what becomes of such transactions.
+    Raises CommitFailedError if a transaction could not be committed; its text says with `rest_text` what becomes of these.
     """
-    prepared = {entry: entry.prepared(ledger.names, ledger.owner) for entry in decision.entries}
-    outcomes = ledger.client.end_transactions(list(prepared.values()), commit=True)
-    failed: list[KafkaError | None] = []
-    gone: list[TaskTransaction] = []
-    for entry, transaction in prepared.items():
+    transactions = {entry: entry.prepared_transaction(ledger.names, ledger.owner) for entry in decision.entries}
+    outcomes = ledger.client.end_transactions(list(transactions.values()), commit=True)
+    errors: list[KafkaError | None] = []
+    gone_entries: list[TaskTransaction] = []
+    for entry, transaction in transactions.items():
         outcome = outcomes[transaction.transactional_id]
         if outcome.end is TransactionEnd.NOT_OPEN:
-            gone.append(entry)
+            gone_entries.append(entry)
         elif outcome.end is TransactionEnd.FAILED:
-            failed.append(outcome.error)
-    if failed:
+            errors.append(outcome.error)
+    if errors:
         raise CommitFailedError(
-            f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. Readers see the"
-            f" others. {rest.strip()}. The first failed with: {failed[0]}"
+            f"{len(errors)} of {len(transactions)} transactions of version {decision.version} could not be committed. Readers see"
+            f" the others. {rest_text.strip()}. The first failed with: {errors[0]}"
         )
-    markers = ledger.fetch_markers(each.partition for each in gone)
-    return [each for each in gone if not is_in_kafka(markers.get(each.partition), decision.version, each)]
+    markers = ledger.fetch_markers(each.partition for each in gone_entries)
+    return [each for each in gone_entries if not is_in_kafka(markers.get(each.partition), decision.version, each)]
 
 
 def fail_incomplete(
-    ledger: Ledger, decision: Decision, lost: Sequence[TaskTransaction], *, rest: str = WRITTEN_BY_THE_NEXT_RUN
+    ledger: Ledger, decision: Decision, lost_entries: Sequence[TaskTransaction], *, rest_text: str = WRITTEN_BY_THE_NEXT_RUN
 ) -> NoReturn:
-    """Record a decision as INCOMPLETE, as these transactions are gone. Raise CommitFailedError; its text ends with `rest`."""
+    """Record a decision as INCOMPLETE: these transactions are gone. Raise CommitFailedError; its text ends with `rest_text`."""
     ledger.write_decision(decision.with_state(DecisionState.INCOMPLETE))
     raise CommitFailedError(
-        f"{len(lost)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed (Spark"
-        f" partitions {printable_list(each.partition for each in lost)}): {WHY_GONE}. Readers see the rows of the other"
-        f" partitions. {rest.strip()}"
+        f"{len(lost_entries)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed"
+        f" (Spark partitions {printable_list(each.partition for each in lost_entries)}): {WHY_GONE}. Readers see the rows of the"
+        f" other partitions. {rest_text.strip()}"
     )
 
 
 def roll_forward(ledger: Ledger) -> Decision | None:
-    """Carry out the decision of an owner whose query never runs again, as its next run would.
+    """Carry out the decision of an owner whose query never runs again, as its next run would. Returns it; None if there is none.
 
-    No driver may work for this owner meanwhile: this function could overwrite the driver's decision.
-
-    Returns:
-        The decision that was carried out; None if there is none to carry out.
-
-    Raises:
-        CommitFailedError, KafkaError: as VersionCommit.run.
+    No driver may work for this owner meanwhile: this function could overwrite the driver's decision. Raises CommitFailedError
+    and KafkaError as VersionCommit.run does.
     """
     decision = ledger.fetch_decision()
     if decision is None or decision.state is not DecisionState.DECIDED:
         return None
-    if lost := commit_decided(ledger, decision):
-        fail_incomplete(ledger, decision, lost)
+    if lost_entries := commit_decided(ledger, decision):
+        fail_incomplete(ledger, decision, lost_entries)
     ledger.write_decision(decision.with_state(DecisionState.CARRIED_OUT))
     return decision
 
 
 def abort_prefix(client: TransactionClient, names: PrefixNames, marker_topic: str, now: DriverTime) -> int:
-    """Abort the writes of this prefix that this machine has planned before `now`, and fence all unfinished ids of the prefix.
+    """Abort the writes of this prefix that were planned before `now` on its machine, and fence all unfinished ids of the prefix.
 
     No transaction of these writes can then be committed, unless its version is decided. Decided transactions are left alone, and
     also, with a warning, all of an owner whose decision cannot be read. Brokers before Kafka 3.0 list no ids: none is fenced.
-
-    Args:
-        now: the machine and the time; tasks compare them with those of their plan.
-
-    Returns:
-        How many transactional ids were fenced.
+    Returns how many transactional ids were fenced.
     """
     Ledger(client, names, "", marker_topic).record_abort(now)
-    unfinished = [each.task for each in list_unfinished(client, names) or ()]
-    decided = decided_or_unreadable(client, names, unfinished)
-    return fence_all(client, names, [task for task in unfinished if task not in decided])
+    unfinished_ids = [each.task for each in list_unfinished(client, names) or ()]
+    decided_ids = protected_ids(client, names, unfinished_ids)
+    return fence_all(client, names, [task for task in unfinished_ids if task not in decided_ids])

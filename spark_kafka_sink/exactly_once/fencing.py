@@ -36,16 +36,16 @@ class UnfinishedId(NamedTuple):
 def list_unfinished(client: TransactionClient, names: PrefixNames, *, at_once: bool = False) -> list[UnfinishedId] | None:
     """List the unfinished ids of this prefix. None: brokers before Kafka 3.0 cannot list. `at_once`: see list_transactions."""
     try:
-        found = client.list_transactions(names.id_prefix, UNFINISHED, at_once=at_once)
+        transactions = client.list_transactions(names.id_prefix, UNFINISHED, at_once=at_once)
     except UnsupportedVersionError as error:
         logger.warning("! transactions that earlier runs have left open cannot be looked for: %s", error)
         return None
-    return _unfinished(names, found)
+    return _parse_unfinished(names, transactions)
 
 
 def list_unfinished_question(client: TransactionClient, names: PrefixNames) -> Question[list[UnfinishedId]]:
     """The answer is what `list_unfinished` with `at_once` returns."""
-    return client.list_transactions_question(names.id_prefix, UNFINISHED).then(partial(_unfinished, names))
+    return client.list_transactions_question(names.id_prefix, UNFINISHED).then(partial(_parse_unfinished, names))
 
 
 def whole_list_questions(client: TransactionClient, names: PrefixNames) -> WholeListQuestions[list[UnfinishedId]] | None:
@@ -53,11 +53,11 @@ def whole_list_questions(client: TransactionClient, names: PrefixNames) -> Whole
     questions = client.whole_list_questions(names.id_prefix, UNFINISHED)
     if questions is None:
         return None
-    return WholeListQuestions(questions.listing.then(partial(_unfinished, names)), questions.is_whole)
+    return WholeListQuestions(questions.listing.then(partial(_parse_unfinished, names)), questions.is_whole)
 
 
-def _unfinished(names: PrefixNames, found: Iterable[ListedTransaction]) -> list[UnfinishedId]:
-    tasks = ((names.parse(each.transactional_id), each.state) for each in found)
+def _parse_unfinished(names: PrefixNames, transactions: Iterable[ListedTransaction]) -> list[UnfinishedId]:
+    tasks = ((names.parse(each.transactional_id), each.state) for each in transactions)
     return [UnfinishedId(task, state) for task, state in tasks if task is not None]
 
 
@@ -71,11 +71,11 @@ def fence_all(client: TransactionClient, names: PrefixNames, tasks: Collection[A
     """Fence these ids, and return how many. Blocks until their transactions are aborted, or committed if that had begun."""
     if not tasks:
         return 0
-    fenced = client.fence(map(names.transactional_id, tasks))
-    for transactional_id in fenced:
+    fenced_ids = client.fence(map(names.transactional_id, tasks))
+    for transactional_id in fenced_ids:
         logger.info("= fenced transactional id %s", printable(transactional_id))
     # An id that cannot be completed now is listed again, and fenced by the next write.
-    for transactional_id, outcome in client.abort_fenced(fenced, names.aborted_group).items():
+    for transactional_id, outcome in client.abort_fenced(fenced_ids, names.aborted_group).items():
         if outcome.error is not None:
             logger.debug("! transactional id %s stays Empty: %s", printable(transactional_id), outcome.error)
-    return len(fenced)
+    return len(fenced_ids)

@@ -61,40 +61,40 @@ def content_of(columns: Mapping[str, Any]) -> Content:
     Raises:
         SchemaError: a column has a type that the producer does not accept, or columns differ in length.
     """
-    rows, fingerprint = _row_count(columns), np.uint64(0)
-    for start in range(0, rows, _SLICE_ROWS):
-        stop = min(rows, start + _SLICE_ROWS)
-        hashes = _row_hashes({name: _sliced(column, start, stop) for name, column in columns.items()}, stop - start)
+    row_count, fingerprint = _row_count(columns), np.uint64(0)
+    for start in range(0, row_count, _SLICE_ROWS):
+        stop = min(row_count, start + _SLICE_ROWS)
+        hashes = _row_hashes({name: _slice_column(column, start, stop) for name, column in columns.items()}, stop - start)
         fingerprint = np.add.reduce([fingerprint, np.add.reduce(hashes)])
-    return Content(rows, int(fingerprint))
+    return Content(row_count, int(fingerprint))
 
 
 def _row_count(columns: Mapping[str, Any]) -> int:
     lengths = {name: len(column) for name, column in columns.items() if column is not None and not isinstance(column, str)}
     if not lengths:
         raise ValueError("there is no column whose rows could be counted")
-    (first, rows), *others = lengths.items()
+    (first_name, row_count), *others = lengths.items()
     for name, length in others:
-        if length != rows:
-            raise SchemaError(f"column {name} has {length} rows, and column {first} {rows}; pass columns of one length")
-    return rows
+        if length != row_count:
+            raise SchemaError(f"column {name} has {length} rows, and column {first_name} {row_count}; pass columns of one length")
+    return row_count
 
 
-def _sliced(column: Any, start: int, stop: int) -> Any:
+def _slice_column(column: Any, start: int, stop: int) -> Any:
     return column if column is None or isinstance(column, str) else column.slice(start, stop - start)
 
 
 # ROWS
-def _row_hashes(columns: Mapping[str, Any], rows: int) -> Hashes64:
-    headers = join_headers(columns["headers"], rows)
+def _row_hashes(columns: Mapping[str, Any], row_count: int) -> Hashes64:
+    headers = join_headers(columns["headers"], row_count)
     key, value = (binary_column(name, columns[name]) for name in ("key", "value"))
-    hashes = _content([key, value, None if headers is None else headers.headers], rows)
-    hashes += _partitions(columns["partition"]) * _constants().partition
-    hashes += _topics(columns["topic"]) * _constants().topic
+    hashes = _content_hashes([key, value, None if headers is None else headers.headers], row_count)
+    hashes += _partition_numbers(columns["partition"]) * _constants().partition
+    hashes += _topic_hashes(columns["topic"]) * _constants().topic
     return _finish(hashes)
 
 
-def _partitions(column: Column) -> Hashes64:
+def _partition_numbers(column: Column) -> Hashes64:
     """The explicit partition of each row; one entry if no row has one."""
     if column is None or pa.types.is_null(column.type):
         return np.full(1, _NO_PARTITION, np.int64).view(np.uint64)
@@ -104,23 +104,23 @@ def _partitions(column: Column) -> Hashes64:
     return partitions.to_numpy().view(np.uint64)  # type: ignore[no-any-return]
 
 
-def _topics(topic: str | Column) -> Hashes64:
+def _topic_hashes(topic: str | Column) -> Hashes64:
     """The hash of each row's topic; one entry for a constant topic."""
     if isinstance(topic, str):
-        return np.full(1, _topic(topic.encode()), np.uint64)
+        return np.full(1, _topic_hash(topic.encode()), np.uint64)
     topics = binary_column("topic", topic)
     if topics is None:
-        return np.full(1, _topic(None), np.uint64)
-    encoded = contiguous(topics).dictionary_encode()  # most often few topics: hash each of them once
-    names = len(encoded.dictionary)
-    by_index = np.append(_finish(_content([encoded.dictionary], names)), np.uint64(_topic(None)))
-    hashes: Hashes64 = by_index[encoded.indices.fill_null(names).to_numpy()]
+        return np.full(1, _topic_hash(None), np.uint64)
+    indexed_topics = contiguous(topics).dictionary_encode()  # most often few topics: hash each of them once
+    topic_count = len(indexed_topics.dictionary)
+    by_index = np.append(_finish(_content_hashes([indexed_topics.dictionary], topic_count)), np.uint64(_topic_hash(None)))
+    hashes: Hashes64 = by_index[indexed_topics.indices.fill_null(topic_count).to_numpy()]
     return hashes
 
 
 @functools.lru_cache(maxsize=1024)
-def _topic(name: bytes | None) -> int:
-    return int(_finish(_content([pa.array([name], pa.binary())], 1))[0])
+def _topic_hash(name: bytes | None) -> int:
+    return int(_finish(_content_hashes([pa.array([name], pa.binary())], 1))[0])
 
 
 def _finish(hashes: Hashes64) -> Hashes64:
@@ -134,76 +134,77 @@ def _finish(hashes: Hashes64) -> Hashes64:
 
 
 # BYTES
-def _content(fields: Sequence[Column], rows: int) -> Hashes64:
+def _content_hashes(fields: Sequence[Column], row_count: int) -> Hashes64:
     """The bytes and lengths of up to three fields of each row. A field is binary; None is null in each row, or no headers."""
-    hashes = np.zeros(rows, np.uint64)
-    sizes = np.zeros(rows, np.int64)
-    for name, field, factor in zip(_FIELDS, fields, _constants().lengths, strict=False):
+    hashes = np.zeros(row_count, np.uint64)
+    sizes = np.zeros(row_count, np.int64)
+    for name, field, length_factor in zip(_FIELDS, fields, _constants().lengths, strict=False):
         lengths = 0 if field is None and name == "headers" else lengths_of(field)
-        hashes += np.atleast_1d(np.asarray(lengths, np.int64)).view(np.uint64) * factor
+        hashes += np.atleast_1d(np.asarray(lengths, np.int64)).view(np.uint64) * length_factor
         sizes += np.maximum(lengths, 0)
-    hashes += _segments([Payload.of(field) for field in fields if field is not None], sizes)
+    hashes += _segment_hashes([Payload.of(field) for field in fields if field is not None], sizes)
     return hashes
 
 
-def _segments(fields: list[Payload], sizes: Int64Column) -> Hashes64:
+def _segment_hashes(fields: list[Payload], sizes: Int64Column) -> Hashes64:
     """The words of each row, hashed: the sum of its segments. `sizes`: the bytes of each row's fields together.
 
     Arrow copies the rows into one run of words, and their factors into another: the factors of a segment are a prefix of all.
     """
-    filled = np.flatnonzero(sizes)
-    if len(filled) == 0:
+    filled_rows = np.flatnonzero(sizes)
+    if len(filled_rows) == 0:
         return np.zeros(len(sizes), np.uint64)
-    if len(filled) < len(sizes):
+    if len(filled_rows) < len(sizes):
         hashes = np.zeros(len(sizes), np.uint64)
-        hashes[filled] = _segments([field.at(filled) for field in fields], sizes[filled])
+        hashes[filled_rows] = _segment_hashes([field.at(filled_rows) for field in fields], sizes[filled_rows])
         return hashes
-    words = (sizes + (_WORD_BYTES - 1)) // _WORD_BYTES
-    data = interleave([*fields, _constants().zeros.at(words * _WORD_BYTES - sizes)], len(sizes))
-    if words.max() <= _SEGMENT_WORDS:
-        return _segment_sums(data, words, words, np.arange(len(words) + 1))
-    counts = -(-words // _SEGMENT_WORDS)
-    bounds = np.append(0, np.cumsum(counts))
-    of_segments = np.full(bounds[-1], _SEGMENT_WORDS, np.int64)
-    of_segments[bounds[1:] - 1] = words - (counts - 1) * _SEGMENT_WORDS
-    sums = _segment_sums(data, words, of_segments, bounds)
-    places = np.arange(len(sums)) - np.repeat(bounds[:-1], counts)
-    later = places > 0
-    sums[later] = _finish(sums[later] + places[later].view(np.uint64) * np.uint64(_STEP))
-    return np.add.reduceat(sums, bounds[:-1])
+    word_counts = (sizes + (_WORD_BYTES - 1)) // _WORD_BYTES
+    data = interleave([*fields, _constants().zeros.at(word_counts * _WORD_BYTES - sizes)], len(sizes))
+    if word_counts.max() <= _SEGMENT_WORDS:
+        return _segment_sums(data, word_counts, word_counts, np.arange(len(word_counts) + 1))
+    segment_counts = -(-word_counts // _SEGMENT_WORDS)
+    segment_bounds = np.append(0, np.cumsum(segment_counts))
+    segment_words = np.full(segment_bounds[-1], _SEGMENT_WORDS, np.int64)
+    segment_words[segment_bounds[1:] - 1] = word_counts - (segment_counts - 1) * _SEGMENT_WORDS
+    sums = _segment_sums(data, word_counts, segment_words, segment_bounds)
+    places = np.arange(len(sums)) - np.repeat(segment_bounds[:-1], segment_counts)
+    is_later = places > 0
+    sums[is_later] = _finish(sums[is_later] + places[is_later].view(np.uint64) * np.uint64(_STEP))
+    return np.add.reduceat(sums, segment_bounds[:-1])
 
 
-def _segment_sums(data: InterleavedRows, words: Int64Column, of_segments: Int64Column, bounds: Int64Column) -> Hashes64:
-    """One number per segment, not finished. `words`: of each row; `of_segments`: words of each segment; segments bounds[i] …
-    bounds[i + 1] - 1 belong to row i."""
-    factors = interleave([_constants().factors.at(of_segments)], len(of_segments))
-    row_ends, ends = np.cumsum(words), np.cumsum(of_segments)
-    sums = np.empty(len(of_segments), np.uint64)
-    for start, stop in _blocks(row_ends):
-        first, end = int(bounds[start]), int(bounds[stop])
-        starts = ends[first:end] - of_segments[first:end]
-        count = int(row_ends[stop - 1] - starts[0])
-        products = _words(data, start, stop, count)
+def _segment_sums(data: InterleavedRows, row_words: Int64Column, segment_words: Int64Column, bounds: Int64Column) -> Hashes64:
+    """One number per segment, not finished. `row_words`, `segment_words`: how many words each has. Row i has the segments
+    bounds[i] … bounds[i + 1] - 1."""
+    factors = interleave([_constants().factors.at(segment_words)], len(segment_words))
+    row_stops, segment_stops = np.cumsum(row_words), np.cumsum(segment_words)
+    sums = np.empty(len(segment_words), np.uint64)
+    for start, stop in _blocks(row_stops):
+        segment_start, segment_stop = int(bounds[start]), int(bounds[stop])
+        segment_starts = segment_stops[segment_start:segment_stop] - segment_words[segment_start:segment_stop]
+        word_count = int(row_stops[stop - 1] - segment_starts[0])
+        products = _words(data, start, stop, word_count)
         products *= np.uint64(_STEP)
         products.byteswap(inplace=True)
-        products *= _words(factors, first, end, count)
-        np.add.reduceat(products, starts - starts[0], out=sums[first:end])
+        products *= _words(factors, segment_start, segment_stop, word_count)
+        np.add.reduceat(products, segment_starts - segment_starts[0], out=sums[segment_start:segment_stop])
     return sums
 
 
-def _blocks(row_ends: Int64Column) -> Iterator[tuple[int, int]]:
-    """Consecutive rows of up to _BLOCK_WORDS, or one larger row. `row_ends`: the words of all rows up to the end of each."""
-    start = before = 0
-    while start < len(row_ends):
-        stop = max(start + 1, int(np.searchsorted(row_ends, before + _BLOCK_WORDS, side="right")))
+def _blocks(row_stops: Int64Column) -> Iterator[tuple[int, int]]:
+    """Consecutive rows of up to _BLOCK_WORDS, or one larger row. `row_stops`: the words of all rows up to the end of each."""
+    start = words_before = 0
+    while start < len(row_stops):
+        stop = max(start + 1, int(np.searchsorted(row_stops, words_before + _BLOCK_WORDS, side="right")))
         yield start, stop
-        start, before = stop, int(row_ends[stop - 1])
+        start, words_before = stop, int(row_stops[stop - 1])
 
 
-def _words(rows: InterleavedRows, start: int, stop: int, count: int) -> Hashes64:
+def _words(rows: InterleavedRows, start: int, stop: int, word_count: int) -> Hashes64:
     """Rows start:stop as words, in memory that the caller may change."""
-    written = rows.write(start, stop, count * _WORD_BYTES > INT32_MAX, pa.default_memory_pool())
-    return np.frombuffer(data_buffer(written), "<u8", count)
+    is_large = word_count * _WORD_BYTES > INT32_MAX
+    written_rows = rows.write(start, stop, is_large=is_large, memory_pool=pa.default_memory_pool())
+    return np.frombuffer(data_buffer(written_rows), "<u8", word_count)
 
 
 # CONSTANTS

@@ -49,10 +49,11 @@ class Heartbeat:
         self._has_failed = False  # only the heartbeat's thread uses it, once that runs
 
     def start(self) -> None:
+        """Start the thread. Never raises: if the process can have no more threads, a warning is logged."""
         try:
             threading.Thread(target=self._run, name="kafka-exactly-once-heartbeat", daemon=True).start()
         except RuntimeError as error:  # too many threads
-            self._failed(error)
+            self._log_failure(error)
 
     def _run(self) -> None:
         try:
@@ -62,7 +63,7 @@ class Heartbeat:
                     while self._wait_until_due():
                         self._beat(client)
         except Exception as error:  # noqa: BLE001 - whatever it is, the task goes on, and its log says so
-            self._failed(error)
+            self._log_failure(error)
 
     def _wait_until_due(self) -> bool:
         """Block for INTERVAL_MS, or until the task is over: false then."""
@@ -80,10 +81,10 @@ class Heartbeat:
         try:
             client.commit_offsets(self.group, {self.marker_partition: (self.clock.wall_ms(), "")}, timeout_ms=INTERVAL_MS)
         except KafkaError as error:
-            self._failed(error)
+            self._log_failure(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         if not self._has_failed:
             self._has_failed = True
-            what = str(error) if isinstance(error, KafkaError) else describe_error(error)
-            logger.warning("! no heartbeat: while this task waits, `transactions abort` may take its query for dead: %s", what)
+            reason = str(error) if isinstance(error, KafkaError) else describe_error(error)
+            logger.warning("! no heartbeat: while this task waits, `transactions abort` may take its query for dead: %s", reason)

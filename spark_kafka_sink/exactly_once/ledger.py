@@ -23,7 +23,7 @@ from spark_kafka_sink.exactly_once.ledger_records import (
     decision_text,
     digest_of,
     fits_one_offset,
-    overflow_groups_in,
+    overflow_group_count,
     overflow_pieces,
     pack_entries,
     read_decision,
@@ -56,10 +56,7 @@ class AllMarkers(NamedTuple):
 
 class Ledger:
     """One owner's records, as one process reads and writes them. Blocks as TransactionClient does; used by one thread at a time.
-
-    Args:
-        marker_topic: an existing topic, which the offsets name. Reading and writing offsets takes READ on it.
-    """
+    `marker_topic` is an existing topic, which the offsets name. Reading and writing offsets takes READ on it."""
 
     def __init__(self, client: TransactionClient, names: PrefixNames, owner: str, marker_topic: str) -> None:
         self.client = client
@@ -73,11 +70,11 @@ class Ledger:
         """Read what a task has to know before it writes this Spark partition. Raises as `fetch_decision` does."""
         groups = (self.names.decision_group(self.owner), self.names.aborted_group, self.marker_group(partition))
         records = self._read(groups)
-        decision, aborted, marker = (records.get(group) for group in groups)
+        decision_record, abort, marker_record = (records.get(group) for group in groups)
         return LedgerView(
-            decision=None if decision is None else self.decode_decision(decision),
-            is_aborted=aborted is not None and aborted.metadata == planned.host and planned.time_ms < aborted.offset,
-            marker=None if marker is None else read_marker(marker, groups[2]),
+            decision=None if decision_record is None else self.decode_decision(decision_record),
+            is_aborted=abort is not None and abort.metadata == planned.host and planned.time_ms < abort.offset,
+            marker=None if marker_record is None else read_marker(marker_record, groups[2]),
         )
 
     def fetch_marker(self, partition: int) -> Marker | None:
@@ -105,8 +102,8 @@ class Ledger:
     def decision_question(self) -> Question[Decision | None]:
         """The answer is what `fetch_decision` returns."""
         group = self.names.decision_group(self.owner)
-        found = self._read_question([group])
-        return found.then(lambda records: self.decode_decision(records[group]) if group in records else None)
+        question = self._read_question([group])
+        return question.then(lambda records: self.decode_decision(records[group]) if group in records else None)
 
     def decode_decision(self, record: CommittedOffset) -> Decision:
         """The decision in an offset that was read already. Reads its overflow groups, if any. Raises as `fetch_decision` does."""
@@ -114,11 +111,11 @@ class Ledger:
         decision, values = read_decision(record, group)
         if decision.state is not DecisionState.DECIDED:
             return decision
-        packed = self._packed_entries(decision, values, group)
-        if packed is None:
+        packed_entries = self._fetch_entries(decision, values, group)
+        if packed_entries is None:
             logger.warning("! the transactions that version %d decided to commit are not listed any more", decision.version)
             return decision.with_state(DecisionState.INCOMPLETE)
-        return replace(decision, entries=unpack_entries(packed, decision, group))
+        return replace(decision, entries=unpack_entries(packed_entries, decision, group))
 
     def write_decision(self, decision: Decision) -> None:
         """Write a decision, its overflow groups first. Raises KafkaError; after a time-out it may be written all the same."""
@@ -127,40 +124,40 @@ class Ledger:
                 f"an exactly-once write has at most {MAX_TASKS:,} Spark partitions, and this one has {decision.tasks:,}. Nothing"
                 " was committed: write with fewer partitions (coalesce)"
             )
-        packed = pack_entries(decision.entries)
+        packed_entries = pack_entries(decision.entries)
         text = decision_text(decision)
-        where = f"entries={packed}"
-        if not fits_one_offset(text, packed):
-            pieces = overflow_pieces(packed)
+        entries_text = f"entries={packed_entries}"
+        if not fits_one_offset(text, packed_entries):
+            pieces = overflow_pieces(packed_entries)
             for group, piece in zip(self._overflow_groups(decision, len(pieces)), pieces, strict=True):
                 self._write(group, decision.version, piece)
-            where = f"overflow={len(pieces)} digest={digest_of(packed)}"
-        self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
+            entries_text = f"overflow={len(pieces)} digest={digest_of(packed_entries)}"
+        self._write(self.names.decision_group(self.owner), decision.version, f"{text} {entries_text}")
 
     def write_decision_question(self, decision: Decision) -> Question[None]:
         """A question that, when asked, writes a decision without entries as `write_decision` does; the answer is None."""
-        packed = pack_entries(decision.entries)
+        packed_entries = pack_entries(decision.entries)
         text = decision_text(decision)
-        if not fits_one_offset(text, packed):
+        if not fits_one_offset(text, packed_entries):
             return Question((), lambda _: self.write_decision(decision))
-        record = (decision.version, f"{text} entries={packed}")
+        record = (decision.version, f"{text} entries={packed_entries}")
         return self.client.commit_offsets_question(self.names.decision_group(self.owner), {self.marker_partition: record})
 
-    def all_markers_question(self, partitions: int) -> Question[AllMarkers]:
+    def all_markers_question(self, partition_count: int) -> Question[AllMarkers]:
         """The answer has the markers of this many partitions, or of as many as are on record, if that is more."""
         groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
-        markers = {self.marker_group(partition): partition for partition in range(partitions)}
+        markers = {self.marker_group(partition): partition for partition in range(partition_count)}
 
         def read(records: dict[str, CommittedOffset]) -> AllMarkers:
-            recorded = max((width for group, width in groups.items() if group in records), default=0)
-            first = {markers[group]: read_marker(each, group) for group, each in records.items() if group in markers}
-            return AllMarkers(first | self.fetch_markers(range(partitions, recorded)), recorded)
+            recorded_width = max((width for group, width in groups.items() if group in records), default=0)
+            first_markers = {markers[group]: read_marker(each, group) for group, each in records.items() if group in markers}
+            return AllMarkers(first_markers | self.fetch_markers(range(partition_count, recorded_width)), recorded_width)
 
         return self._read_question([*groups, *markers]).then(read)
 
-    def record_width(self, partitions: int) -> None:
+    def record_width(self, partition_count: int) -> None:
         """Record how many partitions a version has, rounded up to a power of two. Each power has its own group."""
-        number = (partitions - 1).bit_length()
+        number = (partition_count - 1).bit_length()
         self._write(self.names.width_group(self.owner, number), 2**number, "")
 
     def record_abort(self, now: DriverTime) -> None:
@@ -175,24 +172,24 @@ class Ledger:
 
     def _read_question(self, groups: Iterable[str]) -> Question[dict[str, CommittedOffset]]:
         marker_partition = self.marker_partition
-        found = self.client.fetch_offsets_question({group: [marker_partition] for group in groups}, require_stable=False)
-        return found.then(
+        question = self.client.fetch_offsets_question({group: [marker_partition] for group in groups}, require_stable=False)
+        return question.then(
             lambda answers: {group: each[marker_partition] for group, each in answers.items() if marker_partition in each}
         )
 
     def _write(self, group: str, version: int, metadata: str) -> None:
         self.client.commit_offsets(group, {self.marker_partition: (version, metadata)})
 
-    def _overflow_groups(self, decision: Decision, count: int) -> list[str]:
+    def _overflow_groups(self, decision: Decision, group_count: int) -> list[str]:
         turn = decision.version % OVERFLOW_TURNS
-        numbers = range(turn, turn + OVERFLOW_TURNS * count, OVERFLOW_TURNS)
+        numbers = range(turn, turn + OVERFLOW_TURNS * group_count, OVERFLOW_TURNS)
         return [self.names.overflow_group(self.owner, number) for number in numbers]
 
-    def _packed_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
+    def _fetch_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
         """None if the overflow groups do not hold them any more."""
         if "entries" in values:
             return values["entries"]
-        groups = self._overflow_groups(decision, overflow_groups_in(values, group))
-        found = self._read(groups)
-        packed = "".join(found[each].metadata for each in groups if each in found)
-        return packed if digest_of(packed) == values.get("digest") else None
+        groups = self._overflow_groups(decision, overflow_group_count(values, group))
+        records = self._read(groups)
+        packed_entries = "".join(records[each].metadata for each in groups if each in records)
+        return packed_entries if digest_of(packed_entries) == values.get("digest") else None

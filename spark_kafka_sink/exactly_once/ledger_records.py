@@ -96,6 +96,7 @@ class Decision:
         return self.version > version or (self.version == version and self.state is not DecisionState.INCOMPLETE)
 
     def with_state(self, state: DecisionState) -> Decision:
+        """The same decision in a later state, which has no entries."""
         return replace(self, state=state, entries=())
 
     def entry_of(self, partition: int) -> TaskTransaction | None:
@@ -124,22 +125,22 @@ _WORDS = frozenset(  # of a decision
 )
 
 
-def fits_one_offset(text: str, packed: str) -> bool:
+def fits_one_offset(text: str, packed_entries: str) -> bool:
     """Whether a decision and its entries fit into one offset's metadata."""
-    return len(text) + len(packed) <= METADATA_BYTES - 50  # more than ` entries=` takes
+    return len(text) + len(packed_entries) <= METADATA_BYTES - 50  # more than ` entries=` takes
 
 
-def overflow_pieces(packed: str) -> list[str]:
+def overflow_pieces(packed_entries: str) -> list[str]:
     """Cut the packed entries of a decision into one piece for each overflow group."""
-    return [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
+    return [packed_entries[start : start + METADATA_BYTES] for start in range(0, len(packed_entries), METADATA_BYTES)]
 
 
-def overflow_groups_in(values: Mapping[str, str], group: str) -> int:
+def overflow_group_count(values: Mapping[str, str], group: str) -> int:
     """How many overflow groups hold the entries of a decision. Raises LedgerError."""
     try:
-        return _number(values["overflow"], MAX_OVERFLOW_GROUPS)
+        return _parse_number(values["overflow"], MAX_OVERFLOW_GROUPS)
     except (KeyError, ValueError):
-        raise _unreadable(f"overflow={values.get('overflow', '')}", group) from None
+        raise _unreadable_error(f"overflow={values.get('overflow', '')}", group) from None
 
 
 def marker_text(content: Content) -> str:
@@ -149,41 +150,43 @@ def marker_text(content: Content) -> str:
 
 
 def decision_text(decision: Decision) -> str:
+    """The metadata of a decision, without its entries."""
     numbers = f"tasks={decision.tasks} partitions={decision.partitions} {marker_text(decision.content)}"
-    earlier = f" earlier={_packed_earlier(decision.earlier)}" if decision.earlier else ""
+    earlier = f" earlier={_pack_earlier(decision.earlier)}" if decision.earlier else ""
     if any(each.content.schemas != NO_SCHEMAS for each in decision.earlier):
-        earlier += f" earlier_schemas={_packed_schemas(decision.earlier)}"
+        earlier += f" earlier_schemas={_pack_schemas(decision.earlier)}"
     return f"{decision.state.value} {numbers}{earlier}"
 
 
-def _values(metadata: str) -> dict[str, str]:
+def _parse_values(metadata: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in metadata.split())}
 
 
-def _number(text: str, most: int = MAX_NUMBER) -> int:
+def _parse_number(text: str, maximum: int = MAX_NUMBER) -> int:
     """Read a number as this package writes it: int() alone takes signs, spaces, underscores and thousands of digits."""
-    if not _DECIMAL.fullmatch(text) or int(text) > most:
+    if not _DECIMAL.fullmatch(text) or int(text) > maximum:
         raise ValueError
     return int(text)
 
 
-def _content(values: Mapping[str, str]) -> Content:
+def _parse_content(values: Mapping[str, str]) -> Content:
     if not _FINGERPRINT.fullmatch(values["fingerprint"]):
         raise ValueError
     ids = [values.get(f"{part}_schema") for part in SchemaIds._fields]
-    schemas = SchemaIds(*[None if text is None else _number(text, MAX_SCHEMA_ID) for text in ids])
-    return Content(_number(values["rows"]), int(values["fingerprint"], 16), schemas)
+    schemas = SchemaIds(*[None if text is None else _parse_number(text, MAX_SCHEMA_ID) for text in ids])
+    return Content(_parse_number(values["rows"]), int(values["fingerprint"], 16), schemas)
 
 
 def read_marker(record: CommittedOffset, group: str) -> Marker:
-    values = _values(record.metadata)
+    """Read a marker. Raises LedgerError, whose text names the group."""
+    values = _parse_values(record.metadata)
     try:
-        return Marker(_version(record), _content(values))
+        return Marker(_parse_version(record), _parse_content(values))
     except (KeyError, ValueError):
-        raise _unreadable(record.metadata, group) from None
+        raise _unreadable_error(record.metadata, group) from None
 
 
-def _version(record: CommittedOffset) -> int:
+def _parse_version(record: CommittedOffset) -> int:
     if record.offset < 0:
         raise ValueError
     return record.offset
@@ -193,24 +196,24 @@ def _version(record: CommittedOffset) -> int:
 def read_decision(record: CommittedOffset, group: str) -> tuple[Decision, Mapping[str, str]]:
     """Read a decision without its entries; the values tell where these are. Raises LedgerError."""
     state, _, rest = record.metadata.partition(" ")
-    values = _values(rest)
+    values = _parse_values(rest)
     try:
         if not values.keys() <= _WORDS:  # an unknown word, of a later version of this package, may change the meaning
             raise ValueError
         decision = Decision(
-            version=_version(record),
+            version=_parse_version(record),
             state=DecisionState(state),
-            tasks=_number(values["tasks"], MAX_TASKS),
-            partitions=_number(values["partitions"], 2 ** WIDTHS[-1]),
-            content=_content(values),
-            earlier=_unpacked_earlier(values.get("earlier", ""), values.get("earlier_schemas")),
+            tasks=_parse_number(values["tasks"], MAX_TASKS),
+            partitions=_parse_number(values["partitions"], 2 ** WIDTHS[-1]),
+            content=_parse_content(values),
+            earlier=_unpack_earlier(values.get("earlier", ""), values.get("earlier_schemas")),
         )
     except (KeyError, ValueError, struct.error):
-        raise _unreadable(record.metadata, group) from None
+        raise _unreadable_error(record.metadata, group) from None
     return decision, values
 
 
-def _unreadable(metadata: str, group: str) -> LedgerError:
+def _unreadable_error(metadata: str, group: str) -> LedgerError:
     return LedgerError(
         f"the offset of group {printable(group)} has metadata that cannot be read: {printable(metadata)!r}."
         " Another program uses the group, or a later version of pykafka-sink has written it:"
@@ -221,35 +224,35 @@ def _unreadable(metadata: str, group: str) -> LedgerError:
 _EARLIER = struct.Struct("<qQQ")  # version, rows, fingerprint
 
 
-def _packed_earlier(earlier: Sequence[EarlierVersion]) -> str:
+def _pack_earlier(earlier: Sequence[EarlierVersion]) -> str:
     rows = [(version, content.rows, content.fingerprint) for version, content in earlier]
     return b85encode(b"".join(_EARLIER.pack(*each) for each in rows)).decode()
 
 
-def _unpacked_earlier(text: str, schemas: str | None) -> tuple[EarlierVersion, ...]:
+def _unpack_earlier(text: str, schemas: str | None) -> tuple[EarlierVersion, ...]:
     """`schemas`: None in a decision without registered schemas, or of an early version of this package."""
     data = b85decode(text)
     if len(data) > EARLIER_VERSIONS * _EARLIER.size:
         raise ValueError
     rows = list(_EARLIER.iter_unpack(data))
-    ids = [NO_SCHEMAS] * len(rows) if schemas is None else _unpacked_schemas(schemas, len(rows))
+    schemas_by_row = [NO_SCHEMAS] * len(rows) if schemas is None else _unpack_schemas(schemas, len(rows))
     return tuple(
-        EarlierVersion(version, Content(count, fingerprint, each))
-        for (version, count, fingerprint), each in zip(rows, ids, strict=True)
+        EarlierVersion(version, Content(row_count, fingerprint, schema_ids))
+        for (version, row_count, fingerprint), schema_ids in zip(rows, schemas_by_row, strict=True)
     )
 
 
 _SCHEMA_IDS = struct.Struct("<ii")  # of key and value; -1 for None
 
 
-def _packed_schemas(earlier: Sequence[EarlierVersion]) -> str:
+def _pack_schemas(earlier: Sequence[EarlierVersion]) -> str:
     ids = [[-1 if number is None else number for number in content.schemas] for _, content in earlier]
     return b85encode(b"".join(_SCHEMA_IDS.pack(*each) for each in ids)).decode()
 
 
-def _unpacked_schemas(text: str, versions: int) -> list[SchemaIds]:
+def _unpack_schemas(text: str, version_count: int) -> list[SchemaIds]:
     data = b85decode(text)
-    if len(data) != versions * _SCHEMA_IDS.size:
+    if len(data) != version_count * _SCHEMA_IDS.size:
         raise ValueError
     ids = list(_SCHEMA_IDS.iter_unpack(data))
     if any(number < -1 for each in ids for number in each):
@@ -260,11 +263,12 @@ def _unpacked_schemas(text: str, versions: int) -> list[SchemaIds]:
 _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows
 
 
-def _layout(rows: int) -> struct.Struct:
-    return struct.Struct("<" + "".join(f"{rows}{code}" for code in _COLUMNS))
+def _layout(row_count: int) -> struct.Struct:
+    return struct.Struct("<" + "".join(f"{row_count}{code}" for code in _COLUMNS))
 
 
 def pack_entries(entries: Sequence[TaskTransaction]) -> str:
+    """The entries, without their schemas, as text that metadata can hold: compressed by columns, in base 85."""
     rows = [(*entry[:-1], entry.content.rows, entry.content.fingerprint) for entry in entries]
     arrays = _layout(len(rows)).pack(*chain.from_iterable(zip(*rows, strict=True)))
     return b85encode(struct.pack("<I", len(rows)) + zlib.compress(arrays, 9)).decode()
@@ -274,30 +278,30 @@ def unpack_entries(text: str, decision: Decision, group: str) -> tuple[TaskTrans
     """Read packed entries; all have the decision's schemas. Raises LedgerError, also if there are more entries than tasks."""
     schemas = decision.content.schemas
     try:
-        columns = _columns(text, decision.tasks)
+        columns = _unpack_columns(text, decision.tasks)
     except (ValueError, struct.error, zlib.error):
-        raise _unreadable(text, group) from None
+        raise _unreadable_error(text, group) from None
     return tuple(
-        TaskTransaction(partition, attempt, producer_id, epoch, version, Content(count, fingerprint, schemas))
-        for partition, attempt, producer_id, epoch, version, count, fingerprint in zip(*columns, strict=True)
+        TaskTransaction(partition, attempt, producer_id, epoch, version, Content(row_count, fingerprint, schemas))
+        for partition, attempt, producer_id, epoch, version, row_count, fingerprint in zip(*columns, strict=True)
     )
 
 
-def _columns(text: str, most_rows: int) -> list[tuple[int, ...]]:
+def _unpack_columns(text: str, max_rows: int) -> list[tuple[int, ...]]:
     if len(text) > MAX_OVERFLOW_GROUPS * METADATA_BYTES:
         raise ValueError
     data = b85decode(text)
-    (rows,) = struct.unpack_from("<I", data)
-    if rows > most_rows:
+    (row_count,) = struct.unpack_from("<I", data)
+    if row_count > max_rows:
         raise ValueError
-    layout = _layout(rows)
+    layout = _layout(row_count)
     inflater = zlib.decompressobj()
     arrays = inflater.decompress(data[4:], layout.size + 1)  # a few kilobytes can inflate to gigabytes
     if len(arrays) != layout.size or not inflater.eof or inflater.unused_data:
         raise ValueError
     values = layout.unpack(arrays)
-    columns = [values[rows * place : rows * (place + 1)] for place in range(len(_COLUMNS))]
-    if any(min(column, default=0) < 0 for column in columns) or len(set(columns[0])) < rows:  # each partition once
+    columns = [values[row_count * position : row_count * (position + 1)] for position in range(len(_COLUMNS))]
+    if any(min(column, default=0) < 0 for column in columns) or len(set(columns[0])) < row_count:  # each partition once
         raise ValueError
     return columns
 

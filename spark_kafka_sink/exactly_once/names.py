@@ -25,14 +25,14 @@ _MAX_DIGITS = 19  # of the longest partition or attempt that is read
 
 
 class AttemptId(NamedTuple):
-    """The parts of a transactional id after its prefix. `owner` is escaped, see `escaped`."""
+    """The parts of a transactional id after its prefix. `owner` is escaped, see `escape_name`."""
 
     owner: str
     partition: int
     attempt: int
 
 
-def escaped(name: str) -> str:
+def escape_name(name: str) -> str:
     """The name with %XX for all but ASCII letters, digits, `_`, `.` and `~`: no dashes. Different names stay different."""
     return quote(name, safe="").replace("-", "%2D")
 
@@ -53,8 +53,8 @@ class PrefixNames:
 
     def parse(self, transactional_id: str) -> AttemptId | None:
         """None for an id that is not of this prefix."""
-        begin, *parts = transactional_id.rsplit("-", FIELDS_AFTER_PREFIX)
-        if len(parts) < FIELDS_AFTER_PREFIX or begin != self.prefix:
+        prefix, *parts = transactional_id.rsplit("-", FIELDS_AFTER_PREFIX)
+        if len(parts) < FIELDS_AFTER_PREFIX or prefix != self.prefix:
             return None
         owner, partition, attempt = parts
         if not (_is_number(partition) and _is_number(attempt)):

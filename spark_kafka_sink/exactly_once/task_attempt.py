@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Found(NamedTuple):
+class _Findings(NamedTuple):
     """What a task has found before its rows. `needs_no_rows`: the version is decided, and this task need not write."""
 
     needs_no_rows: bool
@@ -97,15 +97,15 @@ class TaskAttempt:
             WriteAbortedError: the driver has aborted this write.
             KafkaError: from the producer or the client.
         """
-        found = self._look_and_commit(schemas)  # step 0
-        if not found.needs_no_rows:
+        findings = self._look_and_commit(schemas)  # step 0
+        if not findings.needs_no_rows:
             task = AttemptId(self.write.owner, self.partition, self.attempt)
             self.producer.init_transactions(self.names.transactional_id(task))  # step 1
-            found = self._look_and_commit(schemas)  # steps 2 to 4
-        self._needs_no_rows, self._marker, self.schemas = found
+            findings = self._look_and_commit(schemas)  # steps 2 to 4
+        self._needs_no_rows, self._marker, self.schemas = findings
         self._content = Content(schemas=self.schemas)
 
-    def _look_and_commit(self, schemas: SchemaIds) -> _Found:
+    def _look_and_commit(self, schemas: SchemaIds) -> _Findings:
         """Take steps 2 and 3, and read the marker for step 4. `schemas`: of the plan."""
         version = self.write.version
         decision, is_aborted, marker = self._ledger.fetch_view(self.planned, self.partition)
@@ -115,29 +115,31 @@ class TaskAttempt:
         entry = None if decision is None else decision.entry_of(self.partition)
         if decision is not None and entry is not None:
             if decision.version < version:  # its driver died while it committed, and nobody repeated the version
-                self._commit(entry)
+                self._commit_earlier(entry)
             elif decision.version == version and not self._may_be_open(entry):
                 marker = self._ledger.fetch_marker(self.partition)  # the one before may be older than the transaction's end
                 needs_no_rows = is_in_kafka(marker, version, entry)
-        first = None if decision is None else decision.content_of(version)  # the content of this version in an earlier run
+        first_content = None if decision is None else decision.content_of(version)  # of this version in an earlier run
         if not needs_no_rows and marker is not None and marker.version == version:
-            first = marker.content
-        return _Found(needs_no_rows, marker, schemas if first is None else first.schemas)
+            first_content = marker.content
+        return _Findings(needs_no_rows, marker, schemas if first_content is None else first_content.schemas)
 
-    def _commit(self, entry: TaskTransaction) -> None:
-        prepared = entry.prepared(self.names, self.write.owner)
-        (outcome,) = self.client.end_transactions([prepared], commit=True).values()
+    def _commit_earlier(self, entry: TaskTransaction) -> None:
+        transaction = entry.prepared_transaction(self.names, self.write.owner)
+        (outcome,) = self.client.end_transactions([transaction], commit=True).values()
         if outcome.end is TransactionEnd.FAILED and outcome.error is not None:
             raise outcome.error
 
     def _may_be_open(self, entry: TaskTransaction) -> bool:
         """Whether the transaction is open or being committed. True also if brokers cannot tell."""
-        transactional_id = entry.prepared(self.names, self.write.owner).transactional_id
+        transactional_id = entry.prepared_transaction(self.names, self.write.owner).transactional_id
         try:
-            found = self.client.describe_transactions([transactional_id])[transactional_id]
+            description = self.client.describe_transactions([transactional_id])[transactional_id]
         except UnsupportedVersionError:
             return True  # the driver finds out, and the next run writes what is missing
-        return found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity))
+        if description is None:
+            return False
+        return description.state == TransactionState.PREPARE_COMMIT or description.is_open(entry.identity)
 
     def add_rows(self, content: Content) -> None:
         """Add rows that were read to the content. If they are written (`must_write`), the first call begins the transaction."""
@@ -175,13 +177,13 @@ class TaskAttempt:
         if self._needs_no_rows:
             return self._report(AttemptResult.DECIDED, content)
         if not self.must_write:
-            return self._skipped(content)
+            return self._report_skipped(content)
         self.send_marker()
         return self._report(
             AttemptResult.OPEN if content.rows else AttemptResult.EMPTY, content, self.producer.prepare_transaction()
         )
 
-    def _skipped(self, content: Content) -> TaskReport:
+    def _report_skipped(self, content: Content) -> TaskReport:
         assert self._marker is not None
         if self._marker.version == self.write.version and self._marker.content != content:
             raise ReplayError(
@@ -193,7 +195,7 @@ class TaskAttempt:
         logger.info("= partition %d of version %d is in Kafka already", self.partition, self.write.version)
         return self._report(AttemptResult.SKIPPED, content)
 
-    def _report(self, result: AttemptResult, content: Content, prepared: PreparedTransaction | None = None) -> TaskReport:
-        _, producer_id, epoch, transaction_version = prepared or PreparedTransaction("", -1, -1, 0)
+    def _report(self, result: AttemptResult, content: Content, transaction: PreparedTransaction | None = None) -> TaskReport:
+        _, producer_id, epoch, transaction_version = transaction or PreparedTransaction("", -1, -1, 0)
         entry = TaskTransaction(self.partition, self.attempt, producer_id, epoch, transaction_version, content)
         return TaskReport(self.write, result, entry)

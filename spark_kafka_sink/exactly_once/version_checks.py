@@ -38,11 +38,10 @@ _WHAT_TO_DO = (
 
 def check_writes(reports: Sequence[TaskReport]) -> None:
     """Raise CommitFailedError unless all reports are of the write of the first one."""
-    write = reports[0].write
-    others = {each.write for each in reports} - {write}
-    if others:
+    writes = dict.fromkeys(each.write for each in reports)
+    if len(writes) > 1:
         raise CommitFailedError(
-            f"the tasks' reports are of different writes: {printable_list(map(str, [write, *others]))}. Nothing was committed"
+            f"the tasks' reports are of different writes: {printable_list(map(str, writes))}. Nothing was committed"
         )
 
 
@@ -67,21 +66,21 @@ def check_markers(
     Raises ReplayError for other rows in Kafka. Raises CommitFailedError if the decision that tasks found is gone, or if another
     run has committed the same rows meanwhile.
     """
-    first, by_partition = reports[0], {each.entry.partition: each for each in reports}
-    version = first.write.version
-    unseen = {
+    first_report, reports_by_partition = reports[0], {each.entry.partition: each for each in reports}
+    version = first_report.write.version
+    unseen_markers = {
         partition: marker
         for partition, marker in markers.items()
-        if marker.version >= version and not _has_seen(by_partition.get(partition), marker)
+        if marker.version >= version and not _has_seen(reports_by_partition.get(partition), marker)
     }
-    comparable = {
+    comparable_markers = {
         partition: marker
-        for partition, marker in unseen.items()
-        if marker.version > version or marker.content.schemas == first.content.schemas
+        for partition, marker in unseen_markers.items()
+        if marker.version > version or marker.content.schemas == first_report.content.schemas
     }
-    in_kafka = f"version {version} is in Kafka already for the Spark partitions {printable_list(unseen)}"
-    _check_later(version, by_partition, markers, keeps_first=keeps_first)
-    if any(marker != (version, _content_of(by_partition.get(partition))) for partition, marker in comparable.items()):
+    in_kafka = f"version {version} is in Kafka already for the Spark partitions {printable_list(unseen_markers)}"
+    _check_later(version, reports_by_partition, markers, keeps_first=keeps_first)
+    if any(marker != (version, _content_of(reports_by_partition.get(each))) for each, marker in comparable_markers.items()):
         raise ReplayError(
             f"{in_kafka}, written by an earlier run; this one has {len(reports)} partitions, and its tasks had not seen that."
             " Nothing of this run is committed. Run the write again with as many partitions and the same rows in each"
@@ -89,34 +88,34 @@ def check_markers(
             " transactionalIdPrefix"
         )
     _check_missing(reports, markers, decision_group)
-    if unseen:
+    if unseen_markers:
         raise CommitFailedError(
-            f"{in_kafka}, with {'the same rows' if comparable else 'other schemas'}: another run has committed them while this"
-            " one wrote. End that one: a prefix is for one query or job at a time. Nothing of this run is committed; the write"
-            " can be run again, and finds them"
+            f"{in_kafka}, with {'the same rows' if comparable_markers else 'other schemas'}: another run has committed them"
+            " while this one wrote. End that one: a prefix is for one query or job at a time. Nothing of this run is"
+            " committed; the write can be run again, and finds them"
         )
 
 
 def _check_later(version: int, reports: Mapping[int, TaskReport], markers: Mapping[int, Marker], *, keeps_first: bool) -> None:
     """Refuse a write if its tasks wrote nothing because a later version is in Kafka for their partitions."""
-    skipped = {number for number, report in reports.items() if report.result is AttemptResult.SKIPPED}
-    later = {number: each for number, each in markers.items() if number in skipped and each.version > version}
-    if later:
+    skipped_partitions = {partition for partition, report in reports.items() if report.result is AttemptResult.SKIPPED}
+    later_markers = {each: marker for each, marker in markers.items() if each in skipped_partitions and marker.version > version}
+    if later_markers:
         refuse_other_rows(
-            f"a later version, {max(each.version for each in later.values())}, is in Kafka for the Spark partitions"
-            f" {printable_list(later)}, and no decision says so: it was reset or has expired, or another run works with this"
-            f" transactionalIdPrefix. What was committed as version {version} is not known",
+            f"a later version, {max(marker.version for marker in later_markers.values())}, is in Kafka for the Spark partitions"
+            f" {printable_list(later_markers)}, and no decision says so: it was reset or has expired, or another run works with"
+            f" this transactionalIdPrefix. What was committed as version {version} is not known",
             keeps_first=keeps_first,
         )
 
 
 def _check_missing(reports: Sequence[TaskReport], markers: Mapping[int, Marker], decision_group: str) -> None:
-    missing = [each.entry.partition for each in reports if _is_missing(each, markers.get(each.entry.partition))]
-    if missing:
+    missing_partitions = [each.entry.partition for each in reports if _is_missing(each, markers.get(each.entry.partition))]
+    if missing_partitions:
         raise CommitFailedError(
             f"tasks found that version {reports[0].write.version} was decided, and the decision is gone: group {decision_group}"
             " was reset or has expired, or another run works with this transactionalIdPrefix. The rows of the Spark partitions"
-            f" {printable_list(missing)} are not in Kafka. Nothing was committed; run the write again"
+            f" {printable_list(missing_partitions)} are not in Kafka. Nothing was committed; run the write again"
         )
 
 
@@ -143,28 +142,24 @@ def _is_missing(report: TaskReport, marker: Marker | None) -> bool:
 
 
 def check_untouched(
-    described: Mapping[str, TransactionDescription | None], entries: Mapping[str, TaskTransaction], empty: Iterable[str]
+    descriptions: Mapping[str, TransactionDescription | None], entries: Mapping[str, TaskTransaction], empty_ids: Iterable[str]
 ) -> None:
-    """Raise CommitFailedError unless the transactions are as the tasks have left them.
+    """Raise CommitFailedError unless the transactions are as the tasks have left them: coordinators end those that time out.
 
-    Called before anything is visible, as coordinators may have ended transactions that timed out.
-
-    Args:
-        described, entries: by transactional id.
-        empty: ids of tasks without rows.
+    `descriptions` and `entries` are by transactional id; `empty_ids` are those of tasks without rows.
     """
-    without_rows = set(empty)
-    gone = [
-        entry.partition for id_, entry in entries.items() if not is_untouched(described[id_], entry, is_empty=id_ in without_rows)
+    empty = set(empty_ids)
+    gone_partitions = [
+        entry.partition for id_, entry in entries.items() if not is_untouched(descriptions[id_], entry, is_empty=id_ in empty)
     ]
-    if gone:
+    if gone_partitions:
         raise CommitFailedError(
-            f"the transactions of {len(gone)} of {len(entries)} tasks are not theirs any more (Spark partitions"
-            f" {printable_list(gone)}): {WHY_GONE}. Nothing is visible; the write can be run again"
+            f"the transactions of {len(gone_partitions)} of {len(entries)} tasks are not theirs any more (Spark partitions"
+            f" {printable_list(gone_partitions)}): {WHY_GONE}. Nothing is visible; the write can be run again"
         )
 
 
-def is_untouched(found: TransactionDescription | None, entry: TaskTransaction, *, is_empty: bool) -> bool:
+def is_untouched(description: TransactionDescription | None, entry: TaskTransaction, *, is_empty: bool) -> bool:
     """Whether a task's transaction is as the task has left it: open, or Empty if the task had no rows."""
     state = TransactionState.EMPTY if is_empty else TransactionState.ONGOING
-    return found is not None and found.state == state and found.identity == entry.identity
+    return description is not None and description.state == state and description.identity == entry.identity

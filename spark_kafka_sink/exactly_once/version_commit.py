@@ -47,8 +47,8 @@ from spark_kafka_sink.exactly_once.decisions import (
     TIMEOUT_OPTION,
     WRITTEN_BY_THE_NEXT_RUN,
     commit_decided,
-    decided_or_unreadable,
     fail_incomplete,
+    protected_ids,
 )
 from spark_kafka_sink.exactly_once.fencing import (
     ENDING,
@@ -110,12 +110,13 @@ class Committed:
 class _ListBesideDecision(NamedTuple):
     """The ids that step 6b fences, listed together with step 6a. `is_whole` is asked after they are fenced."""
 
-    found: Reply[list[UnfinishedId]]
+    reply: Reply[list[UnfinishedId]]
     is_whole: Question[bool]
 
     def unfinished(self) -> list[UnfinishedId]:
+        """The ids that were listed. Raises _NotWholeError if they should be listed again, KafkaTimeoutError if time is up."""
         try:
-            return self.found.answer()
+            return self.reply.answer()
         except KafkaTimeoutError:
             raise  # listing again would take as long again
         except KafkaError as error:
@@ -140,10 +141,10 @@ class VersionCommit:
     def __post_init__(self) -> None:
         self._write = self.reports[0].write
         self._ledger = Ledger(self.client, self.names, self._write.owner, self.marker_topic)
-        self._open = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.OPEN}
-        self._empty = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.EMPTY}
+        self._open_entries = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.OPEN}
+        self._empty_entries = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.EMPTY}
         self._content = total(each.content for each in self.reports)
-        self._fenced = 0
+        self._fenced_count = 0
 
     def run(self) -> Committed:
         """Take steps 6a to 6g. Returns how the version came to be committed.
@@ -159,32 +160,32 @@ class VersionCommit:
             return self._commit_own(decision, early_list)
         how = HowCommitted.FOUND if decision.version == self._write.version else HowCommitted.SUPERSEDED
         if decision.version == self._write.version and decision.state is DecisionState.DECIDED:
-            if lost := self._end_decided(decision):
-                return self._commit_rest(decision, lost)
+            if lost_entries := self._end_decided(decision):
+                return self._commit_rest(decision, lost_entries)
             self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
             how = HowCommitted.ROLLED_FORWARD
         elif not self.is_named and decision.state is DecisionState.DECIDED:  # its driver's clock is ahead; nobody repeats it
             self._carry_out(decision)
         self._fence_unneeded(decision)
-        return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
+        return Committed(how, fenced=self._fenced_count, other_rows=self._compare(decision))
 
-    def _commit_own(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Committed:
-        """Decide on this run's transactions, and commit them. `before`: the decision that the new one replaces."""
-        if before is not None and before.version < self._write.version:
-            if before.state is DecisionState.DECIDED:
+    def _commit_own(self, old_decision: Decision | None, early_list: _ListBesideDecision | None = None) -> Committed:
+        """Decide on this run's transactions, and commit them. `old_decision`: the decision that the new one replaces."""
+        if old_decision is not None and old_decision.version < self._write.version:
+            if old_decision.state is DecisionState.DECIDED:
                 early_list = None  # out of date: it has the transactions that are committed now
-            before = self._carry_out_earlier(before)
-        decision = self._decide(before, early_list)
+            old_decision = self._carry_out_earlier(old_decision)
+        decision = self._decide(old_decision, early_list)
         self._commit_all(decision)
         self._record_and_fence_late(decision.with_state(DecisionState.CARRIED_OUT))
-        skipped = sum(each.result in (AttemptResult.SKIPPED, AttemptResult.DECIDED) for each in self.reports)
-        return Committed(HowCommitted.COMMITTED, skipped, self._fenced)
+        skipped_count = sum(each.result in (AttemptResult.SKIPPED, AttemptResult.DECIDED) for each in self.reports)
+        return Committed(HowCommitted.COMMITTED, skipped_count, self._fenced_count)
 
-    def _commit_rest(self, decision: Decision, lost: Sequence[TaskTransaction]) -> Committed:
+    def _commit_rest(self, decision: Decision, lost_entries: Sequence[TaskTransaction]) -> Committed:
         """Commit this run's transactions: a part of the decided ones has timed out, and tasks have written those rows again."""
         results = {each.entry.partition: each.result for each in self.reports}
-        if any(results.get(entry.partition, AttemptResult.DECIDED) is AttemptResult.DECIDED for entry in lost):
-            self._fail_incomplete(decision, lost)
+        if any(results.get(entry.partition, AttemptResult.DECIDED) is AttemptResult.DECIDED for entry in lost_entries):
+            self._fail_incomplete(decision, lost_entries)
         incomplete = decision.with_state(DecisionState.INCOMPLETE)
         self._ledger.write_decision(incomplete)
         return self._commit_own(incomplete)
@@ -192,11 +193,11 @@ class VersionCommit:
     def _carry_out_earlier(self, decision: Decision) -> Decision:
         """Carry out an earlier version that was left unfinished and not repeated. Returns the decision with its new state."""
         if decision.state is DecisionState.DECIDED:
-            lost = self._end_decided(decision)
-            if lost and self.is_named:  # its user can repeat it before this version is written
-                self._fail_incomplete(decision, lost)
-            decision = decision.with_state(DecisionState.INCOMPLETE if lost else DecisionState.CARRIED_OUT)
-            if lost:
+            lost_entries = self._end_decided(decision)
+            if lost_entries and self.is_named:  # its user can repeat it before this version is written
+                self._fail_incomplete(decision, lost_entries)
+            decision = decision.with_state(DecisionState.INCOMPLETE if lost_entries else DecisionState.CARRIED_OUT)
+            if lost_entries:
                 self._ledger.write_decision(decision)
             else:
                 self._record_outcome(decision)
@@ -216,104 +217,104 @@ class VersionCommit:
         questions = whole_list_questions(self.client, self.names)
         if questions is None:
             return self._ledger.fetch_decision(), None
-        decision, found = self.client.ask_together(self._ledger.decision_question(), questions.listing)
-        return decision.answer(), _ListBesideDecision(found, questions.is_whole)
+        decision_reply, list_reply = self.client.ask_together(self._ledger.decision_question(), questions.listing)
+        return decision_reply.answer(), _ListBesideDecision(list_reply, questions.is_whole)
 
-    def _decide(self, before: Decision | None, early_list: _ListBesideDecision | None = None) -> Decision:
-        recorded = self._fence_and_check(before, early_list).partitions_on_record
-        decision = self._new_decision(before, self._content, recorded)
-        if self._open:
-            if recorded < len(self.reports):
+    def _decide(self, old_decision: Decision | None, early_list: _ListBesideDecision | None = None) -> Decision:
+        recorded_count = self._fence_and_check(old_decision, early_list).partitions_on_record
+        decision = self._new_decision(old_decision, self._content, recorded_count)
+        if self._open_entries:
+            if recorded_count < len(self.reports):
                 self._ledger.record_width(len(self.reports))
             self._ledger.write_decision(decision)
         return decision
 
-    def _new_decision(self, before: Decision | None, content: Content, recorded: int = 0) -> Decision:
+    def _new_decision(self, old_decision: Decision | None, content: Content, recorded_count: int = 0) -> Decision:
         return Decision(
             version=self._write.version,
             state=DecisionState.DECIDED,
             tasks=len(self.reports),
-            partitions=max(recorded, self._partitions(before)),
+            partitions=max(recorded_count, self._partition_count(old_decision)),
             content=content,
-            entries=tuple(self._open.values()),
-            earlier=() if before is None else before.earlier_for(self._write.version),
+            entries=tuple(self._open_entries.values()),
+            earlier=() if old_decision is None else old_decision.earlier_for(self._write.version),
         )
 
-    def _fence_and_check(self, before: Decision | None, early_list: _ListBesideDecision | None) -> AllMarkers:
+    def _fence_and_check(self, old_decision: Decision | None, early_list: _ListBesideDecision | None) -> AllMarkers:
         """Take steps 6b to 6d."""
         if early_list is not None:
             try:
-                self._fence(early_list.unfinished(), set(self._open | self._empty))
-                return self._check(before, early_list.is_whole)
+                self._fence(early_list.unfinished(), set(self._open_entries | self._empty_entries))
+                return self._check(old_decision, early_list.is_whole)
             except _NotWholeError as error:
                 logger.debug("= listing again: %s", error)
-        self._fence_others(before)
-        return self._check(before)
+        self._fence_others(old_decision)
+        return self._check(old_decision)
 
-    def _check(self, before: Decision | None, list_is_whole: Question[bool] | None = None) -> AllMarkers:
+    def _check(self, old_decision: Decision | None, list_is_whole: Question[bool] | None = None) -> AllMarkers:
         """Take steps 6c and 6d, side by side, when all others are fenced.
 
         Raises _NotWholeError if the answer to `list_is_whole` is false.
         """
-        others = () if list_is_whole is None else (list_is_whole,)
-        ids = map(self.names.transactional_id, self._open | self._empty)
-        markers_reply, described, *is_whole = self.client.ask_together(
-            self._ledger.all_markers_question(self._partitions(before)),
+        extra_questions = () if list_is_whole is None else (list_is_whole,)
+        ids = map(self.names.transactional_id, self._open_entries | self._empty_entries)
+        markers_reply, descriptions_reply, *is_whole_replies = self.client.ask_together(
+            self._ledger.all_markers_question(self._partition_count(old_decision)),
             self.client.describe_transactions_question(ids),
-            *others,
+            *extra_questions,
         )
-        if not all(_is_confirmed(reply) for reply in is_whole):
+        if not all(_is_confirmed(reply) for reply in is_whole_replies):
             raise _NotWholeError("coordinators have moved")
         markers: AllMarkers = markers_reply.answer()
-        self._check_schemas(before, [each for each in markers.by_partition.values() if each.version == self._write.version])
+        self._check_schemas(old_decision, [each for each in markers.by_partition.values() if each.version == self._write.version])
         group = self.names.decision_group(self._write.owner)
         check_markers(self.reports, markers.by_partition, group, keeps_first=self.keeps_first)
-        self._check_untouched(described)
+        self._check_untouched(descriptions_reply)
         return markers
 
-    def _fence(self, found: Iterable[UnfinishedId], kept: Collection[AttemptId]) -> None:
-        """Fence these ids, except those in `kept` and those of other owners that `decided_or_unreadable` finds."""
-        tasks = [each.task for each in found if each.task not in kept]
-        others = [task for task in tasks if task.owner != self._write.owner]  # dead: one query at a time uses a prefix
-        decided = decided_or_unreadable(self.client, self.names, others)
-        self._fenced += fence_all(self.client, self.names, [task for task in tasks if task not in decided])
+    def _fence(self, unfinished_ids: Iterable[UnfinishedId], kept_tasks: Collection[AttemptId]) -> None:
+        """Fence these ids, except those in `kept_tasks` and those of other owners that `protected_ids` finds."""
+        tasks = [each.task for each in unfinished_ids if each.task not in kept_tasks]
+        other_tasks = [task for task in tasks if task.owner != self._write.owner]  # dead: one query at a time uses a prefix
+        protected_tasks = protected_ids(self.client, self.names, other_tasks)
+        self._fenced_count += fence_all(self.client, self.names, [task for task in tasks if task not in protected_tasks])
 
-    def _fence_others(self, before: Decision | None) -> None:
+    def _fence_others(self, old_decision: Decision | None) -> None:
         """Fence all but the reported ids. Step 6d checks whether their tasks still have these, if brokers can tell."""
-        found = list_unfinished(self.client, self.names)
-        kept = set(self._open | self._empty)
-        if found is None:
-            found, kept = self._guessed(before), set(self._open)
-        self._fence(found, kept)
+        unfinished_ids = list_unfinished(self.client, self.names)
+        kept_tasks = set(self._open_entries | self._empty_entries)
+        if unfinished_ids is None:
+            unfinished_ids, kept_tasks = self._guess_ids(old_decision), set(self._open_entries)
+        self._fence(unfinished_ids, kept_tasks)
 
-    def _guessed(self, before: Decision | None) -> list[UnfinishedId]:
-        return guess_unfinished(self._write.owner, range(self._partitions(before)))
+    def _guess_ids(self, old_decision: Decision | None) -> list[UnfinishedId]:
+        return guess_unfinished(self._write.owner, range(self._partition_count(old_decision)))
 
-    def _partitions(self, before: Decision | None) -> int:
-        return max(len(self.reports), 0 if before is None else before.partitions)
+    def _partition_count(self, old_decision: Decision | None) -> int:
+        return max(len(self.reports), 0 if old_decision is None else old_decision.partitions)
 
-    def _check_schemas(self, before: Decision | None, markers: Sequence[Marker]) -> None:
+    def _check_schemas(self, old_decision: Decision | None, markers: Sequence[Marker]) -> None:
         """Fail if tasks have encoded with different schemas. `markers`: of this version."""
         schemas = sorted({str(each.content.schemas) for each in self.reports})
         if len(schemas) == 1:
             return
         if markers:
             content = self._content._replace(schemas=markers[0].content.schemas)
-            self._ledger.write_decision(self._new_decision(before, content).with_state(DecisionState.INCOMPLETE))
+            self._ledger.write_decision(self._new_decision(old_decision, content).with_state(DecisionState.INCOMPLETE))
         raise CommitFailedError(
             f"the tasks of version {self._write.version} have encoded their rows with different schemas"
             f" ({'; '.join(schemas)}). {OTHER_SCHEMAS}"
         )
 
-    def _check_untouched(self, described: Reply[dict[str, TransactionDescription | None]]) -> None:
+    def _check_untouched(self, reply: Reply[dict[str, TransactionDescription | None]]) -> None:
         """Check the answer of step 6d. Raises AuthorizationError without DESCRIBE, as commits need it to find coordinators."""
         try:
-            transactions = described.answer()
+            descriptions = reply.answer()
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
-        entries = {self.names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
-        check_untouched(transactions, entries, map(self.names.transactional_id, self._empty))
+        entries = {self.names.transactional_id(task): entry for task, entry in (self._open_entries | self._empty_entries).items()}
+        check_untouched(descriptions, entries, map(self.names.transactional_id, self._empty_entries))
 
     # CARRY OUT: steps 6f-6g
 
@@ -322,17 +323,18 @@ class VersionCommit:
         self._record_outcome(decision.with_state(DecisionState.CARRIED_OUT))
 
     def _commit_all(self, decision: Decision) -> None:
-        if lost := self._end_decided(decision):
-            self._fail_incomplete(decision, lost)
+        if lost_entries := self._end_decided(decision):
+            self._fail_incomplete(decision, lost_entries)
 
     def _end_decided(self, decision: Decision) -> list[TaskTransaction]:
-        rest = self._what_becomes_of_rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE)
-        return commit_decided(self._ledger, decision, rest=rest)
+        rest_text = self._text_of_rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE)
+        return commit_decided(self._ledger, decision, rest_text=rest_text)
 
-    def _fail_incomplete(self, decision: Decision, lost: Sequence[TaskTransaction]) -> NoReturn:
-        fail_incomplete(self._ledger, decision, lost, rest=self._what_becomes_of_rest(decision, WRITTEN_BY_THE_NEXT_RUN))
+    def _fail_incomplete(self, decision: Decision, lost_entries: Sequence[TaskTransaction]) -> NoReturn:
+        rest_text = self._text_of_rest(decision, WRITTEN_BY_THE_NEXT_RUN)
+        fail_incomplete(self._ledger, decision, lost_entries, rest_text=rest_text)
 
-    def _what_becomes_of_rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
+    def _text_of_rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
         """The end of an error's text: what becomes of transactions of the decision that are not committed."""
         if decision.version != self._write.version:
             return (
@@ -342,43 +344,43 @@ class VersionCommit:
         return of_named if self.is_named else of_unnamed + _NOT_NAMED
 
     def _record_outcome(self, decision: Decision) -> None:
-        (recorded,) = self._ask_record(decision)
-        self._warn_of_record(decision, recorded)
+        (reply,) = self._ask_record(decision)
+        self._warn_of_record(decision, reply)
 
-    def _ask_record(self, decision: Decision, *others: Question[Any]) -> list[Reply[Any]]:
+    def _ask_record(self, decision: Decision, *other_questions: Question[Any]) -> list[Reply[Any]]:
         """Record what has become of a version, and ask others beside it."""
-        return self.client.ask_together(self._ledger.write_decision_question(decision), *others)
+        return self.client.ask_together(self._ledger.write_decision_question(decision), *other_questions)
 
-    def _warn_of_record(self, decision: Decision, recorded: Reply[None]) -> None:
+    def _warn_of_record(self, decision: Decision, reply: Reply[None]) -> None:
         try:
-            recorded.answer()
+            reply.answer()
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
     def _record_and_fence_late(self, decision: Decision) -> None:
         """Take step 6g after this run's commit, its two requests side by side."""
-        recorded, late = self._ask_record(decision, list_unfinished_question(self.client, self.names))
-        self._warn_of_record(decision, recorded)
+        record_reply, list_reply = self._ask_record(decision, list_unfinished_question(self.client, self.names))
+        self._warn_of_record(decision, record_reply)
         with self._only_warning():
-            found = self._late_list(late)
-            if found is None:
-                self._fence(self._guessed(decision), set(self._open | self._empty))
+            unfinished_ids = self._late_list(list_reply)
+            if unfinished_ids is None:
+                self._fence(self._guess_ids(decision), set(self._open_entries | self._empty_entries))
             else:
                 # An id of this run that is open again belongs to another run, except the id of an empty task with its own epoch.
-                self._fence_unended(found, self._still_empty())
+                self._fence_unended(unfinished_ids, self._still_empty_tasks())
 
     def _fence_unneeded(self, decision: Decision) -> None:
         """The decision of another run holds: fence every open id, also this run's own, except those that the decision lists."""
-        kept = {AttemptId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
+        kept_tasks = {AttemptId(self._write.owner, each.partition, each.attempt) for each in decision.entries}
         with self._only_warning():
-            found = list_unfinished(self.client, self.names)
-            if found is None:
-                own = (UnfinishedId(task, TransactionState.ONGOING) for task in self._open | self._empty)
-                found = [*self._guessed(decision), *own]
-            self._fence_unended(found, kept)
+            unfinished_ids = list_unfinished(self.client, self.names)
+            if unfinished_ids is None:
+                own_ids = (UnfinishedId(task, TransactionState.ONGOING) for task in self._open_entries | self._empty_entries)
+                unfinished_ids = [*self._guess_ids(decision), *own_ids]
+            self._fence_unended(unfinished_ids, kept_tasks)
 
-    def _fence_unended(self, found: Iterable[UnfinishedId], kept: Collection[AttemptId]) -> None:
-        self._fence((each for each in found if each.state not in ENDING), kept)
+    def _fence_unended(self, unfinished_ids: Iterable[UnfinishedId], kept_tasks: Collection[AttemptId]) -> None:
+        self._fence((each for each in unfinished_ids if each.state not in ENDING), kept_tasks)
 
     @contextlib.contextmanager
     def _only_warning(self) -> Iterator[None]:
@@ -395,47 +397,47 @@ class VersionCommit:
                 TIMEOUT_OPTION,
             )
 
-    def _late_list(self, late: Reply[list[UnfinishedId]]) -> list[UnfinishedId] | None:
+    def _late_list(self, reply: Reply[list[UnfinishedId]]) -> list[UnfinishedId] | None:
         try:
-            return late.answer()
+            return reply.answer()
         except (BrokerGoneError, UnsupportedVersionError) as error:
             logger.debug("= listing again: %s", error)
             return list_unfinished(self.client, self.names, at_once=True)
 
-    def _still_empty(self) -> set[AttemptId]:
-        ids = {self.names.transactional_id(task): task for task in self._empty}
+    def _still_empty_tasks(self) -> set[AttemptId]:
+        ids = {self.names.transactional_id(task): task for task in self._empty_entries}
         try:
-            known = self.client.describe_transactions(ids)
+            descriptions = self.client.describe_transactions(ids)
         except UnsupportedVersionError:
             return set()
-        return {task for each, task in ids.items() if is_untouched(known[each], self._empty[task], is_empty=True)}
+        return {task for each, task in ids.items() if is_untouched(descriptions[each], self._empty_entries[task], is_empty=True)}
 
     # WHAT WAS WRITTEN BEFORE
 
     def _compare(self, decision: Decision) -> int:
         """How many rows of this write differ from its version in Kafka: 0 or all. Raises ReplayError and CommitFailedError."""
-        version, first = self._write.version, decision.content_of(self._write.version)
+        version, first_content = self._write.version, decision.content_of(self._write.version)
         if not self.is_named:
             raise CommitFailedError(
                 f"this unnamed write was planned at {version} ms by its driver's clock, and one with the same"
                 f" transactionalIdPrefix that was planned later, at {decision.version} ms, was committed before: write one after"
                 " the other, by clocks that agree. Nothing was written"
             )
-        if first is not None and any(each.content.schemas != first.schemas for each in self.reports):
+        if first_content is not None and any(each.content.schemas != first_content.schemas for each in self.reports):
             raise CommitFailedError(
-                f"version {version} is in Kafka with {first}, and tasks that had not seen that have encoded their rows otherwise."
-                f" {OTHER_SCHEMAS}"
+                f"version {version} is in Kafka with {first_content}, and tasks that had not seen that have encoded their rows"
+                f" otherwise. {OTHER_SCHEMAS}"
             )
-        if first == self._content:
+        if first_content == self._content:
             return 0
-        what = f"this write of version {version} has {self._content}"
-        if first is None:
+        own_text = f"this write of version {version} has {self._content}"
+        if first_content is None:
             text = (
-                f"{what}, and version {decision.version} of the same owner has been committed. What was committed as version"
+                f"{own_text}, and version {decision.version} of the same owner has been committed. What was committed as version"
                 f" {version} is not known: it never was as a whole, or more than {EARLIER_VERSIONS} versions have followed"
             )
         else:
-            text = f"version {version} is in Kafka with {first}, and {what}. {WHY_OTHER_ROWS}"
+            text = f"version {version} is in Kafka with {first_content}, and {own_text}. {WHY_OTHER_ROWS}"
         refuse_other_rows(text, keeps_first=self.keeps_first)
         return self._content.rows
 

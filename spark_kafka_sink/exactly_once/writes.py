@@ -13,8 +13,8 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction, ProducerIdentity
 
-_HOST_CHARACTERS = 200
-_FINGERPRINTS = 1 << 64
+_MAX_HOST_LENGTH = 200
+_FINGERPRINT_COUNT = 1 << 64
 
 
 class SchemaIds(NamedTuple):
@@ -42,15 +42,15 @@ class Content(NamedTuple):
     schemas: SchemaIds = NO_SCHEMAS  # that the rows are encoded with. The same rows with other schemas are another content
 
     def __str__(self) -> str:
-        encoded = "" if self.schemas == NO_SCHEMAS else f", encoded with {self.schemas}"
-        return f"{self.rows} rows with fingerprint {self.fingerprint:016x}{encoded}"
+        schemas_text = "" if self.schemas == NO_SCHEMAS else f", encoded with {self.schemas}"
+        return f"{self.rows} rows with fingerprint {self.fingerprint:016x}{schemas_text}"
 
 
 def total(contents: Iterable[Content]) -> Content:
     """The content of several partitions together, with the schemas of the first one. Does not check that all have the same."""
     contents = list(contents)
     schemas = contents[0].schemas if contents else NO_SCHEMAS
-    return Content(sum(each.rows for each in contents), sum(each.fingerprint for each in contents) % _FINGERPRINTS, schemas)
+    return Content(sum(each.rows for each in contents), sum(each.fingerprint for each in contents) % _FINGERPRINT_COUNT, schemas)
 
 
 class WriteId(NamedTuple):
@@ -69,7 +69,7 @@ class DriverTime(NamedTuple):
 
     @classmethod
     def now(cls) -> DriverTime:
-        return cls(printable(socket.gethostname())[:_HOST_CHARACTERS] or "?", Clock().wall_ms())
+        return cls(printable(socket.gethostname())[:_MAX_HOST_LENGTH] or "?", Clock().wall_ms())
 
 
 class TaskTransaction(NamedTuple):
@@ -82,7 +82,7 @@ class TaskTransaction(NamedTuple):
     transaction_version: int
     content: Content
 
-    def prepared(self, names: PrefixNames, owner: str) -> PreparedTransaction:
+    def prepared_transaction(self, names: PrefixNames, owner: str) -> PreparedTransaction:
         transactional_id = names.transactional_id(AttemptId(owner, self.partition, self.attempt))
         return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
 

@@ -138,7 +138,7 @@ class ColumnSender:
             return
         try:
             self.accumulator.append(
-                rows, bundle.cluster, callback, hand_over, created_ms=bundle.created_ms, prepaid=bundle.memory
+                rows, bundle.cluster, callback, hand_over, created_ms=bundle.created_ms, prepaid_memory=bundle.memory
             )
         except ORDINARY_ERRORS as error:
             logger.debug("! records for %s: %s", bundle.topic, error)  # append has failed the records concerned

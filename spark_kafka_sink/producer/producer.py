@@ -155,7 +155,7 @@ class KafkaProducer(TransactionalMethods):
             try:
                 self._parts.plugins.close()  # last: interceptors get the outcome of every row, however the producer was closed
             finally:
-                self._sender.ended.give()
+                self._sender.end_signal.give()
 
     # SENDING
 
@@ -474,11 +474,11 @@ class KafkaProducer(TransactionalMethods):
         else:
             self._sender.force_close()
         # Not Thread.join: up to Python 3.12 it takes a thread for ended that was running when an interrupt ended the join.
-        if not self._sender.ended.wait(self._clock, max(0, deadline_ms - self._clock.now_ms())):
+        if not self._sender.end_signal.wait(self._clock, max(0, deadline_ms - self._clock.now_ms())):
             if limit_ms > 0:
                 logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
             self._sender.force_close()
-            self._sender.ended.wait(self._clock, CLOSE_MARGIN_MS)
+            self._sender.end_signal.wait(self._clock, CLOSE_MARGIN_MS)
 
     # METRICS: at any time, from any thread, without blocking; also after close()
 

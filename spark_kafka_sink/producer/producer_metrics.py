@@ -152,11 +152,11 @@ class ProducerMetrics:
         """Set where snapshots read the pool's statistics and the gauges. Called once, before any other thread uses this."""
         created_ms = self._clock.now_ms()
         self.pool_waits = self.samples.watch(pool.waits)
-        self.pool_exhausted = self.samples.watch(pool.exhausted)
+        self.pool_exhausted = self.samples.watch(pool.timeouts)
         self._gauges = {
             "requests-in-flight": requests_in_flight,
             "metadata-age": lambda: (self._clock.now_ms() - (metadata.last_successful_refresh_ms() or created_ms)) / 1000,
-            "waiting-threads": pool.queued,
+            "waiting-threads": pool.waiter_count,
             "buffer-total-bytes": lambda: pool.total_memory,
             "buffer-available-bytes": lambda: pool.available_memory,
         }

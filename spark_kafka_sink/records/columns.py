@@ -74,13 +74,13 @@ class RecordColumns:
         """The rows in `indices`, in that order."""
         return self._map(len(indices), lambda column: take_rows(column, indices), lambda numbers: numbers[indices])
 
-    def _map(self, row_count: int, payload: Callable[[Any], Any], numbers: Callable[[Int64Column], Int64Column]) -> RecordColumns:
-        key, value, headers = (None if column is None else payload(column) for column in (self.key, self.value, self.headers))
+    def _map(self, row_count: int, pick: Callable[[Any], Any], pick_ints: Callable[[Int64Column], Int64Column]) -> RecordColumns:
+        key, value, headers = (None if column is None else pick(column) for column in (self.key, self.value, self.headers))
         timestamps, key_lengths, value_lengths = (
-            column if isinstance(column, int) else numbers(column)
+            column if isinstance(column, int) else pick_ints(column)
             for column in (self.timestamps, self.key_lengths, self.value_lengths)
         )
-        return RecordColumns(row_count, key, value, headers, timestamps, key_lengths, value_lengths, numbers(self.base_sizes))
+        return RecordColumns(row_count, key, value, headers, timestamps, key_lengths, value_lengths, pick_ints(self.base_sizes))
 
 
 def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) -> pa.Array | pa.ChunkedArray:
@@ -89,8 +89,8 @@ def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) 
         return column.take(pa.array(indices))
     except pa.ArrowInvalid:
         runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
-        slices = [column.slice(int(run[0]), len(run)) for run in runs if len(run)]
-        return pa.chunked_array([piece for each in slices for piece in arrays_of(each)], column.type)
+        slices = [column.slice(int(rows[0]), len(rows)) for rows in runs if len(rows)]
+        return pa.chunked_array([array for part in slices for array in arrays_of(part)], column.type)
 
 
 def record_columns(
@@ -150,18 +150,19 @@ def binary_column(name: str, column: Column) -> Column:
     if not is_payload(column.type):
         raise SchemaError(f"column {name} has type {column.type}; it must be binary or string: cast it before writing")
     if pa.types.is_dictionary(column.type):
-        return _decoded(column)
-    large = column.type not in (pa.binary(), pa.string()) or column.nbytes > INT32_MAX
-    return column.cast(pa.large_binary() if large else pa.binary())
+        return _decode_dictionary(column)
+    is_large = column.type not in (pa.binary(), pa.string()) or column.nbytes > INT32_MAX
+    return column.cast(pa.large_binary() if is_large else pa.binary())
 
 
-def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _decode_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """A dictionary column as large_binary: decoded, it may be larger than int32 offsets can address."""
-    plain = [each.dictionary.cast(pa.large_binary()).take(each.indices) for each in arrays_of(column)]
-    return pa.chunked_array(plain, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else plain[0]
+    decoded_arrays = [array.dictionary.cast(pa.large_binary()).take(array.indices) for array in arrays_of(column)]
+    return pa.chunked_array(decoded_arrays, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else decoded_arrays[0]
 
 
 def is_payload(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be keys, values or header values: binary or string, in any of Arrow's layouts."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return kind in _PAYLOAD_TYPES or bool(pa.types.is_fixed_size_binary(kind))
 
@@ -217,18 +218,18 @@ def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default:
     if len(column) != row_count:
         raise SchemaError(f"column timestamp has {len(column)} rows where {row_count} are expected; pass columns of one length")
     if isinstance(column, np.ndarray):
-        return _reject_negative(column)
+        return _refuse_negative(column)
     if pa.types.is_null(column.type):
         return default
     if not pa.types.is_int64(column.type):
         raise SchemaError(f"column timestamp has type {column.type}; it must be int64, milliseconds since 1970-01-01 UTC")
-    given = _reject_negative(contiguous(column).fill_null(0).to_numpy())
+    timestamps = _refuse_negative(contiguous(column).fill_null(0).to_numpy())
     if column.null_count == 0:
-        return given
-    return np.where(contiguous(column).is_null().to_numpy(zero_copy_only=False), default, given)
+        return timestamps
+    return np.where(contiguous(column).is_null().to_numpy(zero_copy_only=False), default, timestamps)
 
 
-def _reject_negative(timestamps: Int64Column) -> Int64Column:
+def _refuse_negative(timestamps: Int64Column) -> Int64Column:
     if timestamps.min(initial=0) < 0:
         row = int(np.argmax(timestamps < 0))
         raise InvalidRecordError(f"row {row}: timestamp {timestamps[row]} is negative; it must be at least 0, or null", row=row)
@@ -240,11 +241,11 @@ def _reject_negative(timestamps: Int64Column) -> Int64Column:
 
 def _encode_headers(column: Column, row_count: int) -> pa.Array | None:
     """Each row's header count and headers, as a record writes them; None if no row has any."""
-    joined = join_headers(column, row_count)
-    if joined is None:
+    joined_headers = join_headers(column, row_count)
+    if joined_headers is None:
         return None
-    _refuse_null_header_keys(joined)
-    return _binary(*join_rows([joined.counts, Payload.of(joined.headers)], row_count))
+    _refuse_null_header_keys(joined_headers)
+    return _binary_array(*join_rows([joined_headers.counts, Payload.of(joined_headers.headers)], row_count))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,16 +267,16 @@ def join_headers(column: Column, row_count: int) -> JoinedHeaders | None:
     column = contiguous(column)
     _check_header_type(column.type)
     counts, entries = entries_of(column)
-    ends = np.zeros(row_count + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    if ends[-1] == 0:
+    cumulative_counts = np.zeros(row_count + 1, np.int64)
+    np.cumsum(counts, out=cumulative_counts[1:])
+    if cumulative_counts[-1] == 0:
         return None
     fields = dict(zip((field.name.lower() for field in entries.type), entries.flatten(), strict=True))
     key, value = binary_column("headers", fields["key"]), binary_column("headers", fields["value"])
     key_lengths = lengths_of(key)
     pieces = [key_lengths, *_payloads(key), lengths_of(value), *_payloads(value)]
-    offsets, data = join_rows(pieces, int(ends[-1]))
-    return JoinedHeaders(counts, _binary(offsets[ends], data), key_lengths)
+    offsets, data = join_rows(pieces, int(cumulative_counts[-1]))
+    return JoinedHeaders(counts, _binary_array(offsets[cumulative_counts], data), key_lengths)
 
 
 def entries_of(column: pa.Array) -> tuple[Int64Column, pa.Array]:
@@ -306,15 +307,15 @@ def are_header_types(types: Mapping[str, pa.DataType]) -> bool:
     return set(types) == {"key", "value"} and all(is_payload(kind) or pa.types.is_null(kind) for kind in types.values())
 
 
-def _refuse_null_header_keys(joined: JoinedHeaders) -> None:
-    ends = np.cumsum(joined.counts)
-    nulls = np.broadcast_to(np.asarray(joined.key_lengths), ends[-1]) == NULL_LENGTH
-    if nulls.any():
-        row = int(np.searchsorted(ends, np.argmax(nulls), side="right"))
+def _refuse_null_header_keys(joined_headers: JoinedHeaders) -> None:
+    cumulative_counts = np.cumsum(joined_headers.counts)
+    is_null = np.broadcast_to(np.asarray(joined_headers.key_lengths), cumulative_counts[-1]) == NULL_LENGTH
+    if is_null.any():
+        row = int(np.searchsorted(cumulative_counts, np.argmax(is_null), side="right"))
         raise InvalidRecordError(f"row {row}: a header has no key; every header needs one: leave it out or name it", row=row)
 
 
-def _binary(offsets: Int64Column, data: pa.Buffer) -> pa.Array:
-    large = int(offsets[-1]) > INT32_MAX
-    kind, dtype = (pa.large_binary(), np.int64) if large else (pa.binary(), np.int32)
+def _binary_array(offsets: Int64Column, data: pa.Buffer) -> pa.Array:
+    is_large = int(offsets[-1]) > INT32_MAX
+    kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
     return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets.astype(dtype)), data])

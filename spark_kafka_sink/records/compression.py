@@ -34,15 +34,15 @@ def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | N
     """
     if isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray, memoryview)):
         data = data[0] if len(data) == 1 else b"".join(data)
-    chosen = CODECS[codec]
-    return chosen.function(data, chosen.default_level if level is None else level)
+    definition = CODECS[codec]
+    return definition.function(data, definition.default_level if level is None else level)
 
 
 def compress_blocks(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> memoryview:
     """Compress a part of a batch's records while it is in the CPU's cache; `framed_blocks` joins the parts. Needs Codec.frame."""
     opening, closing = CODECS[codec].frame or (b"", b"")
-    packed = memoryview(compress(codec, data, level))
-    return packed[len(opening) : len(packed) - len(closing)]
+    compressed = memoryview(compress(codec, data, level))
+    return compressed[len(opening) : len(compressed) - len(closing)]
 
 
 def framed_blocks(codec: str, blocks: Sequence[memoryview]) -> list[memoryview]:
@@ -69,11 +69,11 @@ _SNAPPY_BLOCK_SIZE = 64 * 1024  # snappy's window: larger blocks compress no bet
 
 def _snappy(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
     """Xerial's framing, as in the Java client: every consumer can read it, and need not decompress a batch as one block."""
-    framed = [_SNAPPY_HEADER]
+    pieces = [_SNAPPY_HEADER]
     for block in _blocks(data, _SNAPPY_BLOCK_SIZE):
         compressed = _arrow("snappy", block)
-        framed += [len(compressed).to_bytes(4, "big"), compressed]
-    return b"".join(framed)
+        pieces += [len(compressed).to_bytes(4, "big"), compressed]
+    return b"".join(pieces)
 
 
 def _blocks(data: ByteBuffer, size: int) -> list[memoryview]:
@@ -125,15 +125,15 @@ def _lz4_frame() -> Any:
 
 def _lz4_without_package(data: ByteBuffer, level: int | None) -> bytes:
     hc_level = _lz4hc_level(level)
-    framed: list[ByteBuffer] = [_LZ4_FRAME_HEADER]
+    pieces: list[ByteBuffer] = [_LZ4_FRAME_HEADER]
     for block in _blocks(data, _LZ4_BLOCK_SIZE):
         compressed = _arrow("lz4_raw", block, hc_level)
         if len(compressed) < len(block):
-            framed += [len(compressed).to_bytes(4, "little"), compressed]
+            pieces += [len(compressed).to_bytes(4, "little"), compressed]
         else:
-            framed += [(len(block) | _LZ4_STORED).to_bytes(4, "little"), block]
-    framed.append(_LZ4_END_MARK)
-    return b"".join(framed)
+            pieces += [(len(block) | _LZ4_STORED).to_bytes(4, "little"), block]
+    pieces.append(_LZ4_END_MARK)
+    return b"".join(pieces)
 
 
 CODECS = {
@@ -156,18 +156,19 @@ def decompress(codec: str, data: bytes, raw_size: int) -> bytes:
 
 
 def _snappy_blocks(data: bytes, raw_size: int) -> Iterator[bytes]:
-    at = len(_SNAPPY_HEADER)
+    stop = len(_SNAPPY_HEADER)
     while raw_size > 0:
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        block = pa.decompress(data[at + 4 : end], decompressed_size=_snappy_raw_size(data, at + 4), codec="snappy", asbytes=True)
+        start = stop + 4
+        stop = start + int.from_bytes(data[stop:start], "big")
+        block = pa.decompress(data[start:stop], decompressed_size=_snappy_raw_size(data, start), codec="snappy", asbytes=True)
         yield block
-        at, raw_size = end, raw_size - len(block)
+        raw_size -= len(block)
 
 
-def _snappy_raw_size(data: bytes, at: int) -> int:
+def _snappy_raw_size(data: bytes, position: int) -> int:
     """The unsigned varint at the start of a block."""
     size = shift = 0
-    while data[at] & 0x80:
-        size |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return size | data[at] << shift
+    while data[position] & 0x80:
+        size |= (data[position] & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    return size | data[position] << shift

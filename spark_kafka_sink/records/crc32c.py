@@ -29,23 +29,23 @@ def numpy_crc32c(data: ByteBuffer, crc: int = 0) -> int:
     octets = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     size = len(octets)
     lane_size = 1 << max(4, size.bit_length() // 2 - 1)  # bytes; about as many steps as there are lanes
-    padded = np.zeros(-(-size // lane_size) * lane_size or lane_size, np.uint8)
-    start = len(padded) - size  # leading zeros do not change a checksum that starts at 0
-    padded[start:] = octets
+    padded_octets = np.zeros(-(-size // lane_size) * lane_size or lane_size, np.uint8)
+    start = len(padded_octets) - size  # leading zeros do not change a checksum that starts at 0
+    padded_octets[start:] = octets
     state = crc ^ _ALL_ONES
     head = min(4, size)  # a start at another state equals XORing this state into the first four bytes
-    padded[start : start + head] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)[:head]
-    lanes = padded.view("<u4").reshape(-1, lane_size // 4)
+    padded_octets[start : start + head] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)[:head]
+    lanes = padded_octets.view("<u4").reshape(-1, lane_size // 4)
     return _join(_advance(lanes), lane_size) ^ (state >> 8 * size) ^ _ALL_ONES
 
 
 def _advance(lanes: Lanes) -> Lanes:
     """Checksum of each row of little-endian words, all rows at once, without the inversions at start and end."""
-    low, high = _word_tables()
+    low_table, high_table = _word_tables()
     crc = np.zeros(len(lanes), np.uint32)
     for column in np.ascontiguousarray(lanes.T):
         crc ^= column
-        crc = low[crc & np.uint32(0xFFFF)] ^ high[crc >> np.uint32(16)]
+        crc = low_table[crc & np.uint32(0xFFFF)] ^ high_table[crc >> np.uint32(16)]
     return crc
 
 
@@ -62,8 +62,8 @@ def _join(crcs: Lanes, size: int) -> int:
 def _apply(matrix: Lanes, crcs: Lanes) -> Lanes:
     """Matrix times vector over GF(2): row i is the image of bit i of a checksum."""
     bits = crcs[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
-    applied: Lanes = np.bitwise_xor.reduce(bits * matrix, axis=1)
-    return applied
+    images: Lanes = np.bitwise_xor.reduce(bits * matrix, axis=1)
+    return images
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def _after_zero_bits(crcs: Lanes, bits: int) -> Lanes:
     return crcs
 
 
-def _choose() -> Callable[..., int]:
+def _fastest_crc32c() -> Callable[..., int]:
     try:
         from crc32c import crc32c
     except ImportError:
@@ -97,4 +97,4 @@ def _choose() -> Callable[..., int]:
     return crc32c  # type: ignore[no-any-return]
 
 
-crc32c = _choose()
+crc32c = _fastest_crc32c()

@@ -14,9 +14,9 @@ from spark_kafka_sink.records.interleave import binary_offsets
 
 _SEED = np.uint32(0x9747B28C)
 _MULTIPLIER = 0x5BD1E995
-_M = np.uint32(_MULTIPLIER)
-_R = np.uint32(24)
-_FEW = 48  # keys: fewer are hashed faster one by one (0.085 µs per word) than by a numpy call (4 µs)
+_UINT32_MULTIPLIER = np.uint32(_MULTIPLIER)
+_SHIFT = np.uint32(24)
+_FEW_KEYS = 48  # keys: fewer are hashed faster one by one (0.085 µs per word) than by a numpy call (4 µs)
 
 Hashes = NDArray[np.uint32]
 
@@ -42,7 +42,7 @@ def murmur2(keys: pa.Array) -> Hashes:
         lengths[keys.is_null().to_numpy(zero_copy_only=False)] = 0
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
     shortest, longest = int(lengths.min()), int(lengths.max())
-    if shortest == longest and len(keys) >= _FEW and not keys.null_count:
+    if shortest == longest and len(keys) >= _FEW_KEYS and not keys.null_count:
         return _hash_of_one_length(data, int(offsets[0]), longest, len(keys))
     order = np.argsort(-(lengths >> 2), kind="stable") if shortest >> 2 != longest >> 2 else slice(None)
     hashes = np.empty(len(keys), np.uint32)
@@ -50,22 +50,22 @@ def murmur2(keys: pa.Array) -> Hashes:
     return hashes
 
 
-def _hash_of_one_length(data: NDArray[np.uint8], start: int, size: int, count: int) -> Hashes:
-    """`count` keys of `size` bytes, one after the other from `start`: word i of all of them is a view of the data."""
+def _hash_of_one_length(data: NDArray[np.uint8], start: int, size: int, key_count: int) -> Hashes:
+    """`key_count` keys of `size` bytes, one after the other from `start`: word i of all of them is a view of the data."""
 
-    def words(at: int, kind: str) -> NDArray[np.uint32]:
-        return np.ndarray((count,), kind, data, start + at, (size,))
+    def words(offset: int, kind: str) -> NDArray[np.uint32]:
+        return np.ndarray((key_count,), kind, data, start + offset, (size,))
 
-    hashes = np.full(count, _SEED ^ np.uint32(size), np.uint32)
-    whole = size & ~3
-    for at in range(0, whole, 4):
-        hashes *= _M
-        hashes ^= _mix(words(at, "<u4"))
-    for at in range(whole, size):
-        hashes ^= words(at, "u1").astype(np.uint32) << np.uint32(8 * (at - whole))
-    if size > whole:
-        hashes *= _M
-    return _finished(hashes)
+    hashes = np.full(key_count, _SEED ^ np.uint32(size), np.uint32)
+    tail_offset = size & ~3
+    for offset in range(0, tail_offset, 4):
+        hashes *= _UINT32_MULTIPLIER
+        hashes ^= _mix(words(offset, "<u4"))
+    for offset in range(tail_offset, size):
+        hashes ^= words(offset, "u1").astype(np.uint32) << np.uint32(8 * (offset - tail_offset))
+    if size > tail_offset:
+        hashes *= _UINT32_MULTIPLIER
+    return _finish(hashes)
 
 
 def _hash(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
@@ -74,39 +74,39 @@ def _hash(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[n
     word_counts = lengths >> 2
     _hash_words(hashes, data, starts, word_counts)
     _hash_tails(hashes, data, starts + (word_counts << 2), lengths & 3)
-    return _finished(hashes)
+    return _finish(hashes)
 
 
-def _finished(hashes: Hashes) -> Hashes:
+def _finish(hashes: Hashes) -> Hashes:
     hashes ^= hashes >> np.uint32(13)
-    hashes *= _M
+    hashes *= _UINT32_MULTIPLIER
     hashes ^= hashes >> np.uint32(15)
     return hashes
 
 
 def _hash_words(hashes: Hashes, data: NDArray[np.uint8], starts: NDArray[np.int64], word_counts: NDArray[np.int64]) -> None:
     word_at: NDArray[np.uint32] = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))  # unaligned
-    having = len(hashes) - np.cumsum(np.bincount(word_counts))  # number of keys that have a word i
-    for word, count in enumerate(having.tolist()):
-        if count < _FEW:
-            for key in range(count):
-                rest = word_at[starts[key] + 4 * word : starts[key] + 4 * word_counts[key] : 4]
-                hashes[key] = _hash_one(int(hashes[key]), _mix(rest).tolist())
+    key_counts = len(hashes) - np.cumsum(np.bincount(word_counts))  # number of keys that have a word i
+    for word, key_count in enumerate(key_counts.tolist()):
+        if key_count < _FEW_KEYS:
+            for key in range(key_count):
+                remaining_words = word_at[starts[key] + 4 * word : starts[key] + 4 * word_counts[key] : 4]
+                hashes[key] = _hash_one(int(hashes[key]), _mix(remaining_words).tolist())
             return
-        hashes[:count] *= _M
-        hashes[:count] ^= _mix(word_at[starts[:count] + 4 * word])
+        hashes[:key_count] *= _UINT32_MULTIPLIER
+        hashes[:key_count] ^= _mix(word_at[starts[:key_count] + 4 * word])
 
 
-def _hash_one(hash_value: int, mixed: list[int]) -> int:
-    for word in mixed:
+def _hash_one(hash_value: int, mixed_words: list[int]) -> int:
+    for word in mixed_words:
         hash_value = hash_value * _MULTIPLIER & 0xFFFFFFFF ^ word
     return hash_value
 
 
 def _mix(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    words = words * _M
-    words ^= words >> _R
-    words *= _M
+    words = words * _UINT32_MULTIPLIER
+    words ^= words >> _SHIFT
+    words *= _UINT32_MULTIPLIER
     return words
 
 
@@ -116,4 +116,4 @@ def _hash_tails(hashes: Hashes, data: NDArray[np.uint8], tails: NDArray[np.int64
         rows = np.flatnonzero(sizes > byte)
         hashes[rows] ^= data[tails[rows] + byte].astype(np.uint32) << np.uint32(8 * byte)
     rows = np.flatnonzero(sizes)
-    hashes[rows] *= _M
+    hashes[rows] *= _UINT32_MULTIPLIER

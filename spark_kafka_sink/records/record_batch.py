@@ -69,36 +69,38 @@ class EncodedRecords(NamedTuple):
 class RecordRows:
     """Rows in the order in which they are written. All is prepared except the deltas, which depend on their batches."""
 
-    def __init__(self, columns: RecordColumns, selected: Int64Column | None, base_sizes: Int64Column) -> None:
+    def __init__(self, columns: RecordColumns, row_order: Int64Column | None, base_sizes: Int64Column) -> None:
         self._base_sizes = base_sizes  # of each row, in the order in which they are written
-        self._selected = selected  # for each row its index in the columns; None: all rows in their order
-        self._key_lengths, self._key = self._column(columns.key_lengths, columns.key)
-        self._value_lengths, self._value = self._column(columns.value_lengths, columns.value)
-        self._headers = NO_HEADERS if columns.headers is None else Payload.of(columns.headers, selected)
+        self._row_order = row_order  # for each row its index in the columns; None: all rows in their order
+        self._key_lengths, self._key = self._ordered_column(columns.key_lengths, columns.key)
+        self._value_lengths, self._value = self._ordered_column(columns.value_lengths, columns.value)
+        self._headers = NO_HEADERS if columns.headers is None else Payload.of(columns.headers, row_order)
 
-    def _column(self, lengths: Int64Column | int, payload: pa.Array | None) -> tuple[Int64Column | int, Payload | None]:
+    def _ordered_column(self, lengths: Int64Column | int, payload: pa.Array | None) -> tuple[Int64Column | int, Payload | None]:
         if payload is None:
             return NULL_LENGTH, None
-        in_order = lengths if isinstance(lengths, int) or self._selected is None else lengths[self._selected]
-        return in_order, Payload.of(payload, self._selected)
+        ordered_lengths = lengths if isinstance(lengths, int) or self._row_order is None else lengths[self._row_order]
+        return ordered_lengths, Payload.of(payload, self._row_order)
 
-    def interleave(self, lo: int, hi: int, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> InterleavedRows:
-        """Rows lo:hi, with their deltas. Raises RecordTooLargeError for a row above 2 GiB, the format's limit."""
-        bodies = _body_sizes(self._base_sizes[lo:hi], offset_deltas, timestamp_deltas)
+    def interleave(
+        self, start: int, stop: int, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int
+    ) -> InterleavedRows:
+        """Rows start:stop, with their deltas. Raises RecordTooLargeError for a row above 2 GiB, the format's limit."""
+        bodies = _body_sizes(self._base_sizes[start:stop], offset_deltas, timestamp_deltas)
         if bodies.max(initial=0) > INT32_MAX:
             largest = int(bodies.argmax())
-            row = lo + largest if self._selected is None else int(self._selected[lo + largest])
+            row = start + largest if self._row_order is None else int(self._row_order[start + largest])
             raise RecordTooLargeError(
                 f"row {row}: a record of {bodies[largest]} bytes exceeds the format's limit of {INT32_MAX}; make it smaller",
                 row=row,
             )
         pieces: list[Piece] = [bodies, _RECORD_ATTRIBUTES, timestamp_deltas, offset_deltas]
         for lengths, payload in ((self._key_lengths, self._key), (self._value_lengths, self._value)):
-            pieces.append(lengths if isinstance(lengths, int) else lengths[lo:hi])
+            pieces.append(lengths if isinstance(lengths, int) else lengths[start:stop])
             if payload is not None:
-                pieces.append(payload.rows(lo, hi))
-        pieces.append(self._headers if isinstance(self._headers, bytes) else self._headers.rows(lo, hi))
-        return interleave(pieces, hi - lo)
+                pieces.append(payload.rows(start, stop))
+        pieces.append(self._headers if isinstance(self._headers, bytes) else self._headers.rows(start, stop))
+        return interleave(pieces, stop - start)
 
 
 def octets(data: pa.Buffer) -> memoryview:
@@ -150,10 +152,12 @@ def encode_batch_header(
     checksum.
     """
     attributes = codec_id | (_TRANSACTIONAL if is_transactional else 0)
-    checked = _CHECKED.pack(attributes, record_count - 1, base_timestamp, max_timestamp, *identity, base_sequence, record_count)
-    crc = crc32c(checked)
+    checked_fields = _CHECKED.pack(
+        attributes, record_count - 1, base_timestamp, max_timestamp, *identity, base_sequence, record_count
+    )
+    crc = crc32c(checked_fields)
     size = 0
     for buffer in records:
         crc = crc32c(buffer, crc)
         size += len(buffer)
-    return _UNCHECKED.pack(0, _LENGTH_OVERHEAD + size, _LEADER_EPOCH, _MAGIC, crc) + checked
+    return _UNCHECKED.pack(0, _LENGTH_OVERHEAD + size, _LEADER_EPOCH, _MAGIC, crc) + checked_fields

@@ -46,12 +46,12 @@ class RowMapping:
     @classmethod
     def find(cls, columns: Sequence[str], topic: str | None, *, with_timestamp: bool) -> RowMapping:
         """Find the columns by their names. `topic`: of all rows; None: the column decides."""
-        found: dict[str, Any] = {name: columns.index(name) if name in columns else None for name in RECORD_FIELDS}
+        positions: dict[str, Any] = {name: columns.index(name) if name in columns else None for name in RECORD_FIELDS}
         if topic is not None:
-            found["topic"] = topic
+            positions["topic"] = topic
         if not with_timestamp:
-            found["timestamp"] = None
-        return cls(**found)
+            positions["timestamp"] = None
+        return cls(**positions)
 
     def columns(self, table: pa.Table) -> dict[str, Any]:
         """The arguments of `KafkaProducer.send_columns`. Values stay in pieces; the pieces of other columns are joined."""

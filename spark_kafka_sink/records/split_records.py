@@ -41,35 +41,35 @@ class SplittableRecords:
 def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> SplittableRecords:
     """Read the uncompressed records of one batch, below 2 GiB. Raises ProtocolError if `sizes` do not add up to `raw`."""
     data = np.frombuffer(raw, np.uint8)
-    ends = np.cumsum(sizes, dtype=np.int64)
-    if len(data) != (int(ends[-1]) if len(ends) else 0):
-        raise ProtocolError(f"a batch of {len(data)} bytes cannot be split: its records should add up to {ends[-1:]} bytes")
-    at = ends - sizes
-    _, at = _read_varints(data, at)  # length
-    timestamp_deltas, at = _read_varints(data, at + len(_ATTRIBUTES))
-    _, at = _read_varints(data, at)  # offset delta
+    stops = np.cumsum(sizes, dtype=np.int64)
+    if len(data) != (int(stops[-1]) if len(stops) else 0):
+        raise ProtocolError(f"a batch of {len(data)} bytes cannot be split: its records should add up to {stops[-1:]} bytes")
+    positions = stops - sizes
+    _, positions = _read_varints(data, positions)  # length
+    timestamp_deltas, positions = _read_varints(data, positions + len(_ATTRIBUTES))
+    _, positions = _read_varints(data, positions)  # offset delta
     in_tail = np.zeros(len(data) + 1, np.int8)
-    in_tail[at] += 1
-    np.subtract.at(in_tail, ends, 1)
-    kept = data[np.cumsum(in_tail[:-1], dtype=np.int8).view(np.bool_)]
+    in_tail[positions] += 1
+    np.subtract.at(in_tail, stops, 1)
+    tail_bytes = data[np.cumsum(in_tail[:-1], dtype=np.int8).view(np.bool_)]
     offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(ends - at, out=offsets[1:])
+    np.cumsum(stops - positions, out=offsets[1:])
     return SplittableRecords(
-        timestamp_deltas, pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
+        timestamp_deltas, pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(tail_bytes)])
     )
 
 
-def _read_varints(data: NDArray[np.uint8], at: Int64Column) -> tuple[Int64Column, Int64Column]:
+def _read_varints(data: NDArray[np.uint8], positions: Int64Column) -> tuple[Int64Column, Int64Column]:
     """The varint at each position, and the position after each. One step per byte of the longest varint."""
-    encoded = np.zeros(len(at), np.uint64)
-    behind = at.copy()
-    unfinished = np.arange(len(at))
-    for byte in range(10):
-        read = data[behind[unfinished]]
-        encoded[unfinished] |= (read & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
-        behind[unfinished] += 1
-        unfinished = unfinished[read >= 0x80]
-        if len(unfinished) == 0:
+    zigzags = np.zeros(len(positions), np.uint64)
+    next_positions = positions.copy()
+    unfinished_rows = np.arange(len(positions))
+    for byte_index in range(10):
+        next_bytes = data[next_positions[unfinished_rows]]
+        zigzags[unfinished_rows] |= (next_bytes & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte_index)
+        next_positions[unfinished_rows] += 1
+        unfinished_rows = unfinished_rows[next_bytes >= 0x80]
+        if len(unfinished_rows) == 0:
             break
-    values = (encoded >> np.uint64(1)).view(np.int64) ^ -(encoded & np.uint64(1)).view(np.int64)
-    return values, behind
+    values = (zigzags >> np.uint64(1)).view(np.int64) ^ -(zigzags & np.uint64(1)).view(np.int64)
+    return values, next_positions

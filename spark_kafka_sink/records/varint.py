@@ -36,8 +36,8 @@ def varint_sizes(values: Int64Column | int) -> Int64Column | int:
         return sizes
     if values.min() < 0:
         values = values ^ values >> 63  # -1, -2 … become 0, 1 …, whose varints have the same sizes
-    highest = int(values.max())
-    for shift in range(6, highest.bit_length(), 7):
+    greatest = int(values.max())
+    for shift in range(6, greatest.bit_length(), 7):
         sizes += values >= 1 << shift
     return sizes
 
@@ -49,9 +49,9 @@ def encode_varint(value: int) -> bytes:
 
 def encode_unsigned_varint(value: int) -> bytes:
     """One value as it is, without zigzag; at least 0."""
-    encoded = bytearray()
+    octets = bytearray()
     while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
+        octets.append(value & 0x7F | 0x80)
         value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    octets.append(value)
+    return bytes(octets)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.names import PrefixNames, escaped
+from spark_kafka_sink.exactly_once.names import PrefixNames, escape_name
 from spark_kafka_sink.exactly_once.writes import DriverTime, WriteId
 from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
@@ -69,9 +69,9 @@ class WritePlan:
             )
         options = self.options
         if options.txn_app_id is not None and options.txn_version is not None:
-            return WriteId(escaped(options.txn_app_id), options.txn_version)
+            return WriteId(escape_name(options.txn_app_id), options.txn_version)
         if task.query_id is not None and task.batch_id is not None:
-            return WriteId(escaped(task.query_id.replace("-", "")), task.batch_id)  # a UUID, without its dashes
+            return WriteId(escape_name(task.query_id.replace("-", "")), task.batch_id)  # a UUID, without its dashes
         if not options.allow_unnamed_write:
             raise KafkaError(_UNNAMED, condition="KAFKA_UNNAMED_WRITE")
         return WriteId(UNNAMED_OWNER, self.planned_at.time_ms)

@@ -39,6 +39,6 @@ def partly_committed(first: Run) -> None:
     reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
     commit = first.committing(reports)
     decision = commit._decide(None)
-    first.client.fence([decision.entries[0].prepared(first.names, "q").transactional_id])
+    first.client.fence([decision.entries[0].prepared_transaction(first.names, "q").transactional_id])
     with pytest.raises(CommitFailedError, match="outlasted their"):
         commit._carry_out(decision)

@@ -171,7 +171,7 @@ def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_finishes_t
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     decision = first.committing(reports)._decide(None)
-    first.client.end_transactions([decision.entries[0].prepared(first.names, "q")], commit=True)
+    first.client.end_transactions([decision.entries[0].prepared_transaction(first.names, "q")], commit=True)
     assert visible(broker) == ["a"]
     second = run("r2")
     assert second.write_version(0, ["a"], ["b"]).how is HowCommitted.ROLLED_FORWARD
@@ -359,7 +359,7 @@ def test_what_another_owner_has_decided_is_left_to_its_repetition(broker: FakeBr
     if is_found:
         first.write_version(0, ["a"])
     decision = second.committing(second.reports(0, ["x"], ["y"]))._decide(None)
-    second.client.end_transactions([decision.entries[0].prepared(second.names, "second")], commit=True)
+    second.client.end_transactions([decision.entries[0].prepared_transaction(second.names, "second")], commit=True)
     again = run("r2")
     assert again.write_version(0, ["a"]).how is (HowCommitted.FOUND if is_found else HowCommitted.COMMITTED)
     assert len(open_transactions(broker)) == 1

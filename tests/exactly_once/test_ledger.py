@@ -370,7 +370,7 @@ def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: 
     groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, '0')}")
     with monkeypatch.context() as within:
         within.setattr(module, "b85decode", lambda _: pytest.fail("it was decoded"))
-        within.setattr(module, "_unpacked_earlier", lambda *_: ())
+        within.setattr(module, "_unpack_earlier", lambda *_: ())
         with pytest.raises(LedgerError, match="metadata that cannot be read"):
             ledger.fetch_decision()
 

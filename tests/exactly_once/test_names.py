@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escaped
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escape_name
 
 NUMBERS = st.integers(0, 2**63 - 1)
 
 
 @given(st.text(min_size=1), st.text(), NUMBERS, NUMBERS)
 def test_a_transactional_id_is_read_back_whatever_its_parts_are(prefix: str, owner: str, partition: int, attempt: int) -> None:
-    task = AttemptId(escaped(owner), partition, attempt)
+    task = AttemptId(escape_name(owner), partition, attempt)
     names = PrefixNames(prefix)
     assert names.parse(names.transactional_id(task)) == task
     assert PrefixNames(f"{prefix}-2").parse(names.transactional_id(task)) is None
@@ -22,7 +22,7 @@ def test_a_transactional_id_is_read_back_whatever_its_parts_are(prefix: str, own
 @pytest.mark.parametrize("owner", ["7", "q", "0", ""])
 def test_an_id_is_not_taken_for_one_of_a_shorter_prefix(owner: str) -> None:
     """`x-7-5-3-0` is of the prefix `x-7` and its owner 5, and not of `x` and its owner 7."""
-    transactional_id = PrefixNames("x-7").transactional_id(AttemptId(escaped(owner), 3, 0))
+    transactional_id = PrefixNames("x-7").transactional_id(AttemptId(escape_name(owner), 3, 0))
     assert PrefixNames("x").parse(transactional_id) is None
 
 

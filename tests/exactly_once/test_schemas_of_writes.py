@@ -64,7 +64,7 @@ def test_what_is_decided_and_lost_is_written_again_as_it_was_encoded(broker: Fak
     first = run("r1", schemas=FIRST)
     commit = first.committing(first.reports(0, ["a"], ["b"]))
     lost, _ = commit._decide(None).entries
-    first.client.fence([lost.prepared(first.names, "q").transactional_id])
+    first.client.fence([lost.prepared_transaction(first.names, "q").transactional_id])
     reports = run("r2", schemas=NEWER).reports(0, ["a"], ["b"])
     assert [(each.result, each.content.schemas) for each in reports] == [
         (AttemptResult.OPEN, FIRST),

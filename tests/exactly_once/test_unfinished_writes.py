@@ -18,7 +18,7 @@ from tests.fakes.fake_broker import FakeBroker
 def die_amid_commits(first: Run, version: int = 0) -> Decision:
     """Partition 0 of 2 is committed."""
     decision = first.committing(first.reports(version, ["a"], ["b"]))._decide(None)
-    first.client.end_transactions([decision.entries[0].prepared(first.names, "q")], commit=True)
+    first.client.end_transactions([decision.entries[0].prepared_transaction(first.names, "q")], commit=True)
     return decision
 
 
@@ -58,7 +58,7 @@ def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker:
     zombie, alive = run("r1"), run("r2")
     stale = zombie.committing(zombie.reports(0, ["a"], ["b"]))
     decision = stale._decide(None)
-    alive.client.fence([entry.prepared(zombie.names, "q").transactional_id for entry in decision.entries])
+    alive.client.fence([entry.prepared_transaction(zombie.names, "q").transactional_id for entry in decision.entries])
     stale._ledger.write_decision(decision.with_state(decision.state.INCOMPLETE))
     alive.write_version(0, ["a"], ["b"])
     alive.write_version(1, ["c"], ["d"])

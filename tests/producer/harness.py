@@ -250,7 +250,7 @@ class Accumulation:
         bundle.become(records)
         explicit = explicit_partitions(given.partition, len(bundle))
         gathered = TopicRows(bundle.topic, records, np.maximum(explicit, 0), np.arange(len(bundle), dtype=np.int32))
-        self._append(hand_over, gathered, bundle.rows_callback, created_ms=bundle.created_ms, prepaid=bundle.memory)
+        self._append(hand_over, gathered, bundle.rows_callback, created_ms=bundle.created_ms, prepaid_memory=bundle.memory)
 
     def wake(self) -> None:
         self.wakeups += 1
@@ -260,8 +260,8 @@ class Accumulation:
         return self.accumulator.ready(where, self.now_ms).ready_nodes
 
     def drain(self, where: Cluster, *nodes: int, max_size: int = 2**31 - 1) -> dict[int, list[ProducerBatch]]:
-        occupied = self.accumulator.ready(where, self.now_ms).occupied
-        return self.accumulator.drainer.drain(where, nodes, max_size, self.now_ms, occupied)
+        queue_indexes = self.accumulator.ready(where, self.now_ms).indexes_by_leader
+        return self.accumulator.drainer.drain(where, nodes, max_size, self.now_ms, queue_indexes)
 
     def drain_one(self, where: Cluster, node: int = 0) -> ProducerBatch:
         (batch,) = self.drain(where, node)[node]

@@ -35,12 +35,12 @@ def encode_records(
     columns: RecordColumns,
     offset_deltas: Int64Column,
     timestamp_deltas: Int64Column | int,
-    selected: Int64Column | None = None,
+    entries: Int64Column | None = None,
 ) -> EncodedRecords:
-    """All rows, or the rows that `selected` names, in that order; entry i of the deltas belongs to row selected[i]."""
-    base_sizes = columns.base_sizes if selected is None else columns.base_sizes[selected]
+    """All rows, or the rows that `entries` names, in that order; entry i of the deltas belongs to row entries[i]."""
+    base_sizes = columns.base_sizes if entries is None else columns.base_sizes[entries]
     rows = len(base_sizes)
-    written = RecordRows(columns, selected, base_sizes).interleave(0, rows, offset_deltas, timestamp_deltas).write(0, rows)
+    written = RecordRows(columns, entries, base_sizes).interleave(0, rows, offset_deltas, timestamp_deltas).write(0, rows)
     offsets, data = row_offsets_and_data(written, rows)
     return EncodedRecords(offsets, octets(data))
 

@@ -84,7 +84,7 @@ def test_payloads_beyond_the_reach_of_int32_offsets_are_taken_in_parts(monkeypat
         b"y" * 13,
     ]
     payload = pa.array([b"before", *values], pa.large_binary()).slice(1)
-    assert len(module._addressable(payload)) == 3
+    assert len(module._addressable_parts(payload)) == 3
     assert joined([np.arange(6), payload], 6, [2, 3, 1, 0, 5, 4]) == [
         encode_varint(number) + (values[row] or b"") for number, row in enumerate([2, 3, 1, 0, 5, 4])
     ]

@@ -121,7 +121,7 @@ def crash_after_the_decision(sink: Sink, committed: int = 0, fenced: int = 0) ->
     """The driver dies among its commits; further transactions time out."""
 
     def commit_all(commit: VersionCommit, decision: Decision) -> None:
-        prepared = [each.prepared(commit.names, commit._write.owner) for each in decision.entries]
+        prepared = [each.prepared_transaction(commit.names, commit._write.owner) for each in decision.entries]
         commit.client.end_transactions(prepared[:committed], commit=True)
         commit.client.fence(each.transactional_id for each in prepared[committed : committed + fenced])
         raise CrashError
@@ -150,7 +150,7 @@ def test_a_new_version_that_is_incomplete_is_completed_with_its_schema(sink: Sin
     with monkeypatch.context() as patch:
 
         def fence_first(ledger: Any, decision: Decision, **how: Any) -> Any:
-            first = decision.entries[0].prepared(ledger.names, ledger.owner)
+            first = decision.entries[0].prepared_transaction(ledger.names, ledger.owner)
             ledger.client.fence([first.transactional_id])
             return commit_decided(ledger, decision, **how)
 

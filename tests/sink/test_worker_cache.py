@@ -305,7 +305,7 @@ def test_counters_are_the_tasks_own(broker: FakeBroker, cache: WorkerCache) -> N
 def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 5_000, value_bytes=1000)
     (idle,) = cache._entries
-    free = idle.keepable._pool._free
+    free = idle.keepable._pool._free_blocks
     assert 0 < sum(map(len, free)) <= IDLE_BYTES
     assert idle.keepable.metrics()["buffer-available-bytes"] == idle.keepable.metrics()["buffer-total-bytes"]
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escaped
+from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escape_name
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from tests.exactly_once.driving import Run
 from tests.integration.reading import ReadTopic, Topic
@@ -118,7 +118,7 @@ def last_stable_offset(broker: LocalKafka, topic: str, partition: int) -> int:
 
 def names_of_a_query() -> tuple[PrefixNames, str]:
     """With dashes in the prefix and in the owner."""
-    return PrefixNames(f"job-{uuid.uuid4().hex[:8]}"), escaped(str(uuid.uuid4()))
+    return PrefixNames(f"job-{uuid.uuid4().hex[:8]}"), escape_name(str(uuid.uuid4()))
 
 
 def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
@@ -228,7 +228,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     with Run(broker.bootstrap_servers, name, "r1", owner=owner, prefix=names.prefix) as first:
         reports = first.reports(0, ["a"], ["b"], ["c"])
         decision = first.committing(reports)._decide(None)
-        first.client.end_transactions([decision.entries[1].prepared(names, owner)], commit=True)  # and dies
+        first.client.end_transactions([decision.entries[1].prepared_transaction(names, owner)], commit=True)  # and dies
     refused = run(broker, "commit", names.prefix)
     assert refused.returncode == 2
     assert "pass --yes to commit without a question" in refused.stderr

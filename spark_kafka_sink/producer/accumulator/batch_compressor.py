@@ -27,21 +27,21 @@ class BatchCompressor:
     def raw_limit(self, topic: str) -> int:
         """Bytes of uncompressed records that make a batch full. By estimation, it then has at most batch.size when compressed."""
         limit = self._max_record_bytes
-        if self.compression.enabled:
-            estimated = int(limit / (self._ratio(topic) * ESTIMATION_MARGIN))
-            limit = max(limit, min(estimated, MAX_RAW_BATCH_BYTES))
+        if self.compression.is_enabled:
+            estimated_limit = int(limit / (self._ratio(topic) * ESTIMATION_MARGIN))
+            limit = max(limit, min(estimated_limit, MAX_RAW_BATCH_BYTES))
         return max(1, min(limit, self._pool.total_memory))
 
     def compressed_sizes(self, topic: str, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The estimated bytes that rows of these sizes take when they are compressed."""
-        if not self.compression.enabled:
+        if not self.compression.is_enabled:
             return sizes
-        estimated: npt.NDArray[np.int64] = np.ceil(sizes * self._ratio(topic)).astype(np.int64)
-        return estimated
+        estimated_sizes: npt.NDArray[np.int64] = np.ceil(sizes * self._ratio(topic)).astype(np.int64)
+        return estimated_sizes
 
     def estimated_size(self, batch: ProducerBatch) -> int:
         """Bytes that a batch takes on the wire: exact without compression and once `finish` has run, otherwise estimated."""
-        if batch.body or not self.compression.enabled:
+        if batch.body or not self.compression.is_enabled:
             return batch.size_in_bytes
         ratio = min(1.0, self._ratio(batch.topic_partition.topic) * ESTIMATION_MARGIN)
         return BATCH_HEADER_SIZE + estimated_size(batch.segments, ratio)
@@ -49,21 +49,21 @@ class BatchCompressor:
     def finish(self, batch: ProducerBatch) -> None:
         """Compress a closed batch and give back the memory that this saves."""
         surplus = batch.finish(self.compression)
-        if self.compression.enabled:
+        if self.compression.is_enabled:
             self._ratios.update_estimation(batch.topic_partition.topic, self.compression.codec, batch.compression_ratio)
         if surplus:
             self._pool.deallocate(surplus)
 
-    def raw_limit_after(self, big: ProducerBatch) -> int:
-        """The raw_limit of the batches into which `big` is split, which a broker rejected as too large. Corrects the estimate.
+    def raw_limit_after(self, large_batch: ProducerBatch) -> int:
+        """The raw_limit of the batches into which a batch is split that a broker rejected as too large. Corrects the estimate.
 
-        It is batch.size, or half the size of `big` if that is less. So each split makes batches smaller, whatever limit the
-        broker has. A client that replaces a batch by an equal one repeats this until delivery.timeout.ms (KAFKA-8350).
+        It is batch.size, or half the size of `large_batch` if that is less. So each split makes batches smaller, whatever limit
+        the broker has. A client that replaces a batch by an equal one repeats this until delivery.timeout.ms (KAFKA-8350).
         """
-        if self.compression.enabled:
-            pessimistic = max(1.0, big.compression_ratio)
-            self._ratios.set_estimation(big.topic_partition.topic, self.compression.codec, pessimistic)
-        return max(1, min(self._max_record_bytes, big.record_bytes // 2))
+        if self.compression.is_enabled:
+            pessimistic_ratio = max(1.0, large_batch.compression_ratio)
+            self._ratios.set_estimation(large_batch.topic_partition.topic, self.compression.codec, pessimistic_ratio)
+        return max(1, min(self._max_record_bytes, large_batch.record_bytes // 2))
 
     def _ratio(self, topic: str) -> float:
         return self._ratios.estimation(topic, self.compression.codec)
@@ -88,13 +88,13 @@ class CompressionRatioEstimator:
 
     def update_estimation(self, topic: str, codec: str, observed_ratio: float) -> float:
         """Update the estimate with a batch's ratio; returns the new estimate."""
-        current = self.estimation(topic, codec)
-        if observed_ratio > current:
-            current = max(current + self.DETERIORATE_STEP, observed_ratio)
-        elif observed_ratio < current:
-            current = max(current - self.IMPROVING_STEP, observed_ratio)
-        self._ratios[topic, codec] = current
-        return current
+        estimate = self.estimation(topic, codec)
+        if observed_ratio > estimate:
+            estimate = max(estimate + self.DETERIORATE_STEP, observed_ratio)
+        elif observed_ratio < estimate:
+            estimate = max(estimate - self.IMPROVING_STEP, observed_ratio)
+        self._ratios[topic, codec] = estimate
+        return estimate
 
     def set_estimation(self, topic: str, codec: str, ratio: float) -> None:
         """Replace the estimate, after a broker has rejected a batch as too large."""

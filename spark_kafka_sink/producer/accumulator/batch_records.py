@@ -30,7 +30,7 @@ class Compression:
         return cls(config.compression_type, levels.get(config.compression_type))
 
     @property
-    def enabled(self) -> bool:
+    def is_enabled(self) -> bool:
         return self.codec != "none"
 
     @property
@@ -64,8 +64,8 @@ def has_packed(segments: Sequence[Segment]) -> bool:
 
 def estimated_size(segments: Sequence[Segment], ratio: float) -> int:
     """Bytes of all segments when compressed, if those that are not compressed yet shrink to `ratio` of their size."""
-    written = [segment for segment in segments if segment is not None]
-    return sum(each.size_bytes if isinstance(each, PackedRecords) else int(len(each) * ratio) for each in written)
+    written_segments = [segment for segment in segments if segment is not None]
+    return sum(each.size_bytes if isinstance(each, PackedRecords) else int(len(each) * ratio) for each in written_segments)
 
 
 def uncompressed_views(segments: Sequence[Segment], pool_blocks: Sequence[bytearray], block_size: int) -> list[memoryview]:
@@ -99,5 +99,5 @@ def _views_of(segment: Segment, pool_blocks: Sequence[bytearray], block_size: in
 
 def _block_views(segment: range, pool_blocks: Sequence[bytearray], block_size: int) -> list[memoryview]:
     start, stop = segment.start, segment.stop
-    block_starts = range(start - start % block_size, stop, block_size)
-    return [memoryview(pool_blocks[at // block_size])[max(start - at, 0) : min(stop - at, block_size)] for at in block_starts]
+    indexes = range(start // block_size, -(-stop // block_size))
+    return [memoryview(pool_blocks[i])[max(start - i * block_size, 0) : stop - i * block_size] for i in indexes]

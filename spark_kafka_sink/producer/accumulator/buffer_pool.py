@@ -2,7 +2,7 @@
 
 Hands out blocks of one size: a batch grows block by block, so 3,000 partitions with few rows each do not exhaust the pool. Large
 segments of records stay in memory of their own, for which the pool charges a number of blocks. Callers get memory in the order in
-which they asked, so a large request cannot starve behind small ones. Only prepaid records may go first (`ahead`, `overdraw`).
+which they asked, so a large request cannot starve behind small ones. Only prepaid records go first (`can_go_first`, `overdraw`).
 Law until `end`, whenever the lock is free: blocks free + not made + handed out + charged == total blocks. Only an interrupt
 while a call hands rows over may break it, and that interrupt ends the producer (producer/hand_overs.py).
 """
@@ -34,34 +34,34 @@ class PoolMemory:
     """Memory of a pool that a batch or a caller holds: blocks, and a charge, counted in blocks, for memory of its own."""
 
     blocks: list[bytearray] = field(default_factory=list)
-    charged: int = 0
+    charge: int = 0
 
     def __len__(self) -> int:
-        return len(self.blocks) + self.charged
+        return len(self.blocks) + self.charge
 
-    def add(self, more: PoolMemory) -> None:
-        """Move all memory from `more` to this object."""
-        self.blocks += more.blocks
-        self.charged += more.charged
-        more.blocks, more.charged = [], 0
+    def add(self, other: PoolMemory) -> None:
+        """Move all memory from `other` to this object."""
+        self.blocks += other.blocks
+        self.charge += other.charge
+        other.blocks, other.charge = [], 0
 
     def take(self, block_count: int, charge: int) -> PoolMemory:
         """Move this many blocks, and this charge, to a new object, and return that."""
-        left = len(self.blocks) - block_count
-        taken = PoolMemory(self.blocks[left:], charge)
-        del self.blocks[left:]
-        self.charged -= charge
-        return taken
+        kept_count = len(self.blocks) - block_count
+        memory = PoolMemory(self.blocks[kept_count:], charge)
+        del self.blocks[kept_count:]
+        self.charge -= charge
+        return memory
 
-    def reduced_to_charge(self, charge: int) -> tuple[PoolMemory, PoolMemory]:
-        """Return a charge of this size, at most all that is held, and the rest. Does not change this object.
+    def exchange_for_charge(self, charge: int) -> tuple[PoolMemory, PoolMemory]:
+        """Return a charge of this size, or of all that is held if that is less, and the rest. Does not change this object.
 
         The existing charge is used first. Then blocks are exchanged for a charge: the bytes in them are no longer needed.
         """
-        reduced = PoolMemory([], min(charge, len(self)))
-        exchanged_blocks = max(0, reduced.charged - self.charged)
-        rest = PoolMemory(self.blocks[exchanged_blocks:], self.charged + exchanged_blocks - reduced.charged)
-        return reduced, rest
+        charged_memory = PoolMemory([], min(charge, len(self)))
+        exchanged_count = max(0, charged_memory.charge - self.charge)
+        rest = PoolMemory(self.blocks[exchanged_count:], self.charge + exchanged_count - charged_memory.charge)
+        return charged_memory, rest
 
 
 @dataclass(slots=True, eq=False)
@@ -72,12 +72,12 @@ class _Turn:
     charge: int
     memory: PoolMemory  # gets what the caller asked for
     on_take: Callable[[], None]
-    worth_waking: int  # wake the caller when this many blocks are free
+    wake_count: int  # wake the caller when this many blocks are free
     waiter: Waiter = field(default_factory=Waiter)
     presence: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
 
     @property
-    def wanted(self) -> int:
+    def needed_count(self) -> int:
         return self.block_count + self.charge
 
 
@@ -90,30 +90,31 @@ class BufferPool:
         self.total_blocks = total_memory // self.block_size
         self._clock = clock
         self._lock = threading.Lock()  # guards all fields below
-        self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
+        self._free_blocks: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
         # Blocks that do not exist yet: each is made when it is needed, so that a small write takes little memory. Charges are
         # subtracted here. An overdraft makes the number negative, until as much has been given back.
-        self._unmade = self.total_blocks
+        self._unmade_count = self.total_blocks
         self._turns: deque[_Turn] = deque()  # oldest first; only the first whose caller still waits may take memory
         self._is_closed = False
         self._is_over = False
         self._ended_by: KafkaError | None = None
         self.waits = Stat()  # ns that callers have waited, for metrics
-        self.exhausted = Stat()  # waits that timed out, for metrics
+        self.timeouts = Stat()  # waits that timed out, for metrics
 
     def blocks_for(self, size_bytes: int) -> int:
+        """How many blocks these bytes take."""
         return -(-size_bytes // self.block_size)
 
     def try_allocate(
-        self, block_count: int, *, charge: int = 0, into: PoolMemory | None = None, ahead: bool = False
+        self, block_count: int, *, charge: int = 0, into: PoolMemory | None = None, can_go_first: bool = False
     ) -> PoolMemory | None:
         """As allocate, but never blocks: returns None if there is too little memory now, or if other callers are waiting.
 
-        Raises only that the pool is closed. `ahead` ignores waiting callers: the caller gives an equal charge back soon after.
+        Raises only that the pool is closed. `can_go_first` overtakes waiting callers: an equal charge is given back soon after.
         """
         memory = PoolMemory() if into is None else into
         with self._lock:
-            if not self._are_free_locked(block_count + charge, ahead):
+            if not self._are_free_locked(block_count + charge, can_go_first=can_go_first):
                 return None
             self._take_locked(block_count, charge, memory)
         return memory
@@ -138,15 +139,15 @@ class BufferPool:
             ProducerClosedError, or the error that `close` was given: the pool was closed before the call or during the wait.
         """
         memory = PoolMemory() if into is None else into
-        wanted = block_count + charge
-        if wanted > self.total_blocks:
+        needed_count = block_count + charge
+        if needed_count > self.total_blocks:
             raise RecordTooLargeError(
-                f"{wanted * self.block_size} bytes are needed at once, but buffer.memory allows"
+                f"{needed_count * self.block_size} bytes are needed at once, but buffer.memory allows"
                 f" {self.total_blocks * self.block_size}; raise buffer.memory"
             )
-        turn = _Turn(block_count, charge, memory, on_take, max(wanted, self.total_blocks // WORTH_WAKING_SHARE))
+        turn = _Turn(block_count, charge, memory, on_take, max(needed_count, self.total_blocks // WORTH_WAKING_SHARE))
         with self._lock:
-            if self._are_free_locked(wanted):
+            if self._are_free_locked(needed_count):
                 self._take_turn_locked(turn)
                 return memory
         started_ns = self._clock.now_ns()
@@ -162,20 +163,20 @@ class BufferPool:
         return memory
 
     def _wait_in_line(self, turn: _Turn, max_block_ms: int) -> None:
-        worth_waking, patience_ms = turn.worth_waking, min(PATIENCE_MS, max_block_ms)
+        wake_count, patience_ms = turn.wake_count, min(PATIENCE_MS, max_block_ms)
         started_ms = self._clock.now_ms()
         while True:
             waited_ms = self._clock.now_ms() - started_ms
             is_patient = waited_ms < patience_ms
             with self._lock:
                 self._check_open_locked()
-                turn.worth_waking = worth_waking if is_patient else turn.wanted
-                if self._first_turn_locked() is turn and self._available_locked() >= turn.worth_waking:
+                turn.wake_count = wake_count if is_patient else turn.needed_count
+                if self._first_turn_locked() is turn and self._available_locked() >= turn.wake_count:
                     self._take_turn_locked(turn)
                     return
                 if waited_ms >= max_block_ms:
-                    self.exhausted.record(1)
-                    raise self._exhausted_locked(turn.wanted, max_block_ms)
+                    self.timeouts.record(1)
+                    raise self._timeout_error_locked(turn.needed_count, max_block_ms)
                 turn.waiter = Waiter()
             left_ms = (patience_ms if is_patient else max_block_ms) - waited_ms
             self._clock.wait(turn.waiter, min(left_ms, LOOK_AGAIN_MS))
@@ -184,9 +185,9 @@ class BufferPool:
         turn.on_take()
         self._take_locked(turn.block_count, turn.charge, turn.memory)
 
-    def _are_free_locked(self, block_count: int, ahead: bool = False) -> bool:
+    def _are_free_locked(self, block_count: int, *, can_go_first: bool = False) -> bool:
         self._check_open_locked()
-        return (ahead or self._first_turn_locked() is None) and self._available_locked() >= block_count
+        return (can_go_first or self._first_turn_locked() is None) and self._available_locked() >= block_count
 
     def _first_turn_locked(self) -> _Turn | None:
         """The turn of the caller who has waited longest. Drops the turns of callers that have gone."""
@@ -201,34 +202,34 @@ class BufferPool:
         interceptors may add bytes. The overdraft pays for both. While the balance is negative, no memory is handed out.
         """
         with self._lock:
-            dropped = min(len(self._free), max(0, charge - self._unmade))
-            del self._free[:dropped]
-            self._unmade -= charge - dropped
-            into.charged += charge
+            dropped_count = min(len(self._free_blocks), max(0, charge - self._unmade_count))
+            del self._free_blocks[:dropped_count]
+            self._unmade_count -= charge - dropped_count
+            into.charge += charge
 
     def deallocate(self, memory: PoolMemory) -> None:
         """Give back blocks and a charge; `memory` is empty afterwards. No request may refer to the memory any more."""
         with self._lock:
             if not self._is_over:
-                self._free += memory.blocks
-                self._unmade += memory.charged
-            memory.blocks, memory.charged = [], 0
+                self._free_blocks += memory.blocks
+                self._unmade_count += memory.charge
+            memory.blocks, memory.charge = [], 0
             self._wake_next_locked()
 
     def reduce_charge(self, memory: PoolMemory, charge: int) -> None:
         """Give back `charge` blocks of the charge in `memory`."""
         with self._lock:
             if not self._is_over:
-                self._unmade += charge
-            memory.charged -= charge
+                self._unmade_count += charge
+            memory.charge -= charge
             self._wake_next_locked()
 
     def release_free(self, keep_bytes: int) -> None:
         """Drop free blocks beyond `keep_bytes`. New ones are made when they are needed."""
         with self._lock:
-            kept = min(len(self._free), keep_bytes // self.block_size)
-            self._unmade += len(self._free) - kept
-            del self._free[kept:]
+            kept_count = min(len(self._free_blocks), keep_bytes // self.block_size)
+            self._unmade_count += len(self._free_blocks) - kept_count
+            del self._free_blocks[kept_count:]
 
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Fail all waiting and later allocations, with `ended_by` or else ProducerClosedError. Memory can still be given back.
@@ -246,46 +247,48 @@ class BufferPool:
         """Count all memory as free. Called after `close`, when no request refers to memory. Python frees what calls hold."""
         with self._lock:
             self._is_over = True
-            self._free, self._unmade = [], self.total_blocks
+            self._free_blocks, self._unmade_count = [], self.total_blocks
 
-    def queued(self) -> int:
+    def waiter_count(self) -> int:
         """How many callers wait for memory. Takes no lock: the number may change at any time anyway."""
         return sum(turn.presence.locked() for turn in tuple(self._turns))
 
     @property
     def total_memory(self) -> int:
+        """buffer.memory, rounded down to whole blocks."""
         return self.total_blocks * self.block_size
 
     @property
     def available_memory(self) -> int:
+        """Bytes that are free now; 0 also while the pool is overdrawn."""
         with self._lock:
             return max(0, self._available_locked()) * self.block_size
 
     def _available_locked(self) -> int:
-        return len(self._free) + self._unmade
+        return len(self._free_blocks) + self._unmade_count
 
     def _take_locked(self, block_count: int, charge: int, into: PoolMemory) -> None:
-        kept = max(0, len(self._free) - block_count)
-        recycled = self._free[kept:]
-        fresh = [bytearray(self.block_size) for _ in range(block_count - len(recycled))]  # may raise MemoryError
-        unmade = self._unmade - len(fresh)
-        dropped = max(0, charge - unmade)  # free blocks to drop, because the caller's memory replaces theirs
-        del self._free[kept:]
-        del self._free[:dropped]
-        self._unmade = unmade - charge + dropped
-        into.blocks += recycled + fresh
-        into.charged += charge
+        kept_count = max(0, len(self._free_blocks) - block_count)
+        recycled_blocks = self._free_blocks[kept_count:]
+        new_blocks = [bytearray(self.block_size) for _ in range(block_count - len(recycled_blocks))]  # may raise MemoryError
+        unmade_count = self._unmade_count - len(new_blocks)
+        dropped_count = max(0, charge - unmade_count)  # free blocks to drop, because the caller's memory replaces theirs
+        del self._free_blocks[kept_count:]
+        del self._free_blocks[:dropped_count]
+        self._unmade_count = unmade_count - charge + dropped_count
+        into.blocks += recycled_blocks + new_blocks
+        into.charge += charge
 
     def _wake_next_locked(self) -> None:
         turn = self._first_turn_locked()
-        if turn is not None and self._available_locked() >= turn.worth_waking:
+        if turn is not None and self._available_locked() >= turn.wake_count:
             turn.waiter.wake()
 
     def _check_open_locked(self) -> None:
         if self._is_closed:
             raise closed_error(self._ended_by, "The producer was closed while this write waited for buffer memory")
 
-    def _exhausted_locked(self, block_count: int, max_block_ms: int) -> KafkaError:
+    def _timeout_error_locked(self, block_count: int, max_block_ms: int) -> KafkaError:
         return KafkaTimeoutError(
             f"Failed to allocate {block_count * self.block_size} bytes of buffer memory within max.block.ms={max_block_ms}"
             f" ({self._available_locked() * self.block_size} of {self.total_memory} bytes free): the brokers acknowledge more"

@@ -45,7 +45,7 @@ class StickyPartitioner:
         self._batch_size = batch_size  # bytes that a partition gets before the switch
         self._open_bytes = open_bytes  # how many bytes of a partition's open batch are filled
         self._random = random
-        self.in_use = False  # set by the first row without a key: before that, queue lengths are not needed
+        self.is_in_use = False  # set by the first row without a key: before that, queue lengths are not needed
         # Guards _partition, _produced_bytes and _quota_bytes; held while assigning, never while waiting.
         self._lock = threading.Lock()
         self._partition = NO_PARTITION
@@ -54,47 +54,47 @@ class StickyPartitioner:
         # Cumulative weights, and the partitions they belong to. The Sender replaces the tuple as a whole.
         self._load: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None
 
-    def assign(self, row_bytes: npt.NDArray[np.int64], available: Sequence[int]) -> npt.NDArray[np.int32]:
-        """Partitions for rows of the given sizes, in order. `available` are the partitions to choose from; not empty."""
-        self.in_use = True
-        ends = np.cumsum(row_bytes)
-        out = np.empty(len(row_bytes), np.int32)
+    def assign(self, row_bytes: npt.NDArray[np.int64], available_partitions: Sequence[int]) -> npt.NDArray[np.int32]:
+        """int32[n]: the partition of each row, in order. `row_bytes`: int64[n]. At least one partition must be available."""
+        self.is_in_use = True
+        cumulative_bytes = np.cumsum(row_bytes)
+        partitions = np.empty(len(row_bytes), np.int32)
         with self._lock:
-            if self._partition not in available:
-                self._switch(available)
-            start, before = 0, 0
-            while start < len(out):
-                stop = int(np.searchsorted(ends, before + self._quota_bytes - self._produced_bytes)) + 1
-                stop = min(stop, len(out))
-                out[start:stop] = self._partition
-                self._produced_bytes += int(ends[stop - 1]) - before
-                start, before = stop, int(ends[stop - 1])
+            if self._partition not in available_partitions:
+                self._switch(available_partitions)
+            start, bytes_before = 0, 0
+            while start < len(partitions):
+                stop = int(np.searchsorted(cumulative_bytes, bytes_before + self._quota_bytes - self._produced_bytes)) + 1
+                stop = min(stop, len(partitions))
+                partitions[start:stop] = self._partition
+                self._produced_bytes += int(cumulative_bytes[stop - 1]) - bytes_before
+                start, bytes_before = stop, int(cumulative_bytes[stop - 1])
                 if self._produced_bytes >= self._quota_bytes:
-                    self._switch(available)
-        return out
+                    self._switch(available_partitions)
+        return partitions
 
-    def _switch(self, available: Sequence[int]) -> None:
-        self._partition = self._next_partition(available)
+    def _switch(self, available_partitions: Sequence[int]) -> None:
+        self._partition = self._next_partition(available_partitions)
         self._produced_bytes = 0
-        filled = min(self._open_bytes(self._partition), self._batch_size)
-        self._quota_bytes = self._batch_size if filled == 0 else 2 * self._batch_size - filled
+        filled_bytes = min(self._open_bytes(self._partition), self._batch_size)
+        self._quota_bytes = self._batch_size if filled_bytes == 0 else 2 * self._batch_size - filled_bytes
 
-    def _next_partition(self, available: Sequence[int]) -> int:
+    def _next_partition(self, available_partitions: Sequence[int]) -> int:
         load = self._load
         if load is None:
-            return available[self._random.randrange(len(available))]
-        cumulative, partitions = load
-        drawn = self._random.randrange(int(cumulative[-1]))
-        return int(partitions[np.searchsorted(cumulative, drawn, side="right")])
+            return available_partitions[self._random.randrange(len(available_partitions))]
+        cumulative_weights, partitions = load
+        random_weight = self._random.randrange(int(cumulative_weights[-1]))
+        return int(partitions[np.searchsorted(cumulative_weights, random_weight, side="right")])
 
-    def update_load(self, queue_sizes: Sequence[int], partitions: Sequence[int], all_counted: bool) -> None:
+    def update_load(self, queue_sizes: Sequence[int], partitions: Sequence[int], is_complete: bool) -> None:
         """Use these queue lengths from now on: a partition's weight is the longest length + 1 - its own.
 
-        `all_counted` is false when partitions were left out: slow ones, those without a leader, or those outside of the rack.
+        `is_complete` is false when partitions were left out: slow ones, those without a leader, or those outside of the rack.
         Then equal lengths are used too, because they exclude these partitions.
         """
         sizes = np.asarray(queue_sizes, np.int64)
-        if len(sizes) == 0 or (all_counted and (len(sizes) < 2 or (sizes == sizes[0]).all())):
+        if len(sizes) == 0 or (is_complete and (len(sizes) < 2 or (sizes == sizes[0]).all())):
             self._load = None
         else:
             self._load = (np.cumsum(sizes.max() + 1 - sizes), np.asarray(partitions, np.int32))
@@ -105,13 +105,14 @@ class RoundRobinPartitioner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the counter
-        self._next = 0
+        self._next_turn = 0
 
-    def assign(self, row_count: int, available: Sequence[int]) -> npt.NDArray[np.int32]:
+    def assign(self, row_count: int, available_partitions: Sequence[int]) -> npt.NDArray[np.int32]:
+        """int32[row_count]: the partition of each row. The next call goes on where this one ends."""
         with self._lock:
-            turns = np.arange(self._next, self._next + row_count) % len(available)
-            self._next = (self._next + row_count) % len(available)
-        return np.asarray(available, np.int32)[turns]
+            turns = np.arange(self._next_turn, self._next_turn + row_count) % len(available_partitions)
+            self._next_turn = (self._next_turn + row_count) % len(available_partitions)
+        return np.asarray(available_partitions, np.int32)[turns]
 
 
 class TopicPartitioners:
@@ -142,52 +143,53 @@ class BuiltInPartitioner:
 
     def __init__(self, config: ProducerConfig, queues: PartitionQueues, compressor: BatchCompressor, random: Random) -> None:
         self._config = config
-        self._by_key = not config.partitioner_ignore_keys and config.partitioner_class is None
+        self._uses_keys = not config.partitioner_ignore_keys and config.partitioner_class is None
         self._queues = queues
         self._compressor = compressor
         self._random = random
         self._topics: dict[str, TopicPartitioners] = {}
         self._node_waits: dict[int, NodeWait] = {}  # Sender only, and only with partitioner.availability.timeout.ms
-        self._assigned: deque[str] = deque()  # topics for which callers have just chosen partitions; the Sender takes them out
-        self._active: set[str] = set()  # Sender only: topics that were taken out and still have batches in their queues
+        self._new_topics: deque[str] = deque()  # topics for which callers have just chosen partitions; the Sender takes them out
+        self._active_topics: set[str] = set()  # Sender only: topics that were taken out and still have batches in their queues
 
     # CALLERS
 
     def choose(self, rows: TopicRows, cluster: Cluster) -> npt.NDArray[np.int32]:
         """The partition of each row. With partitioner.class or partitioner.ignore.keys, keys do not count."""
         partitions = rows.partitions.copy()
-        undecided = partitions == NO_PARTITION
+        is_undecided = partitions == NO_PARTITION
         columns = rows.columns
-        if self._by_key and columns.key is not None and undecided.any():
-            hashed = partition_for_keys(columns.key, cluster.partition_count(rows.topic) or 1)
-            if columns.key.null_count == 0 and undecided.all():
-                return hashed
-            has_key = undecided & (columns.key_lengths != NULL_LENGTH)
-            np.copyto(partitions, hashed, where=has_key)
-            undecided &= ~has_key
-        if undecided.any():
-            partitions[undecided] = self._spread(rows.topic, columns.base_sizes[undecided] + MIN_OVERHEAD, cluster)
+        if self._uses_keys and columns.key is not None and is_undecided.any():
+            partitions_by_key = partition_for_keys(columns.key, cluster.partition_count(rows.topic) or 1)
+            if columns.key.null_count == 0 and is_undecided.all():
+                return partitions_by_key
+            has_key = is_undecided & (columns.key_lengths != NULL_LENGTH)
+            np.copyto(partitions, partitions_by_key, where=has_key)
+            is_undecided &= ~has_key
+        if is_undecided.any():
+            partitions[is_undecided] = self._spread(rows.topic, columns.base_sizes[is_undecided] + MIN_OVERHEAD, cluster)
         return partitions
 
     def _spread(self, topic: str, row_bytes: npt.NDArray[np.int64], cluster: Cluster) -> npt.NDArray[np.int32]:
         """Partitions for rows of these sizes, from the sticky partitioner or RoundRobinPartitioner."""
         partitioners = self.of_topic(topic)
-        available = self._available(topic, cluster)
-        if self._config.partitioner_adaptive_partitioning_enable and len(available) > 1:
-            self._assigned.append(topic)
+        available_partitions = self._available_partitions(topic, cluster)
+        if self._config.partitioner_adaptive_partitioning_enable and len(available_partitions) > 1:
+            self._new_topics.append(topic)
         if self._config.partitioner_class == ROUND_ROBIN:
-            return partitioners.round_robin.assign(len(row_bytes), available)
+            return partitioners.round_robin.assign(len(row_bytes), available_partitions)
         # The sticky partitioner switches after batch.size, which counts compressed bytes.
-        return partitioners.sticky.assign(self._compressor.compressed_sizes(topic, row_bytes), available)
+        return partitioners.sticky.assign(self._compressor.compressed_sizes(topic, row_bytes), available_partitions)
 
     def of_topic(self, topic: str) -> TopicPartitioners:
-        found = self._topics.get(topic)
-        if found is None:  # of two threads that come here at the same time, setdefault gives both the same one
-            made = TopicPartitioners(topic, self._queues, self._config.batch_size, self._random)
-            found = self._topics.setdefault(topic, made)
-        return found
+        """The partitioners of a topic; makes them if they do not exist yet. Any thread."""
+        partitioners = self._topics.get(topic)
+        if partitioners is None:  # of two threads that come here at the same time, setdefault gives both the same one
+            new_partitioners = TopicPartitioners(topic, self._queues, self._config.batch_size, self._random)
+            partitioners = self._topics.setdefault(topic, new_partitioners)
+        return partitioners
 
-    def _available(self, topic: str, cluster: Cluster) -> list[int]:
+    def _available_partitions(self, topic: str, cluster: Cluster) -> list[int]:
         """The partitions to choose from: those with a leader; if none has one, all of them.
 
         With partitioner.rack.aware, only partitions whose leader is in client.rack, if there are any.
@@ -195,9 +197,9 @@ class BuiltInPartitioner:
         infos = cluster.available_partitions(topic) or cluster.partitions_for(topic)
         if self._config.partitioner_rack_aware:
             near_nodes = {node.id for node in cluster.nodes if node.rack == self._config.client_rack}
-            near = [info.partition for info in infos if info.leader in near_nodes]
-            if near:
-                return near
+            near_partitions = [info.partition for info in infos if info.leader in near_nodes]
+            if near_partitions:
+                return near_partitions
         return [info.partition for info in infos]
 
     # SENDER
@@ -206,42 +208,42 @@ class BuiltInPartitioner:
         """Give the sticky partitioners the lengths of the queues, if they may have changed."""
         if not self._config.partitioner_adaptive_partitioning_enable:
             return
-        while self._assigned:
-            self._active.add(self._assigned.popleft())
-        if not self._active:
+        while self._new_topics:
+            self._active_topics.add(self._new_topics.popleft())
+        if not self._active_topics:
             return
         slow_nodes = frozenset(node for node in self._node_waits if self._is_slow(node))
-        state = (cluster, slow_nodes, newest_flush_id, self._queues.moves)
-        for topic in list(self._active):  # not all topics in each round, because there may be thousands
+        state = (cluster, slow_nodes, newest_flush_id, self._queues.move_count)
+        for topic in list(self._active_topics):  # not all topics in each round, because there may be thousands
             partitioners = self._topics[topic]
-            if partitioners.sticky.in_use and partitioners.load_state != state:
+            if partitioners.sticky.is_in_use and partitioners.load_state != state:
                 partitioners.load_state = state
                 self._update_load_of(topic, partitioners.sticky, cluster, slow_nodes)
             queues = list(self._queues.of_topic(topic).values())  # callers may add some meanwhile
             if not any(queue.batches for queue in queues):
-                partitioners.sticky.update_load([], [], all_counted=True)
-                self._active.discard(topic)
+                partitioners.sticky.update_load([], [], is_complete=True)
+                self._active_topics.discard(topic)
 
     def _update_load_of(self, topic: str, sticky: StickyPartitioner, cluster: Cluster, slow_nodes: frozenset[int]) -> None:
         queues = self._queues.of_topic(topic)
         partition_count = cluster.partition_count(topic) or 0
-        available = self._available(topic, cluster)
-        if not available or len(queues) < partition_count or not queues.keys() >= set(available):
-            sticky.update_load([], [], all_counted=True)  # otherwise a partition without a queue would never be chosen
+        available_partitions = self._available_partitions(topic, cluster)
+        if not available_partitions or len(queues) < partition_count or not queues.keys() >= set(available_partitions):
+            sticky.update_load([], [], is_complete=True)  # otherwise a partition without a queue would never be chosen
             return
-        counted = [queues[partition] for partition in available]
+        candidates = [queues[partition] for partition in available_partitions]
         if slow_nodes:
-            counted = [queue for queue in counted if cluster.leader_for(queue.topic_partition) not in slow_nodes] or counted
-        lengths = [len(queue.batches) for queue in counted]
-        partitions = [queue.topic_partition.partition for queue in counted]
-        sticky.update_load(lengths, partitions, all_counted=len(counted) == len(queues))
+            candidates = [each for each in candidates if cluster.leader_for(each.topic_partition) not in slow_nodes] or candidates
+        lengths = [len(queue.batches) for queue in candidates]
+        partitions = [queue.topic_partition.partition for queue in candidates]
+        sticky.update_load(lengths, partitions, is_complete=len(candidates) == len(queues))
 
-    def node_looked_at(self, node: int, now_ms: int, takes_batches: bool) -> None:
+    def update_node_wait(self, node: int, now_ms: int, can_drain: bool) -> None:
         """Note that the Sender has batches for this node now, and whether the node accepts them."""
         if self._config.partitioner_availability_timeout_ms > 0:
             wait = self._node_waits.setdefault(node, NodeWait(now_ms, now_ms))
             wait.ready_ms = now_ms
-            if takes_batches:
+            if can_drain:
                 wait.accepted_ms = now_ms
 
     def _is_slow(self, node: int) -> bool:

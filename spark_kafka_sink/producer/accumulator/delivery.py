@@ -33,10 +33,9 @@ class OffsetRange(NamedTuple):
 
     def merge(self, other: OffsetRange) -> OffsetRange:
         """Both ranges as one. A known offset takes precedence over an unknown one."""
-        known = [offset for offset in (self.first, other.first) if offset != UNKNOWN_OFFSET]
-        return OffsetRange(
-            min(known, default=UNKNOWN_OFFSET), max(self.last, other.last), self.rows + other.rows, self.bytes + other.bytes
-        )
+        known_offsets = [offset for offset in (self.first, other.first) if offset != UNKNOWN_OFFSET]
+        first, last = min(known_offsets, default=UNKNOWN_OFFSET), max(self.last, other.last)
+        return OffsetRange(first, last, self.rows + other.rows, self.bytes + other.bytes)
 
 
 class RowsCallback(Protocol):
@@ -86,7 +85,7 @@ class RowFailure:
     rows: npt.NDArray[np.int32] | npt.NDArray[np.int64]
     error: KafkaError
     topic_partition: TopicPartition | None  # None: the rows were in no batch
-    blamed: Mapping[int, KafkaError]  # the rows among them that the broker rejects as invalid (KIP-467), and why
+    row_errors: Mapping[int, KafkaError]  # the rows among them that the broker rejects as invalid (KIP-467), and why
     rows_are_named: bool  # the broker said which rows of the batch are invalid: the others may be sent again
 
 
@@ -96,7 +95,7 @@ class Delivery:
     All attributes may be read at any time from any thread; `result` waits.
     """
 
-    def __init__(self, rows: int, clock: Clock, whole: str = "chunk") -> None:
+    def __init__(self, rows: int, clock: Clock, whole_name: str = "chunk") -> None:
         self.rows = rows
         self.acknowledged = 0
         self.failed = 0
@@ -105,7 +104,7 @@ class Delivery:
         self.offsets: dict[TopicPartition, OffsetRange] = {}
         self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
-        self._whole = whole  # what error messages call all rows of the call
+        self._whole_name = whole_name  # what error messages call all rows of the call
         self._generation = forks.generation()
         self._lock = threading.Lock()  # guards rows, acknowledged, failed, error, failures, offsets and settled_ns
         self._waiters = Waiters(self._lock)  # woken when the last row is settled
@@ -119,6 +118,7 @@ class Delivery:
         return self if first_row == 0 else _LaterRows(self, first_row)
 
     def done(self) -> bool:
+        """Whether every row is settled. Never blocks."""
         return self.acknowledged + self.failed >= self.rows
 
     def result(self, timeout_ms: int | None = None) -> Delivery:
@@ -139,18 +139,19 @@ class Delivery:
     def _await_settled(self, timeout_ms: int | None) -> None:
         deadline_ms = NEVER_MS if timeout_ms is None else self._clock.now_ms() + timeout_ms
         if not self._waiters.wait_until(self.done, self._clock, deadline_ms):
-            left = self.rows - self.acknowledged - self.failed
-            raise KafkaTimeoutError(f"{left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
+            rows_left = self.rows - self.acknowledged - self.failed
+            raise KafkaTimeoutError(f"{rows_left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
 
     def acknowledge(self, batch_rows: BatchRows, base_offset: int, log_append_time_ms: int) -> None:
+        """Count these rows as acknowledged, and add their offsets to `offsets`. The Sender calls it."""
         del log_append_time_ms  # only single records report timestamps
         row_count = len(batch_rows.positions)
-        first = batch_rows.first_offset(base_offset)
-        last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + row_count - 1
-        new = OffsetRange(first, last, row_count, batch_rows.size_bytes)
+        first_offset = batch_rows.first_offset(base_offset)
+        last_offset = UNKNOWN_OFFSET if first_offset == UNKNOWN_OFFSET else first_offset + row_count - 1
+        new_range = OffsetRange(first_offset, last_offset, row_count, batch_rows.size_bytes)
         with self._lock:
-            known = self.offsets.get(batch_rows.topic_partition)
-            self.offsets[batch_rows.topic_partition] = new if known is None else known.merge(new)
+            earlier_range = self.offsets.get(batch_rows.topic_partition)
+            self.offsets[batch_rows.topic_partition] = new_range if earlier_range is None else earlier_range.merge(new_range)
             self.acknowledged += row_count
             self._settle_locked()
 
@@ -167,12 +168,12 @@ class Delivery:
         """
         if positions is None:
             positions = batch_rows.positions
-        blamed = {int(positions[index]): record_error for index, record_error in batch_rows.errors_of_rows(record_errors).items()}
-        if blamed:
-            row, record_error = next(iter(blamed.items()))
-            error = _at_row(record_error, batch_rows.topic_partition, row, self._whole)
+        row_errors = {int(positions[index]): row_error for index, row_error in batch_rows.errors_of_rows(record_errors).items()}
+        if row_errors:
+            row, row_error = next(iter(row_errors.items()))
+            error = _at_row(row_error, batch_rows.topic_partition, row, self._whole_name)
         self._fail(
-            RowFailure(positions, copy_to_keep(error), batch_rows.topic_partition, blamed, rows_are_named=bool(record_errors))
+            RowFailure(positions, copy_to_keep(error), batch_rows.topic_partition, row_errors, rows_are_named=bool(record_errors))
         )
 
     def fail_unbatched(self, positions: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
@@ -204,18 +205,18 @@ class _LaterRows:
         self._delivery.acknowledge(batch_rows, base_offset, log_append_time_ms)
 
     def fail(self, batch_rows: BatchRows, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self._delivery.fail(batch_rows, error, record_errors, self._in_call(batch_rows.positions))
+        self._delivery.fail(batch_rows, error, record_errors, self._positions_in_call(batch_rows.positions))
 
     def fail_unbatched(self, positions: npt.NDArray[np.int32], error: KafkaError) -> None:
-        self._delivery.fail_unbatched(self._in_call(positions), error)
+        self._delivery.fail_unbatched(self._positions_in_call(positions), error)
 
-    def _in_call(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    def _positions_in_call(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         return positions.astype(np.int64) + self._first_row
 
 
-def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int, whole: str) -> KafkaError:
+def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int, whole_name: str) -> KafkaError:
     """The same error, its message preceded by the row's position."""
-    found = fresh_copy(error)
-    where = "" if error.message.startswith(f"{topic_partition} ") else f", {topic_partition}"
-    found.message = f"row {row} of this {whole}{where}: {error.message}"
-    return found
+    row_error = fresh_copy(error)
+    partition_text = "" if error.message.startswith(f"{topic_partition} ") else f", {topic_partition}"
+    row_error.message = f"row {row} of this {whole_name}{partition_text}: {error.message}"
+    return row_error

@@ -29,7 +29,7 @@ class ReadyCheckResult:
     next_ready_check_delay_ms: int = NEVER_MS
     unknown_leader_topics: set[str] = field(default_factory=set)
     # By leader: which queues have batches, as ascending indexes into PartitionQueues.
-    occupied: dict[int, list[int]] = field(default_factory=dict)
+    indexes_by_leader: dict[int, list[int]] = field(default_factory=dict)
 
 
 class DrainSequencer:
@@ -61,27 +61,27 @@ class Drainer:
     compressor: BatchCompressor  # for batches that no caller has compressed
 
     def __post_init__(self) -> None:
-        self._drained_last: dict[int, int] = {}  # node -> index of the queue whose batch was taken last
+        self._last_drained_indexes: dict[int, int] = {}  # node -> index of the queue whose batch was taken last
         self._by_leader: dict[int | None, list[PartitionQueue]] = {}  # queues with batches in the last round or since
-        self._leaders_are_of: Cluster | None = None
+        self._cluster_of_leaders: Cluster | None = None
 
     # READY
 
-    def ready(self, cluster: Cluster, now_ms: int, all_at_once: bool) -> ReadyCheckResult:
+    def ready(self, cluster: Cluster, now_ms: int, must_hurry: bool) -> ReadyCheckResult:
         """Which nodes have a batch to send: one that is full, has lingered, or is wanted at once.
 
         A batch does not count while a caller writes into it, while it backs off or is muted, or if `must_stop_draining` says so.
         """
         result = ReadyCheckResult()
         for leader, queues in self._queues_by_leader(cluster).items():
-            occupied = [queue for queue in queues if queue.batches]
-            if len(occupied) < len(queues):
+            queues_with_batches = [queue for queue in queues if queue.batches]
+            if len(queues_with_batches) < len(queues):
                 queues[:] = [queue for queue in queues if queue.stays_watched()]
             if leader is None:
-                result.unknown_leader_topics |= {queue.topic_partition.topic for queue in occupied}
-            elif occupied:
-                result.occupied[leader] = [queue.index for queue in occupied]
-                ready_in_ms = self._least_ready_in_ms(occupied, cluster, now_ms, all_at_once)
+                result.unknown_leader_topics |= {queue.topic_partition.topic for queue in queues_with_batches}
+            elif queues_with_batches:
+                result.indexes_by_leader[leader] = [queue.index for queue in queues_with_batches]
+                ready_in_ms = self._least_ready_in_ms(queues_with_batches, cluster, now_ms, must_hurry)
                 if ready_in_ms <= 0:
                     result.ready_nodes.add(leader)
                 else:
@@ -90,30 +90,30 @@ class Drainer:
 
     def _queues_by_leader(self, cluster: Cluster) -> dict[int | None, list[PartitionQueue]]:
         """The queues that may have batches, in the order of their indexes."""
-        if cluster is not self._leaders_are_of:
+        if cluster is not self._cluster_of_leaders:
             by_leader: dict[int | None, list[PartitionQueue]] = {}
             for queue in chain.from_iterable(self._by_leader.values()):
-                _place(by_leader, queue, cluster)
-            self._by_leader, self._leaders_are_of = by_leader, cluster
-        filled = self.queues.filled
-        while filled:
-            _place(self._by_leader, filled[0], cluster)
-            filled.popleft()
+                _add_to_leader(by_leader, queue, cluster)
+            self._by_leader, self._cluster_of_leaders = by_leader, cluster
+        filled_queues = self.queues.filled_queues
+        while filled_queues:
+            _add_to_leader(self._by_leader, filled_queues[0], cluster)
+            filled_queues.popleft()
         return self._by_leader
 
-    def _least_ready_in_ms(self, queues: Sequence[PartitionQueue], cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
+    def _least_ready_in_ms(self, queues: Sequence[PartitionQueue], cluster: Cluster, now_ms: int, must_hurry: bool) -> int:
         """How long until the first of these queues has a batch to send. 0 or less: one of them has a batch now."""
         least_ms = NEVER_MS
         for queue in queues:
             ready_in_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
-            if ready_in_ms <= 0 or all_at_once:
-                ready_in_ms = self._ready_in_ms(queue, cluster, now_ms, all_at_once)
+            if ready_in_ms <= 0 or must_hurry:
+                ready_in_ms = self._ready_in_ms(queue, cluster, now_ms, must_hurry)
             if ready_in_ms <= 0:
                 return 0
             least_ms = min(least_ms, ready_in_ms)
         return least_ms
 
-    def _ready_in_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, all_at_once: bool) -> int:
+    def _ready_in_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, must_hurry: bool) -> int:
         """How long until the queue's first batch is to be sent; NEVER_MS: some event will wake the Sender."""
         if queue.is_muted:
             return NEVER_MS
@@ -122,7 +122,7 @@ class Drainer:
                 return NEVER_MS
             batch = queue.batches[0]
             if batch.reservations:
-                batch.sender_waits = True
+                batch.must_wake_sender = True
                 return NEVER_MS
             is_full = len(queue.batches) > 1 or batch.is_full()
             if not is_full and not batch.in_retry:
@@ -131,7 +131,7 @@ class Drainer:
             return NEVER_MS  # a response wakes the Sender
         batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         backoff_ms = batch.remaining_backoff_ms(now_ms)
-        if backoff_ms > 0 or is_full or all_at_once:
+        if backoff_ms > 0 or is_full or must_hurry:
             return backoff_ms
         return self.linger_ms - batch.waited_ms(now_ms)
 
@@ -145,29 +145,29 @@ class Drainer:
     # DRAIN
 
     def drain(
-        self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int, occupied: Mapping[int, Sequence[int]]
+        self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int, indexes_by_leader: Mapping[int, Sequence[int]]
     ) -> dict[int, list[ProducerBatch]]:
         """Take one batch of each partition that these nodes lead, up to `max_size` bytes per node (one batch always fits).
 
-        `occupied` is what `ready` found in this round for the same cluster. If this raises, the batches are put back first.
+        `indexes_by_leader` is what `ready` found in this round for the same cluster. If this raises, the batches are put back.
         """
-        drained: dict[int, list[ProducerBatch]] = {}
+        batches_by_node: dict[int, list[ProducerBatch]] = {}
         try:
             for node in nodes:
-                drained[node] = []
-                self._drain_node(cluster, node, occupied.get(node, ()), max_size, now_ms, drained[node])
+                batches_by_node[node] = []
+                self._drain_node(cluster, node, indexes_by_leader.get(node, ()), max_size, now_ms, batches_by_node[node])
         except BaseException:
-            for batch in chain.from_iterable(drained.values()):
+            for batch in chain.from_iterable(batches_by_node.values()):
                 self.queues.put_back(batch)
             raise
-        return drained
+        return batches_by_node
 
     def _drain_node(
-        self, cluster: Cluster, node: int, occupied: Sequence[int], max_size: int, now_ms: int, drained: list[ProducerBatch]
+        self, cluster: Cluster, node: int, indexes: Sequence[int], max_size: int, now_ms: int, batches: list[ProducerBatch]
     ) -> None:
-        """Add the batches to `drained` as they are taken."""
+        """Add each batch to `batches` as it is taken: if this raises, the caller puts them back."""
         size = 0
-        for index in self._in_turn(node, occupied):
+        for index in self._indexes_in_turn(node, indexes):
             queue = self.queues[index]
             if not queue.batches or queue.is_muted:
                 continue
@@ -175,41 +175,41 @@ class Drainer:
                 batch = self._head_to_drain_locked(queue, cluster, now_ms)
                 if batch is None:
                     continue
-                if drained and size + self.compressor.estimated_size(batch) > max_size:
+                if batches and size + self.compressor.estimated_size(batch) > max_size:
                     break
-                drained.append(batch)  # before it leaves its queue: if anything below raises, it is put back
+                batches.append(batch)  # before it leaves its queue: if anything below raises, it is put back
                 queue.take_first_locked()
-            self.queues.moves += 1
-            self._drained_last[node] = index
-            if not self._can_finish(batch):
+            self.queues.move_count += 1
+            self._last_drained_indexes[node] = index
+            if not self._finish_or_poison(batch):
                 self.queues.put_back(batch)
-                drained.pop()
+                batches.pop()
                 self.queues.oldest.note_poisoned()
                 continue
             self.sequencer.assign_sequence(batch)
             size += batch.size_in_bytes
             batch.drained_ms = now_ms
 
-    def _in_turn(self, node: int, occupied: Sequence[int]) -> Iterator[int]:
+    def _indexes_in_turn(self, node: int, indexes: Sequence[int]) -> Iterator[int]:
         """The queues of a node, starting after the one that was drained last: none starves if a request is too small for all."""
-        start = bisect_right(occupied, self._drained_last.get(node, -1))
-        return chain(occupied[start:], occupied[:start])
+        start = bisect_right(indexes, self._last_drained_indexes.get(node, -1))
+        return chain(indexes[start:], indexes[:start])
 
     def _head_to_drain_locked(self, queue: PartitionQueue, cluster: Cluster, now_ms: int) -> ProducerBatch | None:
         if not queue.batches:
             return None
-        first = queue.batches[0]
-        if first.reservations:
-            first.sender_waits = True
+        head = queue.batches[0]
+        if head.reservations:
+            head.must_wake_sender = True
             return None
-        first.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
-        if first.poison is not None or first.remaining_backoff_ms(now_ms) > 0:
+        head.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
+        if head.poison is not None or head.remaining_backoff_ms(now_ms) > 0:
             return None
-        if self.sequencer.must_stop_draining(first):
+        if self.sequencer.must_stop_draining(head):
             return None
-        return first
+        return head
 
-    def _can_finish(self, batch: ProducerBatch) -> bool:
+    def _finish_or_poison(self, batch: ProducerBatch) -> bool:
         """Compress a batch that was taken. If that fails, the batch is poisoned: it goes back, and `take_expired` removes it."""
         try:
             self.compressor.finish(batch)
@@ -224,9 +224,9 @@ class Drainer:
         return True
 
 
-def _place(by_leader: dict[int | None, list[PartitionQueue]], queue: PartitionQueue, cluster: Cluster) -> None:
+def _add_to_leader(by_leader: dict[int | None, list[PartitionQueue]], queue: PartitionQueue, cluster: Cluster) -> None:
     """Add a queue to those of its leader. Does nothing if it is there."""
     queues = by_leader.setdefault(cluster.leader_for(queue.topic_partition), [])
-    place = bisect_left(queues, queue.index, key=_INDEX)
-    if place == len(queues) or queues[place] is not queue:
-        queues.insert(place, queue)
+    position = bisect_left(queues, queue.index, key=_INDEX)
+    if position == len(queues) or queues[position] is not queue:
+        queues.insert(position, queue)

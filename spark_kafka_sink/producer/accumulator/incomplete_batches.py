@@ -41,6 +41,7 @@ class IncompleteBatches:
             self._batches.update(batches)
 
     def remove(self, batch: ProducerBatch) -> None:
+        """Forget a batch whose rows have an outcome, and let callers in `flush` look again."""
         with self._lock:
             self._batches.discard(batch)
             self._waiters.wake_all_locked()

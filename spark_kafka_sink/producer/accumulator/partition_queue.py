@@ -26,16 +26,16 @@ MANY_TOPICS = 1_000  # of one producer: more are probably not meant
 class PartitionQueue:
     """The batches of one topic-partition, oldest first."""
 
-    __slots__ = ("_filled", "_is_watched", "batches", "index", "is_muted", "lingers_until_ms", "lock", "topic_partition")
+    __slots__ = ("_filled_queues", "_is_watched", "batches", "index", "is_muted", "lingers_until_ms", "lock", "topic_partition")
 
-    def __init__(self, topic_partition: TopicPartition, index: int, filled: deque[PartitionQueue]) -> None:
+    def __init__(self, topic_partition: TopicPartition, index: int, filled_queues: deque[PartitionQueue]) -> None:
         self.topic_partition = topic_partition
         self.index = index  # in PartitionQueues
-        self._filled = filled  # tells the Sender that the queue has batches
+        self._filled_queues = filled_queues  # tells the Sender that the queue has batches
         self.is_muted = False  # Sender only: while a batch is in flight, if max.in.flight.requests.per.connection is 1
         # Guards _is_watched, batches and lingers_until_ms, and the fields of its batches that ProducerBatch lists.
         self.lock = threading.Lock()
-        self._is_watched = False  # the Sender looks for batches here, or will: see PartitionQueues.filled
+        self._is_watched = False  # the Sender looks for batches here, or will: see PartitionQueues.filled_queues
         self.batches: deque[ProducerBatch] = deque()
         # The Sender need not look at the batches before this time, unless nothing may linger. It is set only while the queue
         # holds a single batch, which is neither full nor retried. Each method that changes this resets it to LONG_AGO_MS.
@@ -64,7 +64,7 @@ class PartitionQueue:
         """Make the Sender look at this queue. To be called before a batch is added."""
         if not self._is_watched:
             self._is_watched = True
-            self._filled.append(self)
+            self._filled_queues.append(self)
 
     def close_locked(self, batch: ProducerBatch) -> None:
         """Make a batch take no more rows."""
@@ -74,7 +74,7 @@ class PartitionQueue:
     # SENDER
 
     def stays_watched(self) -> bool:
-        """Whether there are batches. If there are none, the Sender need not look here until it finds the queue in `filled`."""
+        """Whether there are batches. If there are none, the Sender need not look here until the queue is in `filled_queues`."""
         with self.lock:
             self._is_watched = bool(self.batches)
             return self._is_watched
@@ -94,17 +94,18 @@ class PartitionQueue:
             if batch in self.batches:
                 return
             self._watch_locked()
-            place = 0
+            position = 0
             # Only batches that were drained before have a sequence, and they are at the head of the queue.
-            while place < len(self.batches) and self.batches[place].has_sequence:
-                ahead = (batch.base_sequence - self.batches[place].base_sequence) & MAX_SEQUENCE
-                if ahead > MAX_SEQUENCE // 2:  # sequences wrap around: more than half of their range ahead means behind
+            while position < len(self.batches) and self.batches[position].has_sequence:
+                distance = (batch.base_sequence - self.batches[position].base_sequence) & MAX_SEQUENCE
+                if distance > MAX_SEQUENCE // 2:  # sequences wrap around: more than half of their range ahead means behind
                     break
-                place += 1
-            self.batches.insert(place, batch)
+                position += 1
+            self.batches.insert(position, batch)
             self.lingers_until_ms = LONG_AGO_MS
 
     def take_first_locked(self) -> None:
+        """Remove and close the batch at the head. The caller holds the lock."""
         self.close_locked(self.batches.popleft())
 
     def take_expired(self, delivery_timeout_ms: int, now_ms: int, oldest: OldestBatch) -> list[ProducerBatch]:
@@ -113,23 +114,23 @@ class PartitionQueue:
         An old batch may be behind younger ones, because retries without sequences change the order. A batch that a caller still
         writes into stays; that caller wakes the Sender when it has finished.
         """
-        expired: list[ProducerBatch] = []
-        left: deque[ProducerBatch] = deque()
+        expired_batches: list[ProducerBatch] = []
+        remaining_batches: deque[ProducerBatch] = deque()
         with self.lock:
             for batch in self.batches:
-                is_over = batch.poison is not None or batch.has_reached_delivery_timeout(delivery_timeout_ms, now_ms)
-                if is_over and not batch.reservations:
+                must_go = batch.poison is not None or batch.has_reached_delivery_timeout(delivery_timeout_ms, now_ms)
+                if must_go and not batch.reservations:
                     self.close_locked(batch)
-                    expired.append(batch)
+                    expired_batches.append(batch)
                     continue
-                batch.sender_waits |= is_over
-                left.append(batch)
+                batch.must_wake_sender |= must_go
+                remaining_batches.append(batch)
                 oldest.note_queued(batch.created_ms)
                 if batch.poison is not None:
                     oldest.note_poisoned()
-            if expired:
-                self.batches = left
-        return expired
+            if expired_batches:
+                self.batches = remaining_batches
+        return expired_batches
 
     def take_batches(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
         """Remove and return all batches, or only those that were never drained. The code that calls this must fail them.
@@ -137,22 +138,22 @@ class PartitionQueue:
         A batch that somebody still writes into stays, poisoned with `error`: `take_expired` removes it later, when its memory can
         be freed.
         """
-        taken: list[ProducerBatch] = []
-        left: deque[ProducerBatch] = deque()
+        taken_batches: list[ProducerBatch] = []
+        remaining_batches: deque[ProducerBatch] = deque()
         with self.lock:
             for batch in self.batches:
                 if undrained_only and batch.was_drained:
-                    left.append(batch)
+                    remaining_batches.append(batch)
                     continue
                 self.close_locked(batch)
                 if batch.reservations:
                     batch.poison = batch.poison or error
-                    batch.sender_waits = True
-                    left.append(batch)
+                    batch.must_wake_sender = True
+                    remaining_batches.append(batch)
                 else:
-                    taken.append(batch)
-            self.batches = left
-        return taken
+                    taken_batches.append(batch)
+            self.batches = remaining_batches
+        return taken_batches
 
     def clear(self) -> None:
         with self.lock:
@@ -189,10 +190,10 @@ class PartitionQueues:
     """The queues of all topic-partitions that were written to. Queues are added and never removed."""
 
     def __init__(self) -> None:
-        self.moves = 0  # Sender only: counts batches that were removed from a queue or put back into one
+        self.move_count = 0  # Sender only: counts batches that were removed from a queue or put back into one
         self.oldest = OldestBatch()
         # Queues that got their first batch; the Sender takes them out. So `Drainer.ready` looks at no empty queues.
-        self.filled: deque[PartitionQueue] = deque()
+        self.filled_queues: deque[PartitionQueue] = deque()
         self._lock = threading.Lock()  # held to add to _by_topic and _in_order, which are read without it
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
         self._in_order: list[PartitionQueue] = []  # in the order in which they were made
@@ -212,10 +213,10 @@ class PartitionQueues:
         queues = self._by_topic.get(topic)
         if queues is None:
             with self._lock:
-                before = len(self._by_topic)
+                count_before = len(self._by_topic)
                 queues = self._by_topic.setdefault(topic, {})
-                are_many = before < len(self._by_topic) == MANY_TOPICS
-            if are_many:
+                has_just_become_many = count_before < len(self._by_topic) == MANY_TOPICS
+            if has_just_become_many:
                 logger.warning(
                     "! rows for %d topics so far, the last is %s: each topic costs time, and some 10 KB of memory that"
                     " buffer.memory does not limit. Does the topic column hold topics?",
@@ -233,42 +234,42 @@ class PartitionQueues:
         return [by_partition.get(partition) or self._make(by_partition, topic, partition) for partition in partitions]
 
     def take_batches(
-        self, error: KafkaError, concerns: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
+        self, error: KafkaError, is_concerned: Callable[[PartitionQueue], bool] = lambda _: True, *, undrained_only: bool = False
     ) -> list[ProducerBatch]:
-        """Call `take_batches` of each queue for which `concerns` returns true, as `take_from_each` does. Sender only."""
-        taken = self.take_from_each(
-            lambda queue: queue.take_batches(error, undrained_only=undrained_only) if concerns(queue) else []
+        """Call `take_batches` of each queue for which `is_concerned` returns true, as `take_from_each` does. Sender only."""
+        batches = self.take_from_each(
+            lambda queue: queue.take_batches(error, undrained_only=undrained_only) if is_concerned(queue) else []
         )
         self.oldest.note_poisoned()
-        return taken
+        return batches
 
     def take_from_each(self, take: Callable[[PartitionQueue], list[ProducerBatch]]) -> list[ProducerBatch]:
         """The batches that `take` removes from the queues, oldest first. If it raises, they are put back first. Sender only."""
-        taken: list[ProducerBatch] = []
+        batches: list[ProducerBatch] = []
         try:
             for queue in self:
-                taken += take(queue)
-            taken.sort(key=_FLUSH_ID)
+                batches += take(queue)
+            batches.sort(key=_FLUSH_ID)
         except BaseException:
-            for batch in reversed(taken):
+            for batch in reversed(batches):
                 self.put_back(batch)
             self.oldest.note_queued(LONG_AGO_MS)  # what the queues hold is not known: the Sender looks through them again
             self.oldest.note_poisoned()
             raise
-        self.moves += len(taken)
-        return taken
+        self.move_count += len(batches)
+        return batches
 
     def put_back(self, batch: ProducerBatch) -> None:
         """Put a batch at the head of its queue, but behind batches with lower sequences. Sender only."""
         self.of_partition(batch.topic_partition).put_back(batch)
-        self.moves += 1
+        self.move_count += 1
         self.oldest.note_queued(batch.created_ms)
 
     def _make(self, by_partition: dict[int, PartitionQueue], topic: str, partition: int) -> PartitionQueue:
         with self._lock:
             queue = by_partition.get(partition)
             if queue is None:
-                queue = PartitionQueue(TopicPartition(topic, partition), len(self._in_order), self.filled)
+                queue = PartitionQueue(TopicPartition(topic, partition), len(self._in_order), self.filled_queues)
                 by_partition[partition] = queue
                 self._in_order.append(queue)
             return queue

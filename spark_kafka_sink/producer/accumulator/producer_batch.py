@@ -78,7 +78,7 @@ class ProducerBatch:
     reservations: int = field(default=0, init=False)
     is_closed: bool = field(default=False, init=False)  # takes no more rows
     # The end of the last reservation must wake the Sender: it skipped the batch, or the batch is full or new.
-    sender_waits: bool = field(default=False, init=False)
+    must_wake_sender: bool = field(default=False, init=False)
     # Why the batch must not be sent, for instance because a caller could not encode.
     poison: KafkaError | None = field(default=None, init=False)
 
@@ -134,13 +134,13 @@ class ProducerBatch:
 
     def reserve(self, batch_rows: BatchRows, memory: PoolMemory, max_timestamp: int) -> int:
         """Reserve room for rows in the blocks; returns the position to `write` at. The caller holds the queue's lock."""
-        start, end = self.block_bytes, self.block_bytes + batch_rows.size_bytes
-        segment: Segment = range(start, end)
+        start, stop = self.block_bytes, self.block_bytes + batch_rows.size_bytes
+        segment: Segment = range(start, stop)
         extends_last = False
         if self.segments and isinstance(self.segments[-1], range):
-            segment, extends_last = range(self.segments[-1].start, end), True
+            segment, extends_last = range(self.segments[-1].start, stop), True
         self._add(batch_rows, memory, max_timestamp, segment, extends_last)
-        self.block_bytes = end
+        self.block_bytes = stop
         return start
 
     def reserve_segment(self, batch_rows: BatchRows, memory: PoolMemory, max_timestamp: int) -> int:
@@ -165,12 +165,13 @@ class ProducerBatch:
 
     def write(self, start: int, data: memoryview) -> None:
         """Copy encoded records into reserved room. Several callers may write at the same time, each into its own room."""
-        index, at = divmod(start, self.block_size)
+        index, block_offset = divmod(start, self.block_size)
         while data:
-            fitting = data[: self.block_size - at]
-            memoryview(self.memory.blocks[index])[at : at + len(fitting)] = fitting  # slicing the bytearray would copy twice
-            data = data[len(fitting) :]
-            index, at = index + 1, 0
+            piece = data[: self.block_size - block_offset]
+            block = memoryview(self.memory.blocks[index])  # slicing the bytearray would copy twice
+            block[block_offset : block_offset + len(piece)] = piece
+            data = data[len(piece) :]
+            index, block_offset = index + 1, 0
 
     def attach(self, segment: int, data: memoryview | PackedRecords) -> None:
         """Use encoded records as a segment without copying them."""
@@ -186,11 +187,11 @@ class ProducerBatch:
         """
         if self.body:
             return None
-        if compression.enabled:
-            packed = compressed_records(self.segments, self.memory.blocks, self.block_size, compression)
-            if total_size(packed) < self.record_bytes or has_packed(self.segments):
+        if compression.is_enabled:
+            packed_records = compressed_records(self.segments, self.memory.blocks, self.block_size, compression)
+            if total_size(packed_records) < self.record_bytes or has_packed(self.segments):
                 self.codec = compression.codec
-                self._keep_only(packed)
+                self._keep_only(packed_records)
                 return self.surplus
         self.body = self.uncompressed_records()
         return None
@@ -198,10 +199,10 @@ class ProducerBatch:
     def uncompressed_records(self) -> list[memoryview]:
         return uncompressed_views(self.segments, self.memory.blocks, self.block_size)
 
-    def _keep_only(self, packed: list[memoryview]) -> None:
+    def _keep_only(self, packed_records: list[memoryview]) -> None:
         """Drop the uncompressed records. The compressed ones are not in pool blocks, so they are charged for."""
-        memory, surplus = self.memory.reduced_to_charge(-(-total_size(packed) // self.block_size))
-        self.body, self.segments, self.memory, self.surplus = packed, [], memory, surplus
+        memory, surplus = self.memory.exchange_for_charge(-(-total_size(packed_records) // self.block_size))
+        self.body, self.segments, self.memory, self.surplus = packed_records, [], memory, surplus
 
     def split(self, raw_limit: int) -> list[ProducerBatch]:
         """Split a batch that the broker found too large, into batches of at most `raw_limit` bytes of records or of one record.
@@ -210,25 +211,25 @@ class ProducerBatch:
         attempts yet, and no memory of the pool. They report the outcome of the rows instead of the large batch.
         """
         sizes = np.concatenate([batch_rows.sizes for batch_rows in self.rows_by_call])
-        packed = b"".join(self.body)
-        records = read_records(decompress(self.codec, packed, self.record_bytes), sizes)
-        ends = np.cumsum(sizes, dtype=np.int64)
-        smaller: list[ProducerBatch] = []
+        body = b"".join(self.body)
+        records = read_records(decompress(self.codec, body, self.record_bytes), sizes)
+        cumulative_sizes = np.cumsum(sizes, dtype=np.int64)
+        smaller_batches: list[ProducerBatch] = []
         start = 0
         while start < self.record_count:
-            before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + raw_limit, side="right")))
-            smaller.append(self._smaller_batch(records, start, stop))
+            bytes_before = int(cumulative_sizes[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(cumulative_sizes, bytes_before + raw_limit, side="right")))
+            smaller_batches.append(self._smaller_batch(records, start, stop))
             start = stop
         self.final_state = FinalState.SPLIT
-        return smaller
+        return smaller_batches
 
     def _smaller_batch(self, records: SplittableRecords, start: int, stop: int) -> ProducerBatch:
         """A batch with the records start:stop."""
-        encoded = records.encode(start, stop)
+        encoded_records = records.encode(start, stop)
         timestamps = self.base_timestamp + records.timestamp_deltas[start:stop]
-        size = len(encoded.data)
-        smaller = ProducerBatch(
+        size = len(encoded_records.data)
+        batch = ProducerBatch(
             self.topic_partition,
             self.created_ms,
             raw_limit=size,
@@ -237,22 +238,23 @@ class ProducerBatch:
             block_size=size,
             is_transactional=self.is_transactional,
         )
-        smaller.is_closed = True
-        smaller.max_timestamp = int(timestamps.max())
-        smaller.segments = [encoded.data]
-        smaller.record_count, smaller.record_bytes = stop - start, size
-        sizes = np.diff(encoded.offsets).astype(np.int32)
+        batch.is_closed = True
+        batch.max_timestamp = int(timestamps.max())
+        batch.segments = [encoded_records.data]
+        batch.record_count, batch.record_bytes = stop - start, size
+        sizes = np.diff(encoded_records.offsets).astype(np.int32)
         for batch_rows in self.rows_by_call:
-            lo, hi = max(start, batch_rows.first_delta), min(stop, batch_rows.first_delta + batch_rows.row_count)
-            if lo < hi:
-                own = sizes[lo - start : hi - start]
-                positions = batch_rows.positions[lo - batch_rows.first_delta : hi - batch_rows.first_delta]
-                part = BatchRows(batch_rows.callback, batch_rows.topic_partition, lo - start, positions, own, int(own.sum()))
-                smaller.rows_by_call.append(part)
+            first = batch_rows.first_delta
+            part_start, part_stop = max(start, first), min(stop, first + batch_rows.row_count)
+            if part_start < part_stop:
+                part_sizes = sizes[part_start - start : part_stop - start]
+                positions, total = batch_rows.positions[part_start - first : part_stop - first], int(part_sizes.sum())
+                part = BatchRows(batch_rows.callback, self.topic_partition, part_start - start, positions, part_sizes, total)
+                batch.rows_by_call.append(part)
         if self.has_sequence:
-            smaller.set_producer_state(self.identity, increment_sequence(self.base_sequence, start))
-            smaller.sequence_has_been_reset = self.sequence_has_been_reset
-        return smaller
+            batch.set_producer_state(self.identity, increment_sequence(self.base_sequence, start))
+            batch.sequence_has_been_reset = self.sequence_has_been_reset
+        return batch
 
     @property
     def size_in_bytes(self) -> int:
@@ -261,6 +263,7 @@ class ProducerBatch:
 
     @property
     def compression_ratio(self) -> float:
+        """Bytes of the records as they are sent / bytes before compression; 1.0 before `finish`."""
         return (self.size_in_bytes - BATCH_HEADER_SIZE) / max(1, self.record_bytes)
 
     # SENDING: Sender thread
@@ -315,6 +318,7 @@ class ProducerBatch:
         return max(0, now_ms - self.last_attempt_ms)
 
     def remaining_backoff_ms(self, now_ms: int) -> int:
+        """How long a retry must still wait. 0 before the first attempt, and if the leader changed after the last one."""
         if not self.in_retry or self.has_leader_changed_for_the_ongoing_retry():
             return 0
         return max(0, self.backoff_ms - self.waited_ms(now_ms))
@@ -326,7 +330,8 @@ class ProducerBatch:
     def in_retry(self) -> bool:
         return self.attempts > 0
 
-    def reenqueued(self, now_ms: int) -> None:
+    def count_attempt(self, now_ms: int) -> None:
+        """Count an attempt that ended now without success; the batch is queued again."""
         self.attempts += 1
         self.last_attempt_ms = max(self.last_attempt_ms, now_ms)
 
@@ -364,12 +369,12 @@ class ProducerBatch:
             self._enter(final_state)
             self._report(lambda batch_rows: batch_rows.callback.fail(batch_rows, error, record_errors or {}))
 
-    def _report(self, report: Callable[[BatchRows], None]) -> None:
-        """Call `report` for the rows of each call. Logs an Exception and goes on; raises others (SystemExit) in the end."""
+    def _report(self, report_outcome: Callable[[BatchRows], None]) -> None:
+        """Call `report_outcome` for each call's rows. Logs an Exception and goes on; raises others (SystemExit) at the end."""
         ended_by: BaseException | None = None
         for batch_rows in self.rows_by_call:
             try:
-                report(batch_rows)
+                report_outcome(batch_rows)
             except Exception:
                 logger.exception("! %s: the callback of %d rows raised when it got their outcome", self, batch_rows.row_count)
             except BaseException as error:  # noqa: BLE001 - raised below

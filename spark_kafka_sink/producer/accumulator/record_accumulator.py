@@ -78,7 +78,7 @@ class RecordAccumulator:
         # does no harm: `closed` never becomes false again, no error is replaced by None, and any error says what happened.
         self.is_closed = False
         self._ended_by: KafkaError | None = None
-        self._starving = Inside()  # callers that wait for memory
+        self._starving_callers = Inside()  # callers that wait for memory
 
     # CALLERS
 
@@ -90,7 +90,7 @@ class RecordAccumulator:
         hand_over: HandOver,
         *,
         created_ms: int | None = None,
-        prepaid: PoolMemory | None = None,
+        prepaid_memory: PoolMemory | None = None,
     ) -> None:
         """Put a slice's rows into their partitions' batches, filling batch after batch.
 
@@ -115,23 +115,23 @@ class RecordAccumulator:
         reservations: list[Reservation] = []
         try:
             sorted_slice = SortedSlice(rows.columns, self.built_in_partitioner.choose(rows, cluster), rows.positions)
-            layout = SliceLayout(self, rows.topic, sorted_slice, callback, created_ms, prepaid)
+            layout = SliceLayout(self, rows.topic, sorted_slice, callback, created_ms, prepaid_memory)
             while not layout.is_done:
                 reservations = []
                 self._append_what_has_room(layout, reservations, hand_over)
                 if not reservations:
                     hand_over.begin_wait()
-                    self.wait_for_memory(*layout.allocation_wanted, hand_over.begin)
+                    self.wait_for_memory(*layout.pending_allocation, hand_over.begin)
         except ORDINARY_ERRORS as error:
             try:
-                left = rows.positions
+                unplaced_positions = rows.positions
                 if layout is not None:
-                    left = layout.positions_without_place()
+                    unplaced_positions = layout.positions_without_place()
                     layout.give_back_stock()
                     self._writer.poison_batches(reservations)
-                self.fail_unbatched(rows.topic, left, callback, error)
-            except ORDINARY_ERRORS as another:
-                raise RuntimeError(HALF_DONE) from another
+                self.fail_unbatched(rows.topic, unplaced_positions, callback, error)
+            except ORDINARY_ERRORS as second_error:
+                raise RuntimeError(HALF_DONE) from second_error
             raise
 
     def _append_what_has_room(self, layout: SliceLayout, reservations: list[Reservation], hand_over: HandOver) -> None:
@@ -150,15 +150,15 @@ class RecordAccumulator:
 
     def fail_unbatched(self, topic: str, positions: npt.NDArray[np.int32], callback: RowsCallback, error: BaseException) -> None:
         """Fail rows that got into no batch."""
-        reason = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
-        self._on_unbatched(topic, len(positions), reason)
-        callback.fail_unbatched(positions, reason)
+        kafka_error = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
+        self._on_unbatched(topic, len(positions), kafka_error)
+        callback.fail_unbatched(positions, kafka_error)
 
     def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, on_take: Callable[[], None]) -> None:
         """Have all queued batches sent, and wait at most max.block.ms for the memory that comes back. As BufferPool.allocate."""
         presence = threading.Lock()
         with presence:
-            self._starving.add(presence)  # before the Sender wakes, so that it sees the change
+            self._starving_callers.add(presence)  # before the Sender wakes, so that it sees the change
             self.wake_sender()
             self.pool.allocate(block_count, self._config.max_block_ms, charge=charge, into=into, on_take=on_take)
 
@@ -167,11 +167,12 @@ class RecordAccumulator:
         return self.incomplete.flush(timeout_ms, self.wake_sender, is_enough)
 
     def check_not_closed(self) -> None:
+        """Raise ProducerClosedError, or the error that ended the producer, if it is closed or being closed."""
         if self.is_closed:
             raise closed_error(self._ended_by, "Cannot write: the producer is closed or being closed")
 
     def check_open(self) -> None:
-        """Raises if rows cannot be appended: the producer is closed, or the Sender refuses them."""
+        """Raise if rows cannot be appended: the producer is closed, or the Sender refuses them."""
         self.check_not_closed()
         refusal = self._refusal
         if refusal is not None:
@@ -205,7 +206,7 @@ class RecordAccumulator:
 
     def wants_all_at_once(self) -> bool:
         """Whether nothing lingers: a caller waits for memory or flushes, a transaction for rows, or the producer is closed."""
-        return len(self._starving) > 0 or self.is_closed or self.incomplete.is_flushing or self.transaction_waits_for_rows
+        return len(self._starving_callers) > 0 or self.is_closed or self.incomplete.is_flushing or self.transaction_waits_for_rows
 
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send, when to ask again at the latest, and where `drainer.drain` will find batches."""
@@ -220,22 +221,22 @@ class RecordAccumulator:
 
         It backs off as retry.backoff.ms and retry.backoff.max.ms say; with `at_most_ms`, for min(at_most_ms, retry.backoff.ms).
         """
-        batch.reenqueued(now_ms)
+        batch.count_attempt(now_ms)
         if at_most_ms is None:
             batch.backoff_ms = self._backoff.backoff_ms(batch.attempts - 1)  # drawn once: the shortest of many would end the wait
         else:
             batch.backoff_ms = min(at_most_ms, self._config.retry_backoff_ms)
         self.queues.put_back(batch)
 
-    def split(self, big: ProducerBatch) -> list[ProducerBatch]:
+    def split(self, large_batch: ProducerBatch) -> list[ProducerBatch]:
         """Split a batch that the broker found too large into smaller ones, and free its memory.
 
         The caller puts the smaller batches into their queue after the sequencer knows them. Kafka's splitAndReenqueue.
         """
-        smaller = big.split(self._compressor.raw_limit_after(big))
-        self.incomplete.add(smaller)
-        self.deallocate(big)
-        return smaller
+        smaller_batches = large_batch.split(self._compressor.raw_limit_after(large_batch))
+        self.incomplete.add(smaller_batches)
+        self.deallocate(large_batch)
+        return smaller_batches
 
     # SENDER: batches that fail
 

@@ -23,8 +23,8 @@ def metadata_of_rows(
 
     The iterator may not end after the last row: take only as many as there are rows. `batch_rows.positions` refer to `columns`.
     """
-    positions, first = batch_rows.positions[start:], batch_rows.first_offset(base_offset)
-    offsets = repeat(UNKNOWN_OFFSET) if first == UNKNOWN_OFFSET else count(first + start)
+    positions, first_offset = batch_rows.positions[start:], batch_rows.first_offset(base_offset)
+    offsets = repeat(UNKNOWN_OFFSET) if first_offset == UNKNOWN_OFFSET else count(first_offset + start)
     times = _rows_of(columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, positions)
     sizes = (_rows_of(lengths, positions) for lengths in (columns.key_lengths, columns.value_lengths))
     topic, partition = batch_rows.topic_partition

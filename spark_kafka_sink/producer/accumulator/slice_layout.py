@@ -3,7 +3,7 @@
 Sizes come first (sorted_slice.py): they decide where a stretch of rows is cut into batches. Then the rows of a batch get memory
 and a reservation, under which slice_writer.py encodes them. Runs on the thread that appends: a caller's, or for gathered records
 also the Sender's. Holds a queue's lock only to make a reservation, or to close a batch without room for the next row. Never waits
-for memory: it stops, and `allocation_wanted` is what it lacks.
+for memory: it stops, and `pending_allocation` is what it lacks.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copie
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room in a batch for the rows lo:hi of the sorted slice."""
+    """Room in a batch for the rows start:stop of the sorted slice."""
 
     queue: PartitionQueue
     batch: ProducerBatch
     rows: BatchRows
     has_own_memory: bool  # the rows are a segment with memory of its own; otherwise they lie in the batch's blocks
-    where: int  # the index of the segment, or the first byte in the blocks
-    lo: int
-    hi: int
+    location: int  # the index of the segment, or the first byte in the blocks
+    start: int
+    stop: int
     charge: int  # in blocks, added to the batch's memory for these rows
     is_open: bool = field(default=True, init=False)  # counted in batch.reservations; the queue's lock guards both
 
@@ -47,7 +47,7 @@ class Reservation:
         return self.rows.size_bytes
 
 
-class MemoryWanted(NamedTuple):
+class MemoryNeed(NamedTuple):
     """Memory of the pool that rows need: blocks to write into, and a charge."""
 
     blocks: int
@@ -98,7 +98,7 @@ class _Place:
     tail: _Tail
     fitting: FittingRows
     has_own_memory: bool
-    memory: MemoryWanted
+    memory: MemoryNeed
 
 
 @dataclass(eq=False, repr=False)
@@ -114,57 +114,57 @@ class SliceLayout:
     sorted_slice: SortedSlice
     callback: RowsCallback
     created_ms: int | None = None  # for new batches; None: the time at which each is made
-    prepaid: PoolMemory | None = None  # a charge that the caller has for these rows. With it they never wait for memory
+    prepaid_memory: PoolMemory | None = None  # a charge that the caller has for these rows. With it they never wait for memory
 
     def __post_init__(self) -> None:
         self._pool = self.accumulator.pool
         self._queues = self.accumulator.queues.of_partitions(self.topic, self.sorted_slice.stretch_partitions)
-        self._ends: list[int] = self.sorted_slice.stretch_ends.tolist()
+        self._stretch_stops: list[int] = self.sorted_slice.stretch_stops.tolist()
         self._raw_limit = self.accumulator.raw_limit(self.topic)
-        self._stretch = 0
-        self._row = 0  # the first row that has no room yet
-        self._wanted = MemoryWanted(0, 0)  # what the pool could not give at once
+        self._stretch_index = 0
+        self._next_row = 0  # the first row that has no room yet
+        self._pending_need = MemoryNeed(0, 0)  # what the pool could not give at once
         self._stock = PoolMemory()  # memory for the next places; empty between two calls, unless the caller has waited for some
         self._guesses: dict[int, _Place] | None = None  # by stretch; each is used at most once, and only if its tail is unchanged
 
     @property
     def is_done(self) -> bool:
-        return self._row >= self.sorted_slice.row_count
+        return self._next_row >= self.sorted_slice.row_count
 
     def positions_without_place(self) -> npt.NDArray[np.int32]:
         """The positions, in the caller's chunk, of the rows that have no room yet."""
-        return self.sorted_slice.positions[self._row :]
+        return self.sorted_slice.positions[self._next_row :]
 
     @property
-    def allocation_wanted(self) -> tuple[int, int, PoolMemory]:
+    def pending_allocation(self) -> tuple[int, int, PoolMemory]:
         """Blocks and a charge that the pool could not give at once, and where to put them."""
-        return self._wanted.blocks, self._wanted.charge, self._stock
+        return self._pending_need.blocks, self._pending_need.charge, self._stock
 
     def give_back_stock(self) -> None:
         """Give back memory that no place has used. The caller needs this only after an error."""
         self._pool.deallocate(self._stock)
 
-    def reserve(self, into: list[Reservation]) -> None:
+    def reserve(self, reservations: list[Reservation]) -> None:
         """Reserve room for as many of the remaining rows as there is memory for now; adds nothing when there is none at all.
 
-        If this raises an ordinary error (hand_overs.py), `into` has the room that was reserved before, and the caller gives the
-        stock back. Give a new list each time: an interrupt may come before the first line here, and must not find the
-        reservations of an earlier call, which are over.
+        Adds each one to `reservations`. If this raises an ordinary error (hand_overs.py), those made before are in it, and the
+        caller gives the stock back. Give a new list each time: an interrupt may come before the first line here, and must not
+        find the reservations of an earlier call, which are over.
         """
         if self._guesses is None:
             self._guesses = self._guess_all_stretches()
         guesses = self._guesses
-        wanted = [place.memory for place in guesses.values()]
+        needs = [place.memory for place in guesses.values()]
         # For all stretches at once, if the pool has enough.
-        self._fill_stock(MemoryWanted(sum(each.blocks for each in wanted), sum(each.charge for each in wanted)))
+        self._fill_stock(MemoryNeed(sum(each.blocks for each in needs), sum(each.charge for each in needs)))
         while not self.is_done:
-            if self._row == self._ends[self._stretch]:
-                self._stretch += 1
-            queue, end = self._queues[self._stretch], self._ends[self._stretch]
-            place = guesses.pop(self._stretch, None) or self._next_place(queue, end)
+            if self._next_row == self._stretch_stops[self._stretch_index]:
+                self._stretch_index += 1
+            queue, stop = self._queues[self._stretch_index], self._stretch_stops[self._stretch_index]
+            place = guesses.pop(self._stretch_index, None) or self._next_place(queue, stop)
             if not self._fill_stock(place.memory) and not self._use_prepaid(place):
                 break
-            self._take_place(queue, place, into)
+            self._take_place(queue, place, reservations)
         if self._stock:
             self.give_back_stock()
 
@@ -184,16 +184,17 @@ class SliceLayout:
             if fitting is not None
         }
 
-    def _next_place(self, queue: PartitionQueue, end: int) -> _Place:
+    def _next_place(self, queue: PartitionQueue, stop: int) -> _Place:
         """A place for as many rows as fit into the open batch, or else into a new batch."""
         tail = _Tail.of(queue)
         if tail.batch is not None:
-            fitting = self.sorted_slice.fit(self._row, end, tail.record_count, tail.batch.base_timestamp, self._room_in(tail))
+            base_timestamp, room = tail.batch.base_timestamp, self._room_in(tail)
+            fitting = self.sorted_slice.fit(self._next_row, stop, tail.record_count, base_timestamp, room)
             if fitting is not None:
                 return self._place(tail, fitting)
             with queue.lock:
                 queue.close_locked(tail.batch)
-        return self._place(_NO_BATCH, self.sorted_slice.fit_new_batch(self._row, end, self._raw_limit))
+        return self._place(_NO_BATCH, self.sorted_slice.fit_new_batch(self._next_row, stop, self._raw_limit))
 
     def _room_in(self, tail: _Tail) -> int:
         return (self._raw_limit if tail.batch is None else tail.batch.raw_limit) - tail.record_bytes
@@ -201,20 +202,20 @@ class SliceLayout:
     def _place(self, tail: _Tail, fitting: FittingRows) -> _Place:
         size = fitting.size_bytes
         if size >= SEGMENT_BYTES:
-            return _Place(tail, fitting, has_own_memory=True, memory=MemoryWanted(0, self._pool.blocks_for(size)))
+            return _Place(tail, fitting, has_own_memory=True, memory=MemoryNeed(0, self._pool.blocks_for(size)))
         blocks = self._pool.blocks_for(size) if tail.batch is None else tail.batch.missing_blocks(size)
-        return _Place(tail, fitting, has_own_memory=False, memory=MemoryWanted(blocks, 0))
+        return _Place(tail, fitting, has_own_memory=False, memory=MemoryNeed(blocks, 0))
 
     # MEMORY
 
-    def _fill_stock(self, wanted: MemoryWanted) -> bool:
-        """Increase the stock to what is wanted. Returns false, and changes nothing, if the pool has too little now."""
-        more_blocks, more_charge = wanted.blocks - len(self._stock.blocks), wanted.charge - self._stock.charged
+    def _fill_stock(self, need: MemoryNeed) -> bool:
+        """Increase the stock to what is needed. Returns false, and changes nothing, if the pool has too little now."""
+        more_blocks, more_charge = need.blocks - len(self._stock.blocks), need.charge - self._stock.charge
         if more_blocks <= 0 and more_charge <= 0:
             return True
-        more_blocks, more_charge, ahead = max(0, more_blocks), max(0, more_charge), self.prepaid is not None
-        if self._pool.try_allocate(more_blocks, charge=more_charge, into=self._stock, ahead=ahead) is None:
-            self._wanted = wanted
+        more_blocks, more_charge, can_go_first = max(0, more_blocks), max(0, more_charge), self.prepaid_memory is not None
+        if self._pool.try_allocate(more_blocks, charge=more_charge, into=self._stock, can_go_first=can_go_first) is None:
+            self._pending_need = need
             return False
         return True
 
@@ -223,22 +224,22 @@ class SliceLayout:
 
         The segments of a slice take no more bytes than were charged for. `overdraw` pays for rounding up to whole blocks.
         """
-        if self.prepaid is None:
+        if self.prepaid_memory is None:
             return False
         batch = place.tail.batch
-        segment_bytes, charged = (0, 0) if batch is None else (batch.record_bytes - batch.block_bytes, batch.memory.charged)
-        charge = max(0, self._pool.blocks_for(segment_bytes + place.fitting.size_bytes) - charged)
-        from_prepaid = min(charge, self.prepaid.charged)
-        self.prepaid.charged -= from_prepaid
-        self._stock.charged += from_prepaid
-        if charge > from_prepaid:
-            self._pool.overdraw(charge - from_prepaid, self._stock)
-        place.has_own_memory, place.memory = True, MemoryWanted(0, charge)
+        segment_bytes, batch_charge = (0, 0) if batch is None else (batch.record_bytes - batch.block_bytes, batch.memory.charge)
+        charge = max(0, self._pool.blocks_for(segment_bytes + place.fitting.size_bytes) - batch_charge)
+        prepaid_charge = min(charge, self.prepaid_memory.charge)
+        self.prepaid_memory.charge -= prepaid_charge
+        self._stock.charge += prepaid_charge
+        if charge > prepaid_charge:
+            self._pool.overdraw(charge - prepaid_charge, self._stock)
+        place.has_own_memory, place.memory = True, MemoryNeed(0, charge)
         return True
 
     # RESERVATIONS
 
-    def _take_place(self, queue: PartitionQueue, place: _Place, into: list[Reservation]) -> None:
+    def _take_place(self, queue: PartitionQueue, place: _Place, reservations: list[Reservation]) -> None:
         """Reserve a place, with memory from the stock; does nothing if the queue's tail has changed meanwhile."""
         tail = place.tail
         with queue.lock:
@@ -247,42 +248,42 @@ class SliceLayout:
             if not tail.is_still(batch):
                 return
             if batch is None:
-                base_timestamp = self.sorted_slice.timestamp_at(self._row)
+                base_timestamp = self.sorted_slice.timestamp_at(self._next_row)
                 batch = self.accumulator.new_batch(queue, base_timestamp, self._raw_limit, self.created_ms)
             batch_rows = self._batch_rows(queue, tail.record_count, place.fitting)
             try:
-                self._reserve_locked(queue, batch, place, batch_rows, into)
+                self._reserve_locked(queue, batch, place, batch_rows, reservations)
             except ORDINARY_ERRORS as error:
                 raise RuntimeError(HALF_DONE) from error
 
     def _batch_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> BatchRows:
-        lo, hi = self._row, fitting.end
+        start, stop = self._next_row, fitting.stop
         # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
-        positions, sizes = self.sorted_slice.positions[lo:hi].copy(), self.sorted_slice.sizes[lo:hi].copy()
+        positions, sizes = self.sorted_slice.positions[start:stop].copy(), self.sorted_slice.sizes[start:stop].copy()
         return BatchRows(self.callback, queue.topic_partition, first_delta, positions, sizes, fitting.size_bytes)
 
     def _reserve_locked(
-        self, queue: PartitionQueue, batch: ProducerBatch, place: _Place, batch_rows: BatchRows, into: list[Reservation]
+        self, queue: PartitionQueue, batch: ProducerBatch, place: _Place, batch_rows: BatchRows, reservations: list[Reservation]
     ) -> None:
         fitting = place.fitting
         reserve = batch.reserve_segment if place.has_own_memory else batch.reserve
         memory = self._stock.take(place.memory.blocks, place.memory.charge)
-        # The batch counts the reservation before `into` has it. If an error or an interrupt comes between, nobody ends the
-        # reservation: the batch is not sent, and the producer ends.
-        where = reserve(batch_rows, memory, fitting.max_timestamp)
-        into.append(
+        # The batch counts the reservation before `reservations` has it. If an error or an interrupt comes between, nobody ends
+        # the reservation: the batch is not sent, and the producer ends.
+        location = reserve(batch_rows, memory, fitting.max_timestamp)
+        reservations.append(
             Reservation(
                 queue=queue,
                 batch=batch,
                 rows=batch_rows,
                 has_own_memory=place.has_own_memory,
-                where=where,
-                lo=self._row,
-                hi=fitting.end,
+                location=location,
+                start=self._next_row,
+                stop=fitting.stop,
                 charge=place.memory.charge,
             )
         )
-        self._row = fitting.end
+        self._next_row = fitting.stop
         if fitting.batch_is_full:
             queue.close_locked(batch)
         if place.tail.batch is None:

@@ -29,26 +29,26 @@ class SliceWriter:
 
     pool: BufferPool  # of the batches' memory
     compressor: BatchCompressor  # for batches that are full
-    poisoned: Callable[[], None]  # called when a batch is poisoned
+    note_poisoned: Callable[[], None]  # called when a batch is poisoned
     wake_sender: Callable[[], None]  # called when there is something to send
 
     def write(self, sorted_slice: SortedSlice, reservations: list[Reservation]) -> None:
         """Encode the reserved rows and end their reservations. After an error, call `poison_batches` to end the open ones."""
-        first = reservations[0].lo
-        wake = False
+        first_row = reservations[0].start
+        must_wake = False
         try:
-            interleaved = sorted_slice.interleave(first, reservations[-1].hi)
-            for group in _encoded_together(reservations):
+            rows = sorted_slice.interleave(first_row, reservations[-1].stop)
+            for group in _groups_to_encode(reservations):
                 if group[0].has_own_memory:
-                    self._write_segment(interleaved, first, group[0])
+                    self._write_segment(rows, first_row, group[0])
                 else:
-                    _write_to_blocks(interleaved, first, group)
+                    _write_to_blocks(rows, first_row, group)
                 for reservation in group:
-                    if self.compressor.compression.enabled:
+                    if self.compressor.compression.is_enabled:
                         self._compress_if_full(reservation)
-                    wake |= self._release(reservation)
+                    must_wake |= self._release(reservation)
         finally:
-            if wake:
+            if must_wake:
                 self.wake_sender()
 
     def poison_batches(self, reservations: list[Reservation]) -> None:
@@ -62,29 +62,29 @@ class SliceWriter:
 
     # SEGMENTS
 
-    def _write_segment(self, interleaved: InterleavedRows, first: int, reservation: Reservation) -> None:
+    def _write_segment(self, rows: InterleavedRows, first_row: int, reservation: Reservation) -> None:
         compression = self.compressor.compression
         is_large = reservation.size_bytes >= SEGMENT_BYTES  # a small segment would compress badly by itself
-        packed = self._packed_segment(interleaved, first, reservation) if compression.is_blockwise and is_large else None
-        if packed is None:
-            data = _encoded(interleaved, reservation.lo - first, reservation.hi - first, reservation.size_bytes)
-            reservation.batch.attach(reservation.where, data)
+        segment = self._pack_segment(rows, first_row, reservation) if compression.is_blockwise and is_large else None
+        if segment is None:
+            data = _encode_rows(rows, reservation.start - first_row, reservation.stop - first_row, reservation.size_bytes)
+            reservation.batch.attach(reservation.location, data)
             return
-        reservation.batch.attach(reservation.where, packed)
-        surplus = reservation.charge - self.pool.blocks_for(packed.size_bytes)
+        reservation.batch.attach(reservation.location, segment)
+        surplus = reservation.charge - self.pool.blocks_for(segment.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
                 self.pool.reduce_charge(reservation.batch.memory, surplus)
 
-    def _packed_segment(self, interleaved: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
+    def _pack_segment(self, rows: InterleavedRows, first_row: int, reservation: Reservation) -> PackedRecords | None:
         """Encode and compress in steps that stay in the CPU's cache; None if the first step does not get smaller."""
         codec, level = self.compressor.compression.codec, self.compressor.compression.level
-        count = reservation.hi - reservation.lo
-        step = max(1, count * ENCODED_TOGETHER_BYTES // reservation.size_bytes)
+        row_count = reservation.stop - reservation.start
+        step = max(1, row_count * ENCODED_TOGETHER_BYTES // reservation.size_bytes)
         blocks: list[memoryview] = []
         encoded_bytes = 0
-        for lo in range(reservation.lo - first, reservation.hi - first, step):
-            data = octets(data_buffer(interleaved.write(lo, min(lo + step, reservation.hi - first))))
+        for start in range(reservation.start - first_row, reservation.stop - first_row, step):
+            data = octets(data_buffer(rows.write(start, min(start + step, reservation.stop - first_row))))
             blocks.append(compress_blocks(codec, data, level))
             encoded_bytes += len(data)
             if len(blocks) == 1 and len(blocks[0]) >= encoded_bytes:
@@ -109,7 +109,7 @@ class SliceWriter:
             batch.poison = batch.poison or KafkaError(
                 f"{batch.topic_partition}: the batch is not sent because one of its rows could not be encoded"
             )
-        self.poisoned()
+        self.note_poisoned()
 
     def _release(self, reservation: Reservation) -> bool:
         """End a reservation; returns whether the Sender should look at the batch now."""
@@ -118,13 +118,13 @@ class SliceWriter:
             is_full = batch.is_full()
             reservation.is_open = False
             batch.reservations -= 1
-            batch.sender_waits |= is_full or reservation.begins_batch  # kept until the last of its writers is done
-            wake = batch.sender_waits and batch.reservations == 0
-            batch.sender_waits &= not wake
-        return wake
+            batch.must_wake_sender |= is_full or reservation.begins_batch  # kept until the last of its writers is done
+            must_wake = batch.must_wake_sender and batch.reservations == 0
+            batch.must_wake_sender &= not must_wake
+        return must_wake
 
 
-def _encoded_together(reservations: list[Reservation]) -> Iterator[list[Reservation]]:
+def _groups_to_encode(reservations: list[Reservation]) -> Iterator[list[Reservation]]:
     """Group neighbors whose rows go into blocks, up to a limit in bytes. A segment is a group alone: it is not copied."""
     group: list[Reservation] = []
     size = 0
@@ -139,18 +139,18 @@ def _encoded_together(reservations: list[Reservation]) -> Iterator[list[Reservat
     yield group
 
 
-def _write_to_blocks(interleaved: InterleavedRows, first: int, reservations: list[Reservation]) -> None:
+def _write_to_blocks(rows: InterleavedRows, first_row: int, reservations: list[Reservation]) -> None:
     size = sum(reservation.size_bytes for reservation in reservations)
-    data = _encoded(interleaved, reservations[0].lo - first, reservations[-1].hi - first, size)
-    begin = 0
+    data = _encode_rows(rows, reservations[0].start - first_row, reservations[-1].stop - first_row, size)
+    start = 0
     for reservation in reservations:
-        end = begin + reservation.size_bytes
-        reservation.batch.write(reservation.where, data[begin:end])
-        begin = end
+        stop = start + reservation.size_bytes
+        reservation.batch.write(reservation.location, data[start:stop])
+        start = stop
 
 
-def _encoded(interleaved: InterleavedRows, lo: int, hi: int, size_bytes: int) -> memoryview:
-    data = octets(data_buffer(interleaved.write(lo, hi)))
+def _encode_rows(rows: InterleavedRows, start: int, stop: int, size_bytes: int) -> memoryview:
+    data = octets(data_buffer(rows.write(start, stop)))
     _check_size(len(data), size_bytes)
     return data
 

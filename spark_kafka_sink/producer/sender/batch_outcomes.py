@@ -40,6 +40,7 @@ class InFlightBatches:
         return bool(self._batches)
 
     def add(self, batch: ProducerBatch) -> None:
+        """Note that a request refers to the batch. If this raises, nothing has changed."""
         batches = self._batches.get(batch.topic_partition)
         if batches is None:
             self._batches[batch.topic_partition] = [batch]
@@ -50,6 +51,7 @@ class InFlightBatches:
             self.oldest_created_ms = batch.created_ms
 
     def remove(self, batch: ProducerBatch) -> None:
+        """Note that no request refers to the batch any more."""
         batch.in_flight = False
         batches = self._batches[batch.topic_partition]
         batches.remove(batch)
@@ -58,11 +60,11 @@ class InFlightBatches:
 
     def clear(self) -> list[ProducerBatch]:
         """Remove and return all batches, because the client is closed and no request refers to them."""
-        cleared = [batch for batches in self._batches.values() for batch in batches]
-        for batch in cleared:
+        all_batches = [batch for batches in self._batches.values() for batch in batches]
+        for batch in all_batches:
             batch.in_flight = False
         self._batches.clear()
-        return cleared
+        return all_batches
 
     def tighten_bound(self) -> None:
         """Set `oldest_created_ms` to the exact value."""
@@ -88,11 +90,11 @@ class BatchOutcomes:
 
     # IN FLIGHT
 
-    def drained(self, batches: Iterable[ProducerBatch]) -> None:
+    def note_drained(self, batches: Iterable[ProducerBatch]) -> None:
         """Note that these batches go into a request now."""
         for batch in batches:
             self.in_flight.add(batch)
-            self._mute(batch, True)
+            self._mute(batch, is_muted=True)
 
     def take_back(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
         """Queue these batches again, because no request was made of them."""
@@ -100,15 +102,15 @@ class BatchOutcomes:
             if batch.in_flight:
                 self.in_flight.remove(batch)
             self._accumulator.reenqueue(batch, now_ms)
-            self._mute(batch, False)
+            self._mute(batch, is_muted=False)
 
-    def _mute(self, batch: ProducerBatch, is_muted: bool) -> None:
+    def _mute(self, batch: ProducerBatch, *, is_muted: bool) -> None:
         if self._guarantee_message_order:
             self._accumulator.queues.of_partition(batch.topic_partition).is_muted = is_muted
 
     # ANSWERS
 
-    def answered(self, batch: ProducerBatch, answer: PartitionProduceResponse, source: tuple[int, int], now_ms: int) -> None:
+    def handle_answer(self, batch: ProducerBatch, answer: PartitionProduceResponse, source: tuple[int, int], now_ms: int) -> None:
         """Apply a broker's answer to a batch that is no longer in flight. `source`: node and correlation id, for the log."""
         error = Errors.for_code(answer.error_code)
         if error:
@@ -124,21 +126,21 @@ class BatchOutcomes:
                 self._settle_late_answer(batch, step)
             else:
                 self._apply(batch, step, error, answer, now_ms)
-        except Exception as raised:
+        except Exception as exception:
             if batch.is_done:
                 self._accumulator.deallocate(batch)  # does nothing if that was done before
             elif not self._accumulator.is_queued(batch):
-                failure = _internal_error(batch, f"handled the broker's answer, {error}", raised)
+                failure = _internal_error(batch, f"handled the broker's answer, {error}", exception)
                 self.fail(batch, failure, final_state=FinalState.ABORTED)
             raise
         finally:
-            self._mute(batch, False)
+            self._mute(batch, is_muted=False)
         if error.refresh_metadata:
             self._metadata.request_update(f"{batch.topic_partition}: {error}")
 
     def _facts(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> BatchFacts:
-        expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
-        may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
+        is_expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
+        may_retry = batch.attempts < self._config.retries and not is_expired and not batch.is_done
         sequence = self._sequencer.sequence_facts(batch)
         return BatchFacts(batch.record_count, may_retry, batch.is_done, sequence, answer.log_start_offset)
 
@@ -160,7 +162,7 @@ class BatchOutcomes:
         elif step is NextStep.SPLIT:
             self._split(batch)
         else:
-            failure = self._failure(batch, error, answer)
+            failure = self._answer_error(batch, error, answer)
             if step is NextStep.FATAL:
                 self._sequencer.become_fatal(failure)
             self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
@@ -174,17 +176,17 @@ class BatchOutcomes:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self._metrics.splits.record(1)
         # Earlier attempts were as large, so the records are not in the log, unless the broker's limit was lowered meanwhile.
-        smaller = self._accumulator.split(batch)
+        smaller_batches = self._accumulator.split(batch)
         try:
-            self._sequencer.replace_in_flight(batch, smaller)
-            for each in reversed(smaller):  # inserted by sequence; without sequences each goes to the front
-                self._accumulator.queues.put_back(each)
-        except Exception as raised:
-            error = _internal_error(batch, "split the batch", raised)
+            self._sequencer.replace_in_flight(batch, smaller_batches)
+            for smaller_batch in reversed(smaller_batches):  # inserted by sequence; without sequences each goes to the front
+                self._accumulator.queues.put_back(smaller_batch)
+        except Exception as exception:
+            error = _internal_error(batch, "split the batch", exception)
             self._sequencer.batch_failed(batch, error)
-            for each in smaller:
-                if not self._accumulator.is_queued(each):
-                    self.abort(each, error)
+            for smaller_batch in smaller_batches:
+                if not self._accumulator.is_queued(smaller_batch):
+                    self.abort(smaller_batch, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
@@ -197,13 +199,13 @@ class BatchOutcomes:
         finally:
             self._accumulator.deallocate(batch)
 
-    def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
-        where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
+    def _answer_error(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
+        batch_text = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
         if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
-            return idempotent_write_denied_error(where)
+            return idempotent_write_denied_error(batch_text)
         if error.retriable:
-            where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
-        exception = error.error(where, answer.error_message)
+            batch_text += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
+        exception = error.error(batch_text, answer.error_message)
         exception.message += to_grant(error, topic=batch.topic_partition.topic)
         if error == Errors.MESSAGE_TOO_LARGE:
             exception.message += (
@@ -237,28 +239,29 @@ class BatchOutcomes:
 
     def abort(self, batch: ProducerBatch, error: KafkaError) -> None:
         """Fail a batch for a reason other than a broker's answer. Never raises, so that the batches after it fail too."""
-        with self._failures.contained(batch):
+        with self._failures.containing(batch):
             self.fail(batch, error, final_state=FinalState.ABORTED)
 
     def abort_all(self, error: KafkaError) -> None:
+        """Fail every batch that is not done, queued or in flight, as `abort` does."""
         for batch in self._accumulator.take_incomplete(error):
             self.abort(batch, error)
 
 
-def _internal_error(batch: ProducerBatch, what: str, raised: Exception) -> KafkaError:
-    text = f"{batch.topic_partition}: the producer failed while it {what}: {raised!r}"
+def _internal_error(batch: ProducerBatch, action: str, exception: Exception) -> KafkaError:
+    text = f"{batch.topic_partition}: the producer failed while it {action}: {exception!r}"
     return KafkaError(text, condition="KAFKA_INTERNAL_ERROR")
 
 
 # With these errors the broker rejects the records, not only the batch.
-_OF_RECORDS = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Errors.INVALID_RECORD, Errors.INVALID_TIMESTAMP)
+_RECORD_REJECTIONS = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Errors.INVALID_RECORD, Errors.INVALID_TIMESTAMP)
 
 
 def _record_errors(
     failure: KafkaError, error: ErrorCode, answer: PartitionProduceResponse, record_count: int
 ) -> dict[int, KafkaError]:
     """Errors of the rows that the broker names, by offset delta (KIP-467). A single such row gets the batch's condition."""
-    if record_count == 1 and error in _OF_RECORDS and not answer.record_errors:
+    if record_count == 1 and error in _RECORD_REJECTIONS and not answer.record_errors:
         return {0: failure}
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"
     return {

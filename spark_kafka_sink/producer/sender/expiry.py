@@ -29,14 +29,14 @@ class Expiry:
 
     def expire(self, now_ms: int) -> bool:
         """Fail the batches that have expired or are poisoned; returns whether there were any."""
-        in_flight = self._expired_in_flight(now_ms)
-        expired = self._accumulator.take_expired(now_ms)
-        for batch in chain(expired, in_flight):
-            with self._failures.contained(batch):
+        batches_in_flight = self._expired_in_flight(now_ms)
+        queued_batches = self._accumulator.take_expired(now_ms)
+        for batch in chain(queued_batches, batches_in_flight):
+            with self._failures.containing(batch):
                 error = batch.poison or self._error(batch, now_ms)
                 logger.debug("- %s: %s", batch, error)
                 self._outcomes.fail(batch, error, final_state=FinalState.ABORTED)
-        return bool(expired or in_flight)
+        return bool(queued_batches or batches_in_flight)
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
         in_flight = self._outcomes.in_flight
@@ -52,9 +52,9 @@ class Expiry:
 
     def _error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
         leader = self._metadata.last_known_leader(batch.topic_partition)
-        led_by = "" if leader is None else f", led by node {leader.id} at {leader.address}"
+        leader_text = "" if leader is None else f", led by node {leader.id} at {leader.address}"
         return KafkaTimeoutError(
-            f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{led_by}: {now_ms - batch.created_ms} ms"
+            f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{leader_text}: {now_ms - batch.created_ms} ms"
             f" have passed since batch creation, delivery.timeout.ms={self._limit_ms};"
             f" {batch.attempts} attempt(s) were answered; last trouble: {self._trouble(batch)}",
             condition="KAFKA_DELIVERY_TIMEOUT",
@@ -62,12 +62,12 @@ class Expiry:
 
     def _trouble(self, batch: ProducerBatch) -> str:
         """Why the last attempt failed, why there is no connection, and what the Sender raised; else what the batch waits for."""
-        failed_round = self._failures.last_round_error
-        own = None if failed_round is None else f"the producer's sender thread fails: {failed_round!r}"
-        troubles = [each for each in (batch.last_error, self._metadata.last_connection_error(), own) if each]
-        return "; ".join(troubles) or self._waiting_for(batch)
+        round_error = self._failures.last_round_error
+        sender_trouble = None if round_error is None else f"the producer's sender thread fails: {round_error!r}"
+        troubles = [each for each in (batch.last_error, self._metadata.last_connection_error(), sender_trouble) if each]
+        return "; ".join(troubles) or self._wait_reason(batch)
 
-    def _waiting_for(self, batch: ProducerBatch) -> str:
+    def _wait_reason(self, batch: ProducerBatch) -> str:
         leader = self._metadata.cluster().leader_for(batch.topic_partition)
         if leader is None:
             return "the partition has no leader"

@@ -1,6 +1,6 @@
 """What happens when code raises on the Sender thread.
 
-An Exception in one step is logged, and the next step follows (`contained`). After an Exception in a round the Sender backs off
+An Exception in one step is logged, and the next step follows (`containing`). After an Exception in a round the Sender backs off
 and runs the next round, until no round has worked for delivery.timeout.ms. Other exceptions (SystemExit of a callback that calls
 sys.exit(), KeyboardInterrupt) end the thread. Sender thread only, except `fatal` and `error`, which callers read too.
 """
@@ -35,19 +35,19 @@ class SenderFailures:
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
         self._failed_rounds = 0  # since then
 
-    def contained(self, step: object) -> AbstractContextManager[None]:
-        """Run one of several steps that must all run, whatever one of them raises. An Exception is logged. Anything else ends the
-        thread after this round."""
-        return _Contained(self, step)
+    def containing(self, step: object) -> AbstractContextManager[None]:
+        """Contain what a step raises, as others must follow. An Exception is logged; others end the thread after this round."""
+        return _Containing(self, step)
 
     def end(self, error: BaseException) -> None:
+        """End the thread after this round, with this exception as the cause. A later call keeps the first one."""
         self._ended_by = self._ended_by or error
 
-    def round_worked(self) -> None:
+    def note_round_success(self) -> None:
         self._failing_since_ms, self._failed_rounds, self.last_round_error = None, 0, None
 
-    def round_failed(self, error: Exception, now_ms: int) -> int:
-        """Returns the back-off in ms before the next round. After delivery.timeout.ms of failed rounds, sets `fatal` instead."""
+    def note_round_failure(self, error: Exception, now_ms: int) -> int:
+        """Returns the back-off in ms before the next round. After delivery.timeout.ms of failed rounds, calls `end` instead."""
         if self._failing_since_ms is None:
             self._failing_since_ms = now_ms
         if now_ms - self._failing_since_ms >= self._config.delivery_timeout_ms:
@@ -66,15 +66,15 @@ class SenderFailures:
     def error(self) -> KafkaError | None:
         """`fatal` for callers, as a new exception each time. Any thread."""
         if self._ended_by is None:
-            interrupted = self._hand_overs.failure()
-            return None if interrupted is None else fresh_copy(interrupted)
+            interrupt_error = self._hand_overs.failure()
+            return None if interrupt_error is None else fresh_copy(interrupt_error)
         error = KafkaError(f"The producer's sender thread failed: {self._ended_by!r}", condition="KAFKA_INTERNAL_ERROR")
         error.__cause__ = self._ended_by
         return error
 
 
-class _Contained(AbstractContextManager[None]):
-    """What `contained` returns. It is a class, because a generator takes several times as long, and each batch is such a step."""
+class _Containing(AbstractContextManager[None]):
+    """What `containing` returns. A class, because a generator takes several times as long, and each batch is such a step."""
 
     __slots__ = ("_failures", "_step")
 

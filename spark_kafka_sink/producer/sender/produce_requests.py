@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 LAST_VERSION_BY_NAME = 12  # version 13 names topics by id; a topic whose id is unknown can only be named by its name
-_MOVED = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.number)
+_NOT_LEADER = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.number)
 
 
 class ProduceRequests:
@@ -50,9 +50,9 @@ class ProduceRequests:
 
     def send(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> None:
         """Send drained batches to their leader. If this raises, they are queued again, unless the client has the request."""
-        in_flight = self._client.in_flight_request_count(node)
+        request_count = self._client.in_flight_request_count(node)
         try:
-            self._outcomes.drained(batches)
+            self._outcomes.note_drained(batches)
             self._metrics.request_sent(batches)
             request = self._request(node, batches, cluster, now_ms)
             if logger.isEnabledFor(logging.DEBUG):
@@ -60,7 +60,7 @@ class ProduceRequests:
                     logger.debug("> node %d: %r", node, batch)
             self._client.send(request, now_ms)
         except BaseException:
-            if self._client.in_flight_request_count(node) == in_flight:  # else the client has it, and will call back
+            if self._client.in_flight_request_count(node) == request_count:  # else the client has it, and will call back
                 self._outcomes.take_back(batches, now_ms)
             raise
 
@@ -90,9 +90,9 @@ class ProduceRequests:
 
     def _max_version(self, topics: tuple[TopicProduceData, ...]) -> int | None:
         """The newest version to use; None: the newest that the node knows."""
-        ids_known = all(topic.topic_id != ZERO_UUID for topic in topics)
-        caps = [None if ids_known else LAST_VERSION_BY_NAME, self._sequencer.produce_version_cap]
-        return min((cap for cap in caps if cap is not None), default=None)
+        has_all_ids = all(topic.topic_id != ZERO_UUID for topic in topics)
+        version_caps = [None if has_all_ids else LAST_VERSION_BY_NAME, self._sequencer.produce_version_cap]
+        return min((cap for cap in version_caps if cap is not None), default=None)
 
     # ANSWERS
 
@@ -103,14 +103,14 @@ class ProduceRequests:
         for batch in batches:
             self._outcomes.in_flight.remove(batch)
         answers: dict[TopicPartition, PartitionProduceResponse] = {}
-        with self._failures.contained(f"the answer of node {node}"):
+        with self._failures.containing(f"the answer of node {node}"):
             answers = self._answers(response, batches, names)
         for batch in batches:
             answer = answers.get(batch.topic_partition) or _answer(
                 batch, Errors.UNKNOWN_SERVER_ERROR, "the response does not mention this partition"
             )
-            with self._failures.contained(batch):
-                self._outcomes.answered(batch, answer, (node, response.correlation_id), now_ms)
+            with self._failures.containing(batch):
+                self._outcomes.handle_answer(batch, answer, (node, response.correlation_id), now_ms)
 
     def _answers(
         self, response: ClientResponse, batches: list[ProducerBatch], names: dict[UUID, str]
@@ -130,14 +130,16 @@ class ProduceRequests:
 
     def _learn_leaders(self, message: ProduceResponse, answers: dict[TopicPartition, PartitionProduceResponse]) -> None:
         """A broker that rejects a batch may name the new leader, which saves a metadata request (KIP-951)."""
-        moved = {
+        new_leaders = {
             topic_partition: LeaderAndEpoch(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
             for topic_partition, answer in answers.items()
-            if answer.error_code in _MOVED and answer.current_leader.leader_id >= 0 and answer.current_leader.leader_epoch >= 0
+            if answer.error_code in _NOT_LEADER
+            and answer.current_leader.leader_id >= 0
+            and answer.current_leader.leader_epoch >= 0
         }
-        if moved:
+        if new_leaders:
             nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in message.node_endpoints]
-            self._metadata.update_partition_leadership(moved, nodes)
+            self._metadata.update_partition_leadership(new_leaders, nodes)
 
 
 def _answer(batch: ProducerBatch, error: ErrorCode, text: str | None) -> PartitionProduceResponse:

@@ -47,11 +47,11 @@ def next_step(error: ErrorCode, facts: BatchFacts) -> NextStep:
     return step
 
 
-def _too_large(facts: BatchFacts) -> NextStep:
+def _too_large_step(facts: BatchFacts) -> NextStep:
     return NextStep.SPLIT if facts.record_count > 1 and not facts.has_failed else NextStep.FAIL
 
 
-def _unknown_producer(facts: BatchFacts) -> NextStep:
+def _unknown_producer_step(facts: BatchFacts) -> NextStep:
     """The broker has no state of this producer, because its records were deleted. It accepts sequence 0 of a new epoch."""
     if not facts.sequence.is_idempotent:
         return NextStep.FAIL
@@ -60,7 +60,7 @@ def _unknown_producer(facts: BatchFacts) -> NextStep:
     return NextStep.RETRY_IN_NEW_EPOCH
 
 
-def _out_of_order(facts: BatchFacts) -> NextStep:
+def _out_of_order_step(facts: BatchFacts) -> NextStep:
     """A gap before this batch: an earlier batch in flight is being retried too, or the gap is real.
 
     The gap is real before the first batch in flight, if a failed batch may be missing, or if this one follows the last
@@ -84,7 +84,7 @@ _STEPS = {
     Errors.UNSUPPORTED_VERSION: NextStep.FATAL,
 }
 _RULES: dict[ErrorCode, Callable[[BatchFacts], NextStep]] = {
-    Errors.MESSAGE_TOO_LARGE: _too_large,
-    Errors.UNKNOWN_PRODUCER_ID: _unknown_producer,
-    Errors.OUT_OF_ORDER_SEQUENCE_NUMBER: _out_of_order,
+    Errors.MESSAGE_TOO_LARGE: _too_large_step,
+    Errors.UNKNOWN_PRODUCER_ID: _unknown_producer_step,
+    Errors.OUT_OF_ORDER_SEQUENCE_NUMBER: _out_of_order_step,
 }

@@ -50,7 +50,7 @@ class Sender:
         self._produce = ProduceRequests(parts, self._outcomes)
         self._is_running = True  # written by initiate_close, read by run
         self._must_end = Signal()  # given by force_close
-        self.ended = Signal()  # given by KafkaProducer when `run` has returned and plugins are closed
+        self.end_signal = Signal()  # given by KafkaProducer when `run` has returned and plugins are closed
 
     # THE THREAD
 
@@ -59,7 +59,7 @@ class Sender:
 
         An Exception in a round, MemoryError too, is logged, and the next round follows after a back-off like that of retries.
         Rows still expire meanwhile. After delivery.timeout.ms without a round that works, the Sender ends. SystemExit and
-        KeyboardInterrupt end it too: after the round if they come in a `contained` step, otherwise at once. Rows that are left,
+        KeyboardInterrupt end it too: after the round if they come in a `containing` step, otherwise at once. Rows that are left,
         and later calls, fail with an error that names the cause.
         """
         logger.debug("= sender started")
@@ -96,20 +96,20 @@ class Sender:
             logger.exception("! a round of the sender failed; the sender goes on")
             self._back_off(error)
         else:
-            self.failures.round_worked()
+            self.failures.note_round_success()
 
     def _back_off(self, error: Exception) -> None:
         now_ms = self._clock.now_ms()
-        backoff_ms = self.failures.round_failed(error, now_ms)
+        backoff_ms = self.failures.note_round_failure(error, now_ms)
         if self.failures.fatal is not None:
             return
-        with self.failures.contained("expiring batches after a failed round"):
+        with self.failures.containing("expiring batches after a failed round"):
             self._expiry.expire(now_ms)
         self._must_end.wait(self._clock, backoff_ms)
 
     def _end(self) -> None:
         self._accumulator.close(self.failures.error())
-        with self.failures.contained("closing the connections"):
+        with self.failures.containing("closing the connections"):
             self._client.close()  # before batches fail: from here on no request refers to a batch
         ended_by = self.failures.error()  # closing may have raised what ends the thread
         error = ended_by or ProducerClosedError(
@@ -124,7 +124,7 @@ class Sender:
         self._outcomes.abort_all(error)
         self._fail_gathered(error)
         for bundle in self._gatherer.take_unqueued_bundles():
-            with self.failures.contained(f"failing records for {bundle.topic}"):
+            with self.failures.containing(f"failing records for {bundle.topic}"):
                 bundle.fail_all(error)
         self._accumulator.end()
         self._sequencer.fail_all_calls(error)
@@ -154,9 +154,9 @@ class Sender:
             self._fail_everything(fatal_error, now_ms)
             self._client.poll(self._look_again_ms, now_ms)
             return
-        rows_failed = self._prepare_producer()
+        have_rows_failed = self._prepare_producer()
         timeout_ms = self._send_producer_data(now_ms)
-        if rows_failed:
+        if have_rows_failed:
             timeout_ms = 0  # they may have been all that close() waits for
         timeout_ms = min(timeout_ms, self._sequencer.step(now_ms, self.is_settled(), self._is_all_sent))
         self._client.poll(timeout_ms, now_ms)
@@ -186,7 +186,7 @@ class Sender:
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""
         for bundle in self._gatherer.take_open_bundles():
-            with self.failures.contained(f"failing {len(bundle)} records for {bundle.topic}"):
+            with self.failures.containing(f"failing {len(bundle)} records for {bundle.topic}"):
                 self._metrics.records_failed(bundle.topic, len(bundle))
                 bundle.fail_all(error)
 
@@ -211,11 +211,11 @@ class Sender:
         Callers who are still writing get the error too, until the next transaction begins, which waits for them.
         """
         self._accumulator.refuse_rows(error)
-        lost = self._accumulator.take_undrained(error)
-        for batch in lost:
+        lost_batches = self._accumulator.take_undrained(error)
+        for batch in lost_batches:
             self._outcomes.abort(batch, error)
         self._fail_gathered(error)
-        return bool(lost)
+        return bool(lost_batches)
 
     def _send_producer_data(self, now_ms: int) -> int:
         """Drain and send what is ready, expire what is late; returns for how many ms the Sender may sleep."""
@@ -229,13 +229,14 @@ class Sender:
 
         nodes, connecting_ms = self._connected_nodes(result, now_ms)
         timeout_ms = min(timeout_ms, connecting_ms)
-        self._fail_if_refused(result, cluster)
+        self._fail_if_login_rejected(result, cluster)
         if not self._sequencer.has_producer_id:
             nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll
         timeout_ms = min(timeout_ms, self._expiry.next_delay_ms(now_ms))
-        drained = self._accumulator.drainer.drain(cluster, nodes, self._config.request_bytes, now_ms, result.occupied)
-        self._send_requests(drained, cluster, now_ms)
-        if any(drained.values()):
+        max_size = self._config.request_bytes
+        batches_by_node = self._accumulator.drainer.drain(cluster, nodes, max_size, now_ms, result.indexes_by_leader)
+        self._send_requests(batches_by_node, cluster, now_ms)
+        if any(batches_by_node.values()):
             return 0  # there may be more for the same nodes
         if nodes:
             # Ready, yet nothing was drained: a caller may have begun to write into the batch, and wakes the poll at its end.
@@ -253,32 +254,32 @@ class Sender:
         """The ready nodes that take a request now, and in how many ms to look at the others again."""
         nodes, delay_ms = [], MAX_SLEEP_MS
         for node in result.ready_nodes:
-            takes_batches = self._client.ready(node, now_ms)
-            self._accumulator.built_in_partitioner.node_looked_at(node, now_ms, takes_batches)
-            if takes_batches:
+            can_drain = self._client.ready(node, now_ms)
+            self._accumulator.built_in_partitioner.update_node_wait(node, now_ms, can_drain)
+            if can_drain:
                 nodes.append(node)
             else:
                 delay_ms = min(delay_ms, self._client.poll_delay_ms(node, now_ms))
         return nodes, delay_ms
 
-    def _fail_if_refused(self, result: ReadyCheckResult, cluster: Cluster) -> None:
+    def _fail_if_login_rejected(self, result: ReadyCheckResult, cluster: Cluster) -> None:
         """Fail batches whose leader rejects the login, or has a certificate that is not trusted, without waiting longer.
 
         Batches without a leader fail too when every broker does so. Batches that are in flight, or wait for another broker,
         go on: they may be written, and a retried Spark task would write them twice. Rows sent later cause a new login.
         """
-        refused: dict[int | None, AuthenticationError | None] = {
+        login_errors: dict[int | None, AuthenticationError | None] = {
             node: self._client.login_refusal(node) for node in result.ready_nodes
         }
         if result.unknown_leader_topics:
-            refused[None] = self._client.refusal_by_all()
-        for leader, error in refused.items():
+            login_errors[None] = self._client.refusal_by_all()
+        for leader, error in login_errors.items():
             if error is not None:
                 for batch in self._accumulator.take_waiting_for(leader, cluster, error):
                     self._outcomes.abort(batch, error)
 
-    def _send_requests(self, drained: dict[int, list[ProducerBatch]], cluster: Cluster, now_ms: int) -> None:
-        for node, batches in drained.items():
+    def _send_requests(self, batches_by_node: dict[int, list[ProducerBatch]], cluster: Cluster, now_ms: int) -> None:
+        for node, batches in batches_by_node.items():
             if batches:
-                with self.failures.contained(f"sending to node {node}"):
+                with self.failures.containing(f"sending to node {node}"):
                     self._produce.send(node, batches, cluster, now_ms)

@@ -149,7 +149,7 @@ class RecordBundle:
         with self._lock:
             self.memory.add(memory)
             if not self.takes_no_more:
-                self._room_bytes = self.memory.charged * block_size
+                self._room_bytes = self.memory.charge * block_size
 
     @property
     def takes_no_more(self) -> bool:

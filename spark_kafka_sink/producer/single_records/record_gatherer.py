@@ -111,7 +111,7 @@ class RecordGatherer:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     bundle = self.bundles.get(topic)
                     takes_no_more = bundle is not None and bundle.takes_no_more  # full, or an interrupt cut off a record
-                    missing_blocks = self._missing_blocks(bundle, record) - memory.charged
+                    missing_blocks = self._missing_blocks(bundle, record) - memory.charge
                     if missing_blocks <= 0 and not takes_no_more:
                         hand_over.begin()
                         addition = self._add_locked(bundle, topic, cluster, record, memory)
@@ -119,7 +119,7 @@ class RecordGatherer:
                 if takes_no_more:
                     self.encode_topic(topic)
                 else:
-                    self._charge(hand_over, missing_blocks, 0 if bundle is None else bundle.memory.charged, memory)
+                    self._charge(hand_over, missing_blocks, 0 if bundle is None else bundle.memory.charge, memory)
         except ORDINARY_ERRORS:
             self._pool.deallocate(memory)
             raise

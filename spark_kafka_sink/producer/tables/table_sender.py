@@ -45,7 +45,7 @@ class TableSender:
     def _send_all(
         self, hand_over: HandOver, reader: pa.RecordBatchReader, columns: TableColumns, check_usable: Callable[[], None]
     ) -> Delivery:
-        delivery = Delivery(0, self.clock, whole="table")
+        delivery = Delivery(0, self.clock, whole_name="table")
         first_row = 0  # of the batch that is read and queued
         try:
             while (batch := next_batch(reader)) is not None:

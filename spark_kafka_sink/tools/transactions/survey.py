@@ -210,7 +210,7 @@ def _with_decisions(
     for owner, decision in decisions.items():
         if isinstance(decision, Decision) and decision.state is DecisionState.DECIDED:
             for entry in decision.entries:
-                versions[entry.prepared(names, owner).transactional_id, entry.identity] = decision.version
+                versions[entry.prepared_transaction(names, owner).transactional_id, entry.identity] = decision.version
     return [
         replace(each, decision=decisions[each.task.owner], decided_version=versions.get((each.transactional_id, each.identity)))
         for each in found

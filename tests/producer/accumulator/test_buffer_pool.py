@@ -74,9 +74,9 @@ def test_memory_is_reduced_to_a_charge_and_a_rest(
     blocks: int, charged: int, wanted: int, expected: int, rest_blocks: int, rest_charged: int
 ) -> None:
     memory = PoolMemory([bytearray(1) for _ in range(blocks)], charged)
-    reduced, rest = memory.reduced_to_charge(wanted)
-    assert (reduced.blocks, reduced.charged) == ([], expected)
-    assert (len(rest.blocks), rest.charged) == (rest_blocks, rest_charged)
+    reduced, rest = memory.exchange_for_charge(wanted)
+    assert (reduced.blocks, reduced.charge) == ([], expected)
+    assert (len(rest.blocks), rest.charge) == (rest_blocks, rest_charged)
     assert len(reduced) + len(rest) == len(memory)
 
 
@@ -134,7 +134,7 @@ def test_free_blocks_are_let_go_for_a_charge() -> None:
     pool = pool_of(4)
     pool.deallocate(pool.allocate(4, 0))
     charge = pool.allocate(0, 0, charge=3)
-    assert len(pool._free) == 1
+    assert len(pool._free_blocks) == 1
     pool.deallocate(charge)
     assert len(pool.allocate(4, 0)) == 4
 
@@ -155,7 +155,7 @@ def test_a_charge_beyond_the_total_is_let_go_when_it_ends() -> None:
     pool = pool_of(2)
     held, beyond = pool.allocate(2, 10), PoolMemory()
     pool.overdraw(3, beyond)
-    assert (beyond.charged, pool.available_memory) == (3, 0)
+    assert (beyond.charge, pool.available_memory) == (3, 0)
     pool.deallocate(held)
     assert pool.try_allocate(1) is None  # what is overdrawn has to come back first
     pool.deallocate(beyond)
@@ -168,9 +168,9 @@ def test_an_overdraft_takes_free_blocks_first() -> None:
     pool.deallocate(pool.allocate(3, 10))
     beyond = PoolMemory()
     pool.overdraw(3, beyond)
-    assert (len(pool._free), pool.available_memory) == (1, BLOCK)
+    assert (len(pool._free_blocks), pool.available_memory) == (1, BLOCK)
     pool.overdraw(3, beyond)
-    assert (len(pool._free), pool.available_memory) == (0, 0)
+    assert (len(pool._free_blocks), pool.available_memory) == (0, 0)
     held = pool.try_allocate(0)
     pool.deallocate(beyond)
     assert pool.available_memory == 4 * BLOCK
@@ -184,8 +184,8 @@ def test_blocks_given_back_after_an_overdraft_make_up_for_it() -> None:
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
     taken = pool.allocate(1, 10)
-    assert len(pool._free) + pool._unmade == 1
-    assert len(pool._free) <= 1  # with it, what is overdrawn and what is taken: no more than the total
+    assert len(pool._free_blocks) + pool._unmade_count == 1
+    assert len(pool._free_blocks) <= 1  # with it, what is overdrawn and what is taken: no more than the total
     pool.deallocate(beyond)
     pool.deallocate(taken)
     assert pool.available_memory == 4 * BLOCK
@@ -198,7 +198,7 @@ def test_a_request_ahead_overtakes_callers_who_wait() -> None:
     held = pool.allocate(2, 10)
     waiter = in_thread(lambda: pool.allocate(2, 10))
     clock.await_waiter()
-    taken = pool.try_allocate(1, ahead=True)
+    taken = pool.try_allocate(1, can_go_first=True)
     assert taken is not None
     pool.deallocate(held)
     pool.deallocate(taken)
@@ -301,10 +301,10 @@ def test_a_waiter_gets_memory_that_is_given_back() -> None:
     held = pool.allocate(3, 10)
     waiter = in_thread(lambda: pool.allocate(5, 10))
     clock.await_waiter()
-    assert pool.queued() == 1
+    assert pool.waiter_count() == 1
     pool.deallocate(held)
     assert len(waiter.result(WAIT_S)) == 5
-    assert pool.queued() == 0
+    assert pool.waiter_count() == 0
 
 
 @pytest.mark.parametrize("max_block_ms", [10, buffer_pool.PATIENCE_MS + 30])
@@ -339,7 +339,7 @@ def test_a_waiter_whose_time_runs_out_leaves_no_trace() -> None:
     held = pool.allocate(1, 10)
     with pytest.raises(KafkaTimeoutError):
         pool.allocate(2, 10)
-    assert pool.queued() == 0
+    assert pool.waiter_count() == 0
     assert pool.available_memory == BLOCK
     pool.deallocate(held)
     assert len(pool.allocate(2, 10)) == 2
@@ -355,7 +355,7 @@ def test_a_waiter_that_is_interrupted_leaves_no_trace() -> None:
     held = pool.allocate(1, 10)
     with pytest.raises(KeyboardInterrupt):
         pool.allocate(2, 10)
-    assert pool.queued() == 0
+    assert pool.waiter_count() == 0
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
 
@@ -433,7 +433,7 @@ def test_a_caller_that_waits_is_woken_when_it_is_worth_it() -> None:
     for _ in range(2):
         pool.deallocate(held.pop())
     assert not waiter.done()
-    assert pool.queued() == 1
+    assert pool.waiter_count() == 1
     pool.deallocate(held.pop())
     assert len(waiter.result(WAIT_S)) == 1
     assert pool.available_memory == 2 * BLOCK
@@ -447,7 +447,7 @@ def test_after_patience_ms_a_caller_takes_the_little_that_is_free(max_block_ms: 
         def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
             del waitable
             self.advance(timeout_ms)
-            pool._free += held.pop().blocks
+            pool._free_blocks += held.pop().blocks
             return False
 
     clock = GivesBackOnce()
@@ -456,7 +456,7 @@ def test_after_patience_ms_a_caller_takes_the_little_that_is_free(max_block_ms: 
     before = clock.now_ms()
     assert len(pool.allocate(1, max_block_ms)) == 1
     assert clock.now_ms() - before == min(max_block_ms, buffer_pool.PATIENCE_MS)
-    assert (pool.available_memory, pool.exhausted.total) == (0, 0)
+    assert (pool.available_memory, pool.timeouts.total) == (0, 0)
 
 
 def test_before_patience_ms_a_caller_waits_for_a_quarter_of_the_pool() -> None:
@@ -464,7 +464,7 @@ def test_before_patience_ms_a_caller_waits_for_a_quarter_of_the_pool() -> None:
         def wait(self, waitable: Waitable, timeout_ms: int) -> bool:
             del waitable, timeout_ms
             self.advance(1)
-            pool._free += held.pop().blocks
+            pool._free_blocks += held.pop().blocks
             return True
 
     pool = pool_of(12, GivesBackOneByOne())
@@ -496,7 +496,7 @@ def test_waits_are_measured() -> None:
     pool.allocate(1, 10)
     with pytest.raises(KafkaTimeoutError):
         pool.allocate(1, 25)
-    assert (pool.waits.total, pool.exhausted.total) == (25_000_000, 1)
+    assert (pool.waits.total, pool.timeouts.total) == (25_000_000, 1)
 
 
 def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
@@ -512,7 +512,7 @@ def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
 
         interrupted = Interrupted(at)
         interrupted.run(wait)
-        assert pool.queued() == 0, interrupted.where
+        assert pool.waiter_count() == 0, interrupted.where
         pool.deallocate(other)
         assert pool.available_memory == 2 * BLOCK
         happened = interrupted.happened
@@ -523,14 +523,14 @@ def test_memory_moves_to_where_it_is_added() -> None:
     pool = pool_of(4)
     memory, more = pool.allocate(1, 10, charge=1), pool.allocate(1, 10, charge=1)
     memory.add(more)
-    assert (len(memory.blocks), memory.charged, len(more)) == (2, 2, 0)
+    assert (len(memory.blocks), memory.charge, len(more)) == (2, 2, 0)
 
 
 def test_a_part_of_a_charge_is_given_back_without_any_block() -> None:
     pool = pool_of(4)
     memory = pool.allocate(1, 10, charge=3)
     pool.reduce_charge(memory, 2)
-    assert (len(memory.blocks), memory.charged, pool.available_memory) == (1, 1, 2 * BLOCK)
+    assert (len(memory.blocks), memory.charge, pool.available_memory) == (1, 1, 2 * BLOCK)
 
 
 def test_an_overdraft_drops_free_blocks_only_when_nothing_else_is_left() -> None:
@@ -538,7 +538,7 @@ def test_an_overdraft_drops_free_blocks_only_when_nothing_else_is_left() -> None
     pool.deallocate(pool.allocate(1, 10))
     for charge, free_blocks in ((2, 1), (1, 0), (4, 0)):
         pool.overdraw(charge, PoolMemory())
-        assert len(pool._free) == free_blocks
+        assert len(pool._free_blocks) == free_blocks
     assert pool.available_memory == 0
 
 
@@ -582,7 +582,7 @@ def test_closing_wakes_every_waiter_with_an_error() -> None:
         assert isinstance(waiter.exception(WAIT_S), ProducerClosedError)
     pool.deallocate(held)
     assert pool.available_memory == BLOCK
-    assert pool.queued() == 0
+    assert pool.waiter_count() == 0
 
 
 # ALL AT ONCE
@@ -605,14 +605,14 @@ def test_ten_threads_that_take_and_give_back_lose_nothing() -> None:
     workers = [in_thread(lambda seed=seed: work(seed)) for seed in range(10)]
     assert [worker.result(WAIT_S) for worker in workers] == list(range(10))
     assert pool.available_memory == 20 * BLOCK
-    assert pool.queued() == 0
+    assert pool.waiter_count() == 0
 
 
 def test_free_memory_beyond_a_size_is_let_go_and_made_anew() -> None:
     pool = pool_of(8)
     pool.deallocate(pool.allocate(6, 0))
     pool.release_free(2 * BLOCK)
-    assert len(pool._free) == 2
+    assert len(pool._free_blocks) == 2
     assert pool.available_memory == 8 * BLOCK
     assert len(pool.allocate(8, 0)) == 8
     pool.release_free(0)

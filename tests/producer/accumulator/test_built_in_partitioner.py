@@ -198,10 +198,10 @@ def drawn_with_a_slow_node(stage: Accumulation) -> set[int]:
     for partition in range(4):
         stage.append(b"x", partition=partition)
     for node in (0, 1):
-        stage.accumulator.built_in_partitioner.node_looked_at(node, stage.now_ms, takes_batches=True)
+        stage.accumulator.built_in_partitioner.update_node_wait(node, stage.now_ms, can_drain=True)
     stage.clock.advance(300)
-    stage.accumulator.built_in_partitioner.node_looked_at(0, stage.now_ms, takes_batches=True)
-    stage.accumulator.built_in_partitioner.node_looked_at(1, stage.now_ms, takes_batches=False)
+    stage.accumulator.built_in_partitioner.update_node_wait(0, stage.now_ms, can_drain=True)
+    stage.accumulator.built_in_partitioner.update_node_wait(1, stage.now_ms, can_drain=False)
     assign(stage, 1, TWO_NODES)
     stage.ready(TWO_NODES)
     return set(assign(stage, 500, TWO_NODES, size=2 * BATCH)[1:])

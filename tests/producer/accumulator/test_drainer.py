@@ -320,10 +320,12 @@ def test_however_many_nodes_are_drained_each_leader_is_looked_up_once() -> None:
     assert [len(batches) for batches in drained.values()] == [20] * 5
     stage.append(*[VALUE] * 3, partition=[7, 8, 9])  # the other queues are empty now
     result = stage.accumulator.ready(where, stage.now_ms)
-    assert result.occupied == {2: [7], 3: [8], 4: [9]}
-    drained = stage.accumulator.drainer.drain(where, result.ready_nodes, 1_000_000, stage.now_ms, result.occupied)
+    assert result.indexes_by_leader == {2: [7], 3: [8], 4: [9]}
+    drained = stage.accumulator.drainer.drain(where, result.ready_nodes, 1_000_000, stage.now_ms, result.indexes_by_leader)
     assert where.asked == 100
-    assert {node: [batch.topic_partition.partition for batch in batches] for node, batches in drained.items()} == result.occupied
+    assert {
+        node: [batch.topic_partition.partition for batch in batches] for node, batches in drained.items()
+    } == result.indexes_by_leader
 
 
 @pytest.mark.parametrize("linger_ms", [0, 10], ids=["ready", "lingering"])
@@ -363,7 +365,7 @@ def test_batches_move_to_the_leader_that_new_metadata_names() -> None:
     for leaders in ((0, 0, 1, 1), (1, 0, None, 1), (0, 0, 0, 0)):
         result = stage.accumulator.ready(cluster({TOPIC: leaders}), stage.now_ms)
         by_leader = {node: [index for index in range(4) if leaders[_partition(stage, index)] == node] for node in (0, 1)}
-        assert result.occupied == {node: indexes for node, indexes in by_leader.items() if indexes}
+        assert result.indexes_by_leader == {node: indexes for node, indexes in by_leader.items() if indexes}
         assert result.unknown_leader_topics == ({TOPIC} if None in leaders else set())
 
 

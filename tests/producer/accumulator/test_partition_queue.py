@@ -73,9 +73,9 @@ def test_a_batch_that_is_written_into_stays_and_its_caller_wakes_the_sender() ->
         batch, oldest = batch_of(written_by=1), OldestBatch()
         queue = queue_of(batch)
         assert queue.take_expired(TIMEOUT_MS, TIMEOUT_MS - (not is_over), oldest) == []
-        assert (list(queue.batches), batch.sender_waits) == ([batch], is_over)
+        assert (list(queue.batches), batch.must_wake_sender) == ([batch], is_over)
         assert queue.take_expired(TIMEOUT_MS, 0, oldest) == []  # whoever has to wake the Sender is not let off
-        assert batch.sender_waits is is_over
+        assert batch.must_wake_sender is is_over
 
 
 def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() -> None:
@@ -84,7 +84,7 @@ def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() ->
     assert queue.take_batches(FAILED) == [drained, waiting]
     assert queue.take_batches(KafkaError("a later error")) == []
     assert list(queue.batches) == [written]
-    assert (written.poison, written.sender_waits, written.is_closed) == (FAILED, True, True)
+    assert (written.poison, written.must_wake_sender, written.is_closed) == (FAILED, True, True)
     assert queue.take_expired(TIMEOUT_MS, 0, oldest) == []
     assert oldest.some_are_poisoned
     written.reservations = 0
@@ -113,7 +113,7 @@ def test_each_batch_that_is_put_back_is_a_move_and_may_be_the_oldest() -> None:
     queues = PartitionQueues()
     for moves, created_ms in enumerate((30, 20), 1):
         queues.put_back(batch_of(created_ms, created_ms=created_ms))
-        assert (queues.moves, queues.oldest.created_ms) == (moves, created_ms)
+        assert (queues.move_count, queues.oldest.created_ms) == (moves, created_ms)
     assert [batch.base_sequence for batch in queues[0].batches] == [20, 30]
 
 
@@ -153,15 +153,15 @@ def test_a_queues_tail_is_open_until_it_is_closed_or_has_a_sequence() -> None:
 def test_the_sender_hears_once_of_a_queue_until_it_has_found_it_empty() -> None:
     queues = PartitionQueues()
     (queue,) = queues.of_partitions("orders", [0])
-    assert not queues.filled
+    assert not queues.filled_queues
     for _ in range(2):
         with queue.lock:
             queue.append_locked(batch_of())
     queue.put_back(batch_of(1))
-    assert list(queues.filled) == [queue]
-    queues.filled.clear()
+    assert list(queues.filled_queues) == [queue]
+    queues.filled_queues.clear()
     assert queue.stays_watched()
     queue.clear()
     assert not queue.stays_watched()
     queue.put_back(batch_of(1))
-    assert list(queues.filled) == [queue]
+    assert list(queues.filled_queues) == [queue]

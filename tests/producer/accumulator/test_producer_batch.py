@@ -117,7 +117,7 @@ def test_segments_with_memory_of_their_own_stand_between_those_in_blocks() -> No
     fill_segment(batch, values[2])
     fill(batch, values[3])
     fill_segment(batch, values[4])
-    assert (len(batch.memory.blocks), batch.memory.charged) == (2, 3 + 2)
+    assert (len(batch.memory.blocks), batch.memory.charge) == (2, 3 + 2)
     batch.finish(NO_COMPRESSION)
     assert values_of(batch) == values
     assert batch.size_in_bytes == len(wire(batch))
@@ -179,7 +179,7 @@ def test_compression_shrinks_the_batch_and_gives_blocks_back(codec: str) -> None
     before = len(batch.memory)
     surplus = batch.finish(Compression(codec, None))
     assert batch.memory == PoolMemory([], -(-len(wire(batch)) // BLOCK))
-    assert (len(surplus.blocks), surplus.charged) == (before - batch.memory.charged, 0)
+    assert (len(surplus.blocks), surplus.charge) == (before - batch.memory.charge, 0)
     assert batch.codec == codec
     assert values_of(batch) == [bytes(500)] * 10
     assert batch.size_in_bytes == len(wire(batch))
@@ -212,7 +212,7 @@ def test_the_level_of_the_codec_is_read_from_the_configuration() -> None:
     assert Compression.of(config(compression_type="gzip", compression_gzip_level=3)) == Compression("gzip", 3)
     assert Compression.of(config(compression_type="zstd", compression_zstd_level=-5)) == Compression("zstd", -5)
     assert Compression.of(config(compression_type="snappy")) == Compression("snappy", None)
-    assert not Compression.of(config()).enabled
+    assert not Compression.of(config()).is_enabled
 
 
 def test_the_size_is_known_before_and_after_finishing() -> None:
@@ -244,7 +244,7 @@ def test_a_retry_sends_the_very_same_bytes() -> None:
     batch.finish(NO_COMPRESSION)
     batch.set_producer_state(ProducerIdentity(7, 3), 0)
     first = wire(batch)
-    batch.reenqueued(2000)
+    batch.count_attempt(2000)
     assert wire(batch) == first
 
 
@@ -382,7 +382,7 @@ def test_smaller_batches_are_as_old_as_the_split_one_and_not_tried_yet() -> None
     batch = batch_of(created_ms=1234)
     fill(batch, b"a", b"b")
     batch.finish(NO_COMPRESSION)
-    batch.reenqueued(2000)
+    batch.count_attempt(2000)
     for each in batch.split(1):
         assert (each.created_ms, each.flush_id, each.attempts, each.is_closed) == (1234, 1, 0, True)
 
@@ -408,7 +408,7 @@ def test_callbacks_hear_of_the_smaller_batches() -> None:
 
 def test_delivery_timeout_counts_from_creation_whatever_happened_since() -> None:
     batch = batch_of(created_ms=1000)
-    batch.reenqueued(1800)
+    batch.count_attempt(1800)
     assert not batch.has_reached_delivery_timeout(1000, 1999)
     assert batch.has_reached_delivery_timeout(1000, 2000)
 
@@ -417,8 +417,8 @@ def test_a_clock_that_is_read_late_never_makes_a_wait_negative() -> None:
     """`now` is read once per round; a batch may be made after that."""
     batch = batch_of(created_ms=1000)
     assert batch.waited_ms(990) == 0
-    batch.reenqueued(1500)
-    batch.reenqueued(1400)
+    batch.count_attempt(1500)
+    batch.count_attempt(1400)
     assert batch.last_attempt_ms == 1500
     assert batch.waited_ms(1400) == 0
     assert not batch.has_reached_delivery_timeout(100, 900)
@@ -430,14 +430,14 @@ def test_leader_changes_are_noticed_once_per_attempt() -> None:
     for epoch in (None, 5):
         batch.maybe_update_leader_epoch(epoch)
         assert not batch.has_leader_changed_for_the_ongoing_retry()  # the first attempt is no retry
-    batch.reenqueued(0)
+    batch.count_attempt(0)
     batch.maybe_update_leader_epoch(5)
     assert not batch.has_leader_changed_for_the_ongoing_retry()
     batch.maybe_update_leader_epoch(6)
     assert batch.has_leader_changed_for_the_ongoing_retry()
     batch.maybe_update_leader_epoch(6)
     assert batch.has_leader_changed_for_the_ongoing_retry()
-    batch.reenqueued(0)
+    batch.count_attempt(0)
     assert not batch.has_leader_changed_for_the_ongoing_retry()
     batch.maybe_update_leader_epoch(None)
     batch.maybe_update_leader_epoch(4)  # older: not a change

@@ -272,7 +272,7 @@ def test_what_shrinks_while_it_is_written_is_charged_for_as_it_is(codec: str) ->
     batch = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches[0]
     assert not batch.is_closed
     held = stage.pool.total_memory - stage.pool.available_memory
-    assert held == batch.memory.charged * stage.pool.block_size
+    assert held == batch.memory.charge * stage.pool.block_size
     assert held < 100_000
 
 

@@ -39,7 +39,7 @@ def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[i
 
 
 def wait_for_memory(stage: Accumulation, layout: SliceLayout) -> None:
-    blocks, charge, stock = layout.allocation_wanted
+    blocks, charge, stock = layout.pending_allocation
     stage.pool.allocate(blocks, 0, charge=charge, into=stock)
 
 
@@ -49,7 +49,7 @@ def memory_in_use(stage: Accumulation) -> int:
 
 def shape(reservations: Sequence[Reservation]) -> list[tuple[int, int, int]]:
     """(partition, first row, end) of each."""
-    return [(each.queue.topic_partition.partition, each.lo, each.hi) for each in reservations]
+    return [(each.queue.topic_partition.partition, each.start, each.stop) for each in reservations]
 
 
 # CUTS
@@ -61,15 +61,15 @@ def test_a_stretch_is_cut_where_a_batch_is_full() -> None:
     assert shape(reservations) == [(0, 0, 9), (0, 9, 18), (0, 18, 25)]
     assert [each.batch.is_closed for each in reservations] == [True, True, False]
     assert all(each.begins_batch for each in reservations)
-    assert [each.where for each in reservations] == [0, 0, 0]
+    assert [each.location for each in reservations] == [0, 0, 0]
 
 
 def test_reservations_cover_all_rows_without_a_gap() -> None:
     stage = Accumulation(batch_size=BATCH)
     reservations = lay_out(stage, [bytes(size * 7 % 400) for size in range(200)], [row % 5 for row in range(200)])
-    assert reservations[0].lo == 0
-    assert reservations[-1].hi == 200
-    assert all(one.hi == following.lo for one, following in pairwise(reservations))
+    assert reservations[0].start == 0
+    assert reservations[-1].stop == 200
+    assert all(one.stop == following.start for one, following in pairwise(reservations))
 
 
 def test_the_open_batch_is_filled_before_a_new_one_is_begun() -> None:
@@ -77,7 +77,7 @@ def test_the_open_batch_is_filled_before_a_new_one_is_begun() -> None:
     stage.append(*[ROW] * 5)
     reservations = lay_out(stage, [ROW] * 6, [0] * 6)
     assert shape(reservations) == [(0, 0, 4), (0, 4, 6)]
-    assert reservations[0].where == 500
+    assert reservations[0].location == 500
     assert not reservations[0].begins_batch
     assert reservations[0].batch.record_count == 9
     assert reservations[0].batch.is_closed
@@ -146,7 +146,7 @@ def prepaid_layout(
 ) -> tuple[SliceLayout, PoolMemory]:
     sorted_slice, prepaid = slice_of(values, partitions), stage.pool.allocate(0, 0, charge=charge)
     return SliceLayout(
-        stage.accumulator, TOPIC, sorted_slice, Delivery(sorted_slice.row_count, stage.clock), prepaid=prepaid
+        stage.accumulator, TOPIC, sorted_slice, Delivery(sorted_slice.row_count, stage.clock), prepaid_memory=prepaid
     ), prepaid
 
 
@@ -176,7 +176,7 @@ def test_a_batch_is_charged_for_its_segments_together() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
     held = stage.pool.allocate(0, 0, charge=1)
     for expected in (1, 0, 0):
-        layout = SliceLayout(stage.accumulator, TOPIC, slice_of([ROW], [0]), Delivery(1, stage.clock), prepaid=held)
+        layout = SliceLayout(stage.accumulator, TOPIC, slice_of([ROW], [0]), Delivery(1, stage.clock), prepaid_memory=held)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stage.pool, "try_allocate", lambda *_, **__: None)
             (reservation,) = reserve(layout)
@@ -203,7 +203,7 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
     asked = Mock(wraps=stage.pool.try_allocate)
     monkeypatch.setattr(stage.pool, "try_allocate", asked)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    asked.assert_called_once_with(50, charge=0, into=ANY, ahead=False)
+    asked.assert_called_once_with(50, charge=0, into=ANY, can_go_first=False)
 
 
 @pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
@@ -215,10 +215,10 @@ def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(pa
     sorted_slice.measure = measure
     reservations = reserve(layout_of(stage, sorted_slice))
     measure.assert_called_once_with(0, 300)
-    assert [each.hi for each in reservations][-1] == 300
+    assert [each.stop for each in reservations][-1] == 300
     for each in reservations:
         assert each.batch.record_bytes <= each.batch.raw_limit
-        assert each.batch.is_closed == (each.hi not in sorted_slice.stretch_ends)
+        assert each.batch.is_closed == (each.stop not in sorted_slice.stretch_stops)
 
 
 def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
@@ -279,7 +279,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = reserve(layout)
-    assert reservation.where > 0
+    assert reservation.location > 0
     assert memory_in_use(stage) == BATCH
 
 

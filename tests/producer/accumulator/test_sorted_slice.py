@@ -15,7 +15,7 @@ def test_rows_are_sorted_by_partition_and_keep_their_order_within() -> None:
     assert sorted_slice.positions.tolist() == [101, 104, 103, 100, 102, 105]
     assert sorted_slice.stretch_partitions == [0, 1, 2]
     assert sorted_slice.stretch_starts.tolist() == [0, 2, 3]
-    assert sorted_slice.stretch_ends.tolist() == [2, 3, 6]
+    assert sorted_slice.stretch_stops.tolist() == [2, 3, 6]
 
 
 @pytest.mark.parametrize("partitions", [[0, 0, 0], [0, 1, 2], [3, 3, 7]])

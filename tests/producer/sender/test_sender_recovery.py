@@ -522,7 +522,7 @@ def test_a_batch_is_put_back_when_memory_ends_before_it_is_drained() -> None:
     """The batch was in no queue and in no request: flush() waited for it until the producer ended."""
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)})
     brokers = behaving(stage)
-    stage.accumulator.drainer._drained_last = FullOnce()
+    stage.accumulator.drainer._last_drained_indexes = FullOnce()
     deliveries = [stage.append(b"%d" % partition, partition=partition) for partition in (0, 1)]
     run_to_the_end(stage)
     assert [delivery.error for delivery in deliveries] == [None, None]
@@ -700,7 +700,7 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
         ("idempotent_sequencer", "must_stop_draining"),
         ("idempotent_sequencer", "assign_sequence"),
         ("sender._outcomes", "_mute"),
-        ("sender._outcomes", "drained"),
+        ("sender._outcomes", "note_drained"),
         ("sender._expiry", "next_delay_ms"),
     ],
 )
@@ -775,7 +775,7 @@ def test_while_rounds_fail_the_sender_backs_off_and_rows_expire() -> None:
 def test_rounds_that_fail_wait_longer_each_time_even_with_no_retry_backoff() -> None:
     """Each logs a traceback: there were 20 a second until the Sender ended."""
     failures = SenderFailures(config(retry_backoff_ms=0), HandOvers(ManualClock(), lambda: None))
-    waits_ms = [failures.round_failed(BUG, 0) for _ in range(8)]
+    waits_ms = [failures.note_round_failure(BUG, 0) for _ in range(8)]
     assert waits_ms[0] >= 0.8 * MIN_BACKOFF_MS
     assert all(0.8 * 1_000 <= each <= 1_000 for each in waits_ms[5:])
 

@@ -52,7 +52,7 @@ def test_what_a_dead_query_has_decided_is_committed_after_a_question(broker: Fak
 def test_of_a_version_that_is_committed_in_part_the_rest_is_committed(broker: FakeBroker, console: ScriptedConsole) -> None:
     with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
         decision = life.committing(life.reports(7, ["a"], ["b"]))._decide(None)
-        life.client.end_transactions([decision.entries[0].prepared(life.names, "q")], commit=True)
+        life.client.end_transactions([decision.entries[0].prepared_transaction(life.names, "q")], commit=True)
     assert rows(broker) == [b"a"]
     assert call(console, "commit", "--yes") == 0
     assert console.questions == []
