@@ -89,12 +89,8 @@ def _open_ids(client: TransactionClient, names: PrefixNames, entries: dict[Attem
     """Find the tasks whose transaction is open, and is that of one of the entries."""
     ids = {names.transactional_id(task): task for task in entries}
     descriptions = client.describe_transactions(ids) if ids else {}
-    described_tasks = ((task, descriptions[transactional_id]) for transactional_id, task in ids.items())
-    return {
-        task
-        for task, found in described_tasks
-        if found is not None and any(found.is_open(each.identity) for each in entries[task])
-    }
+    pairs = ((task, descriptions[transactional_id]) for transactional_id, task in ids.items())
+    return {task for task, found in pairs if found is not None and any(found.is_open(each.identity) for each in entries[task])}
 
 
 # CARRYING OUT

@@ -202,8 +202,7 @@ def _blocks(row_stops: Int64Column) -> Iterator[tuple[int, int]]:
 
 def _words(rows: InterleavedRows, start: int, stop: int, word_count: int) -> Hashes64:
     """Rows start:stop as words, in memory that the caller may change."""
-    is_large = word_count * _WORD_BYTES > INT32_MAX
-    written_rows = rows.write(start, stop, is_large=is_large, memory_pool=pa.default_memory_pool())
+    written_rows = rows.write(start, stop, is_large=word_count * _WORD_BYTES > INT32_MAX, memory_pool=pa.default_memory_pool())
     return np.frombuffer(data_buffer(written_rows), "<u8", word_count)
 
 

@@ -143,6 +143,7 @@ class VersionCommit:
         self._ledger = Ledger(self.client, self.names, self._write.owner, self.marker_topic)
         self._open_entries = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.OPEN}
         self._empty_entries = {each.attempt_id: each.entry for each in self.reports if each.result is AttemptResult.EMPTY}
+        self._own_entries = self._open_entries | self._empty_entries  # by ids that nobody else may hold
         self._content = total(each.content for each in self.reports)
         self._fenced_count = 0
 
@@ -244,7 +245,7 @@ class VersionCommit:
         """Take steps 6b to 6d."""
         if early_list is not None:
             try:
-                self._fence(early_list.unfinished(), set(self._open_entries | self._empty_entries))
+                self._fence(early_list.unfinished(), set(self._own_entries))
                 return self._check(old_decision, early_list.is_whole)
             except _NotWholeError as error:
                 logger.debug("= listing again: %s", error)
@@ -257,7 +258,7 @@ class VersionCommit:
         Raises _NotWholeError if the answer to `list_is_whole` is false.
         """
         extra_questions = () if list_is_whole is None else (list_is_whole,)
-        ids = map(self.names.transactional_id, self._open_entries | self._empty_entries)
+        ids = map(self.names.transactional_id, self._own_entries)
         markers_reply, descriptions_reply, *is_whole_replies = self.client.ask_together(
             self._ledger.all_markers_question(self._partition_count(old_decision)),
             self.client.describe_transactions_question(ids),
@@ -282,7 +283,7 @@ class VersionCommit:
     def _fence_others(self, old_decision: Decision | None) -> None:
         """Fence all but the reported ids. Step 6d checks whether their tasks still have these, if brokers can tell."""
         unfinished_ids = list_unfinished(self.client, self.names)
-        kept_tasks = set(self._open_entries | self._empty_entries)
+        kept_tasks = set(self._own_entries)
         if unfinished_ids is None:
             unfinished_ids, kept_tasks = self._guess_ids(old_decision), set(self._open_entries)
         self._fence(unfinished_ids, kept_tasks)
@@ -313,7 +314,7 @@ class VersionCommit:
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
-        entries = {self.names.transactional_id(task): entry for task, entry in (self._open_entries | self._empty_entries).items()}
+        entries = {self.names.transactional_id(task): entry for task, entry in self._own_entries.items()}
         check_untouched(descriptions, entries, map(self.names.transactional_id, self._empty_entries))
 
     # CARRY OUT: steps 6f-6g
@@ -344,8 +345,7 @@ class VersionCommit:
         return of_named if self.is_named else of_unnamed + _NOT_NAMED
 
     def _record_outcome(self, decision: Decision) -> None:
-        (reply,) = self._ask_record(decision)
-        self._warn_of_record(decision, reply)
+        self._warn_of_record(decision, *self._ask_record(decision))
 
     def _ask_record(self, decision: Decision, *other_questions: Question[Any]) -> list[Reply[Any]]:
         """Record what has become of a version, and ask others beside it."""
@@ -364,7 +364,7 @@ class VersionCommit:
         with self._only_warning():
             unfinished_ids = self._late_list(list_reply)
             if unfinished_ids is None:
-                self._fence(self._guess_ids(decision), set(self._open_entries | self._empty_entries))
+                self._fence(self._guess_ids(decision), set(self._own_entries))
             else:
                 # An id of this run that is open again belongs to another run, except the id of an empty task with its own epoch.
                 self._fence_unended(unfinished_ids, self._still_empty_tasks())
@@ -375,7 +375,7 @@ class VersionCommit:
         with self._only_warning():
             unfinished_ids = list_unfinished(self.client, self.names)
             if unfinished_ids is None:
-                own_ids = (UnfinishedId(task, TransactionState.ONGOING) for task in self._open_entries | self._empty_entries)
+                own_ids = (UnfinishedId(task, TransactionState.ONGOING) for task in self._own_entries)
                 unfinished_ids = [*self._guess_ids(decision), *own_ids]
             self._fence_unended(unfinished_ids, kept_tasks)
 

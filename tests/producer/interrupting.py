@@ -353,9 +353,9 @@ class Application:
     def _check_parts(self) -> None:
         producer = self.producer
         assert producer._pool.available_memory == producer._pool.total_memory
-        assert producer._pool.queued() == 0
+        assert producer._pool.waiter_count() == 0
         assert not producer._accumulator.incomplete
-        assert producer._sender.ended.is_given
+        assert producer._sender.end_signal.is_given
         for lock in (producer._pool._lock, producer._metadata._lock, producer._metrics._lock):
             assert lock.acquire(timeout=LIMIT_MS / 1000)
             lock.release()

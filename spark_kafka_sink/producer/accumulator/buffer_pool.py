@@ -53,7 +53,7 @@ class PoolMemory:
         self.charge -= charge
         return memory
 
-    def exchange_for_charge(self, charge: int) -> tuple[PoolMemory, PoolMemory]:
+    def charge_and_rest(self, charge: int) -> tuple[PoolMemory, PoolMemory]:
         """Return a charge of this size, or of all that is held if that is less, and the rest. Does not change this object.
 
         The existing charge is used first. Then blocks are exchanged for a charge: the bytes in them are no longer needed.
@@ -72,7 +72,7 @@ class _Turn:
     charge: int
     memory: PoolMemory  # gets what the caller asked for
     on_take: Callable[[], None]
-    wake_count: int  # wake the caller when this many blocks are free
+    wake_threshold: int  # wake the caller when this many blocks are free
     waiter: Waiter = field(default_factory=Waiter)
     presence: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
 
@@ -163,15 +163,15 @@ class BufferPool:
         return memory
 
     def _wait_in_line(self, turn: _Turn, max_block_ms: int) -> None:
-        wake_count, patience_ms = turn.wake_count, min(PATIENCE_MS, max_block_ms)
+        wake_threshold, patience_ms = turn.wake_threshold, min(PATIENCE_MS, max_block_ms)
         started_ms = self._clock.now_ms()
         while True:
             waited_ms = self._clock.now_ms() - started_ms
             is_patient = waited_ms < patience_ms
             with self._lock:
                 self._check_open_locked()
-                turn.wake_count = wake_count if is_patient else turn.needed_count
-                if self._first_turn_locked() is turn and self._available_locked() >= turn.wake_count:
+                turn.wake_threshold = wake_threshold if is_patient else turn.needed_count
+                if self._first_turn_locked() is turn and self._available_locked() >= turn.wake_threshold:
                     self._take_turn_locked(turn)
                     return
                 if waited_ms >= max_block_ms:
@@ -281,7 +281,7 @@ class BufferPool:
 
     def _wake_next_locked(self) -> None:
         turn = self._first_turn_locked()
-        if turn is not None and self._available_locked() >= turn.wake_count:
+        if turn is not None and self._available_locked() >= turn.wake_threshold:
             turn.waiter.wake()
 
     def _check_open_locked(self) -> None:

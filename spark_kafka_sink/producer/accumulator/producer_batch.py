@@ -201,7 +201,7 @@ class ProducerBatch:
 
     def _keep_only(self, packed_records: list[memoryview]) -> None:
         """Drop the uncompressed records. The compressed ones are not in pool blocks, so they are charged for."""
-        memory, surplus = self.memory.exchange_for_charge(-(-total_size(packed_records) // self.block_size))
+        memory, surplus = self.memory.charge_and_rest(-(-total_size(packed_records) // self.block_size))
         self.body, self.segments, self.memory, self.surplus = packed_records, [], memory, surplus
 
     def split(self, raw_limit: int) -> list[ProducerBatch]:

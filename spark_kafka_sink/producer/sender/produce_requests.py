@@ -133,9 +133,7 @@ class ProduceRequests:
         new_leaders = {
             topic_partition: LeaderAndEpoch(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
             for topic_partition, answer in answers.items()
-            if answer.error_code in _NOT_LEADER
-            and answer.current_leader.leader_id >= 0
-            and answer.current_leader.leader_epoch >= 0
+            if answer.error_code in _NOT_LEADER and min(answer.current_leader.leader_id, answer.current_leader.leader_epoch) >= 0
         }
         if new_leaders:
             nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in message.node_endpoints]

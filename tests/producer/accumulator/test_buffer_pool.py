@@ -74,7 +74,7 @@ def test_memory_is_reduced_to_a_charge_and_a_rest(
     blocks: int, charged: int, wanted: int, expected: int, rest_blocks: int, rest_charged: int
 ) -> None:
     memory = PoolMemory([bytearray(1) for _ in range(blocks)], charged)
-    reduced, rest = memory.exchange_for_charge(wanted)
+    reduced, rest = memory.charge_and_rest(wanted)
     assert (reduced.blocks, reduced.charge) == ([], expected)
     assert (len(rest.blocks), rest.charge) == (rest_blocks, rest_charged)
     assert len(reduced) + len(rest) == len(memory)

@@ -208,7 +208,7 @@ def test_a_stream_waits_for_memory_instead_of_being_read(broker: FakeBroker) -> 
         release = broker.hold_next(ApiKey.PRODUCE)
         thread = threading.Thread(target=producer.send_table, args=("single", source.reader()))
         thread.start()
-        broker.wait_until(lambda: producer._pool.queued() == 1)
+        broker.wait_until(lambda: producer._pool.waiter_count() == 1)
         assert source.asked_for <= 5
         release.set()
         thread.join(WAIT_MS / 1000)
