@@ -59,8 +59,8 @@ class Sender:
 
         An Exception in a round, MemoryError too, is logged, and the next round follows after a back-off like that of retries.
         Rows still expire meanwhile. After delivery.timeout.ms without a round that works, the Sender ends. SystemExit and
-        KeyboardInterrupt end it too: after the round if they come in a `containing` step, otherwise at once. Rows that are left,
-        and later calls, fail with an error that names the cause.
+        KeyboardInterrupt end it too: after the round if a step raises them that `failures.containing` guards, otherwise at once.
+        Rows that are left, and later calls, fail with an error that names the cause.
         """
         logger.debug("= sender started")
         try:
