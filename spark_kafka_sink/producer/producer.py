@@ -189,7 +189,7 @@ class KafkaProducer(TransactionalMethods):
             SchemaError: a column has a type that is not listed above, or columns differ in length. No row is queued.
             InvalidRecordError, RecordTooLargeError: a row cannot be sent. No row of this chunk is queued.
             InvalidRecordError (KAFKA_ROW_NOT_ENCODABLE): a key or value does not fit its Avro schema. No row is queued.
-            RegistryError, KafkaTimeoutError: the schema registry refuses, or does not answer in time. No row is queued.
+            RegistryError, KafkaTimeoutError: the schema registry rejects it, or does not answer in time. No row is queued.
             KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class failed. No row of this chunk is queued.
             KafkaTimeoutError: no metadata, or no memory, in time. Rows that were queued before that are still sent.
             ProducerClosedError: the producer is closed, or was closed during the wait.
@@ -201,12 +201,12 @@ class KafkaProducer(TransactionalMethods):
             AuthenticationError, BrokerError, FatalProducerError: brokers rejected a metadata request or the producer for good.
         """
         self.check_usable()
-        given = ProducerColumns(topic, value, key, partition, headers, timestamp)
-        given.check_types()
-        given.require_topics()
+        columns = ProducerColumns(topic, value, key, partition, headers, timestamp)
+        columns.check_types()
+        columns.require_topics()
         if self._interceptors is None:
-            return self._write(self._parts.columns.send, given)
-        return self._write(self._interceptors.send_columns, given, self._parts.columns.send)
+            return self._write(self._parts.columns.send, columns)
+        return self._write(self._interceptors.send_columns, columns, self._parts.columns.send)
 
     def send_table(self, topic: str | None, table: ArrowTable) -> Delivery:
         """Queue all rows of a table, one record per row: `send_columns` for tables of any library, and for streams.
@@ -338,8 +338,8 @@ class KafkaProducer(TransactionalMethods):
     def _send_as_avro(self, avro: AvroSerializers, record: ProducerRecord, callback: Callback | None) -> RecordFuture:
         """`send` for keys or values that are objects: they become Avro later, together with those of their bundle."""
         details = checked_details(record)
-        key, key_bytes = self._taken(avro, "key", record.topic, record.key, self._serialize_key)
-        value, value_bytes = self._taken(avro, "value", record.topic, record.value, self._serialize_value)
+        key, key_bytes = self._form_to_gather(avro, "key", record.topic, record.key, self._serialize_key)
+        value, value_bytes = self._form_to_gather(avro, "value", record.topic, record.value, self._serialize_value)
         size = RECORD_OVERHEAD + headers_bound(details.headers) + key_bytes + value_bytes
         if size > self._largest_record or self._record_partitioner is not None:  # the bound may be too high; or bytes are needed
             key = avro.encode_object("key", record.topic, key)
@@ -348,39 +348,43 @@ class KafkaProducer(TransactionalMethods):
             size = RECORD_OVERHEAD + headers_bound(details.headers) + key_bytes + value_bytes
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
-    def _taken(self, avro: AvroSerializers, part: str, topic: str, given: Any, serializer: Serializer) -> tuple[Any, int]:
+    def _form_to_gather(
+        self, avro: AvroSerializers, part: str, topic: str, payload: Any, serializer: Serializer
+    ) -> tuple[Any, int]:
         """The form in which a key or value is gathered, and an upper bound of its size in bytes."""
-        if given is None:
+        if payload is None:
             return None, 0
         if avro.encodes(part):
-            return avro.take(part, topic, given)
-        data = serialize(serializer, given, part)
+            return avro.take(part, topic, payload)
+        data = serialize(serializer, payload, part)
         return data, len(data or b"")
 
-    def _gather(self, record: ProducerRecord, gathered: GatheredRecord) -> RecordFuture:
+    def _gather(self, record: ProducerRecord, gathered_record: GatheredRecord) -> RecordFuture:
         """The part of `send` that may wait, for metadata and memory. A plain record that fits into its bundle needs no wait."""
-        topic, details = record.topic, gathered.details
+        topic, details = record.topic, gathered_record.details
         highest = NO_PARTITION if details is None or details.partition is None else details.partition
         try:
             cluster = self._parts.metadata_wait.await_partition(topic, highest)
-            self._parts.size_limits.check(gathered.size_bytes, f"a record for topic {topic}")
+            self._parts.size_limits.check(gathered_record.size_bytes, f"a record for topic {topic}")
         except KafkaError as error:
-            return self._failed_record(topic, gathered, error)
+            return self._failed_record(topic, gathered_record, error)
         if self._record_partitioner is not None and details is not None and details.partition is None:
-            decided = self._record_partitioner.decide_record(
-                topic, record.key, gathered.key, record.value, gathered.value, cluster
+            partition = self._record_partitioner.decide_record(
+                topic, record.key, gathered_record.key, record.value, gathered_record.value, cluster
             )
-            gathered = gathered._replace(details=details._replace(partition=None if decided == NO_PARTITION else decided))
+            gathered_record = gathered_record._replace(
+                details=details._replace(partition=None if partition == NO_PARTITION else partition)
+            )
         try:
-            return self._gatherer.add(topic, cluster, gathered)
+            return self._gatherer.add(topic, cluster, gathered_record)
         except ProducerClosedError:
             raise
         except KafkaError as error:  # no memory, or another thread encodes for too long
-            return self._failed_record(topic, gathered, error)
+            return self._failed_record(topic, gathered_record, error)
 
-    def _failed_record(self, topic: str, gathered: GatheredRecord, error: KafkaError) -> RecordFuture:
+    def _failed_record(self, topic: str, gathered_record: GatheredRecord, error: KafkaError) -> RecordFuture:
         self._parts.rows_unbatched(topic, 1, error)
-        return failed_record(topic, gathered.callback, gathered.details, error, self._clock, self._interceptors)
+        return failed_record(topic, gathered_record.callback, gathered_record.details, error, self._clock, self._interceptors)
 
     # CHECKS
 

@@ -61,7 +61,7 @@ class ProducerParts:
         accumulator = RecordAccumulator(config, clock, client.wakeup, sequencer, Random(), self.rows_unbatched)
         self.accumulator = accumulator
         size_limits = self.size_limits = SizeLimits(config, largest_record, accumulator.pool.total_memory)
-        hand_overs = HandOvers(clock, self._interrupted)
+        hand_overs = HandOvers(clock, self._handle_interrupt)
         metadata_wait = self.metadata_wait = MetadataWait(metadata, client.wakeup, metrics, clock, config.max_block_ms)
         metrics.watch(accumulator.pool, metadata, client.in_flight_request_count)
         plugins = self.plugins = ProducerPlugins(config, avro)  # users' code runs last, when nothing else can fail
@@ -86,7 +86,7 @@ class ProducerParts:
         self.metrics.records_failed(topic, row_count)
         self.sequencer.row_failed(error)
 
-    def _interrupted(self) -> None:
+    def _handle_interrupt(self) -> None:
         self.gatherer.disable_fast_path()
         self._client.wakeup()
 

@@ -133,7 +133,7 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
         (working if brokers.worked else idle).append(time.thread_time() - started)
 
     def wake() -> None:
-        while stage.accumulator.wants_all_at_once() and stage.pool.available_memory < stage.pool.total_memory // 4:
+        while stage.accumulator.must_hurry() and stage.pool.available_memory < stage.pool.total_memory // 4:
             run_round()
 
     stage.on_wake = wake

@@ -204,13 +204,13 @@ class RecordAccumulator:
 
     # SENDER: what to send
 
-    def wants_all_at_once(self) -> bool:
+    def must_hurry(self) -> bool:
         """Whether nothing lingers: a caller waits for memory or flushes, a transaction for rows, or the producer is closed."""
         return len(self._starving_callers) > 0 or self.is_closed or self.incomplete.is_flushing or self.transaction_waits_for_rows
 
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send, when to ask again at the latest, and where `drainer.drain` will find batches."""
-        result = self.drainer.ready(cluster, now_ms, self.wants_all_at_once())
+        result = self.drainer.ready(cluster, now_ms, self.must_hurry())
         self.built_in_partitioner.update_load(cluster, self.incomplete.newest_flush_id)
         return result
 

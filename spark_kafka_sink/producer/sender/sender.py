@@ -220,29 +220,26 @@ class Sender:
     def _send_producer_data(self, now_ms: int) -> int:
         """Drain and send what is ready, expire what is late; returns for how many ms the Sender may sleep."""
         cluster = self._metadata.cluster()
-        gathering_ms = self._gatherer.encode_lingered(now_ms, self._accumulator.wants_all_at_once())
+        gathering_ms = self._gatherer.encode_lingered(now_ms, self._accumulator.must_hurry())
         result = self._accumulator.ready(cluster, now_ms)
         self._ask_for_leaders(result, now_ms)
-        timeout_ms = min(MAX_SLEEP_MS, gathering_ms, result.next_ready_check_delay_ms)
-        if self._expiry.expire(now_ms):  # before draining: an expired batch must not go into a request
-            timeout_ms = 0  # other batches of its partition may have waited for it
+        has_expired = self._expiry.expire(now_ms)  # before draining: an expired batch must not go into a request
 
         nodes, connecting_ms = self._connected_nodes(result, now_ms)
-        timeout_ms = min(timeout_ms, connecting_ms)
         self._fail_if_login_rejected(result, cluster)
         if not self._sequencer.has_producer_id:
             nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll
-        timeout_ms = min(timeout_ms, self._expiry.next_delay_ms(now_ms))
         max_size = self._config.request_bytes
         batches_by_node = self._accumulator.drainer.drain(cluster, nodes, max_size, now_ms, result.indexes_by_leader)
         self._send_requests(batches_by_node, cluster, now_ms)
-        if any(batches_by_node.values()):
-            return 0  # there may be more for the same nodes
+        if has_expired or any(batches_by_node.values()):
+            return 0  # batches may have waited for an expired one of their partition; there may be more for the same nodes
+        delays = [gathering_ms, result.next_ready_check_delay_ms, connecting_ms, self._expiry.next_delay_ms(now_ms)]
         if nodes:
             # Ready, yet nothing was drained: a caller may have begun to write into the batch, and wakes the poll at its end.
             # Still look again after a while, because ready() measures no more delays of a node that it has found ready.
-            timeout_ms = min(timeout_ms, self._look_again_ms)
-        return max(0, timeout_ms)
+            delays.append(self._look_again_ms)
+        return max(0, min(MAX_SLEEP_MS, *delays))
 
     def _ask_for_leaders(self, result: ReadyCheckResult, now_ms: int) -> None:
         if result.unknown_leader_topics:

@@ -710,7 +710,7 @@ def test_while_a_transaction_waits_for_its_rows_nothing_lingers() -> None:
     stage.append(b"1")
     assert stage.ready(ONE_NODE) == set()
     stage.accumulator.transaction_waits_for_rows = True
-    assert stage.accumulator.wants_all_at_once()
+    assert stage.accumulator.must_hurry()
     assert stage.ready(ONE_NODE) == {0}
     stage.accumulator.transaction_waits_for_rows = False
     assert stage.ready(ONE_NODE) == set()

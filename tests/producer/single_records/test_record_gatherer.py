@@ -255,7 +255,7 @@ def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
 
     def wait(waitable: Waitable, timeout_ms: int) -> bool:
         del waitable, timeout_ms
-        assert gathering.stage.accumulator.wants_all_at_once()
+        assert gathering.stage.accumulator.must_hurry()
         gathering.gatherer.encode_lingered(gathering.clock.now_ms(), is_all_due=True)
         return True
 
