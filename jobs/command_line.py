@@ -33,16 +33,16 @@ RECORD_TYPES = ("string", "binary", "varchar", "char")  # of keys and values
 def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
     """A parser with the arguments that all Spark jobs take; --help ends with examples and the exit codes."""
     what = f"{description} Run it with python -m from the top of a checkout, or with spark-submit from anywhere."
-    failed = "failed, with one line that says why"
-    parser = new_tool_parser(name, what, examples, done="all rows are acknowledged", failed=failed)
+    failure = "failed, with one line that says why"
+    parser = new_tool_parser(name, what, examples, success="all rows are acknowledged", failure=failure)
     add = parser.add_argument_group("input").add_argument
     add("--input", metavar="PATH", help="file or directory; any path that Spark reads, like hdfs:// or s3a://")
     add("--input-format", metavar="NAME", help="csv, json, parquet or any Spark format (default: from the extension of --input)")
     add("--input-option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="for Spark's reader; repeatable")
     add("--schema", metavar="DDL", help="columns of the input, like 'id INT, name STRING' (default: found in the input)")
     add = parser.add_argument_group("records, as SQL expressions over the input's columns").add_argument
-    key = "the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)"
-    add("--key", metavar="SQL", help=key)
+    key_help = "the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)"
+    add("--key", metavar="SQL", help=key_help)
     add("--value", metavar="SQL", help="the value, a string or binary (default: the row as JSON; with avro the row as a struct)")
     add("--headers", metavar="SQL", help="the headers, as array<struct<key: string, value: binary>> (default: none)")
     add_sink_arguments(parser)

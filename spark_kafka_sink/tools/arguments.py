@@ -9,28 +9,28 @@ from collections.abc import Mapping
 from spark_kafka_sink.tools.errors import UsageError
 
 
-def new_parser(prog: str, description: str, examples: str, *, done: str, failed: str) -> argparse.ArgumentParser:
+def new_parser(prog: str, description: str, examples: str, *, success: str, failure: str) -> argparse.ArgumentParser:
     """A parser whose --help ends with examples, and with what the exit codes mean.
 
     Args:
         prog: what people type, like `pykafka-sink report`.
         description: sentences that say what the tool does.
         examples: one a line; `PROG` stands for `prog`.
-        done: what exit code 0 means.
-        failed: what exit code 1 means.
+        success: what exit code 0 means.
+        failure: what exit code 1 means.
     """
     return argparse.ArgumentParser(
         prog=prog,
         description=description,
-        epilog=help_epilog(prog, examples, done=done, failed=failed),
+        epilog=help_epilog(prog, examples, success=success, failure=failure),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
-def help_epilog(prog: str, examples: str, *, done: str, failed: str) -> str:
+def help_epilog(prog: str, examples: str, *, success: str, failure: str) -> str:
     """What new_parser shows below the arguments; the parser needs RawDescriptionHelpFormatter."""
-    shown = textwrap.indent(textwrap.dedent(examples).strip().replace("PROG", prog), "  ")
-    return f"examples:\n{shown}\n\nexit codes: 0 {done}; 1 {failed}; 2 wrong usage or options; 130 Ctrl-C"
+    example_lines = textwrap.indent(textwrap.dedent(examples).strip().replace("PROG", prog), "  ")
+    return f"examples:\n{example_lines}\n\nexit codes: 0 {success}; 1 {failure}; 2 wrong usage or options; 130 Ctrl-C"
 
 
 def tool_name(prog: str) -> str:

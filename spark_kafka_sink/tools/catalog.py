@@ -50,7 +50,7 @@ TOOLS = {
 def build_parser() -> argparse.ArgumentParser:
     """A parser for the first word, which names the tool. The tool's own parser reads the other words."""
     description = "Tools for pykafka-sink, which need no Spark."
-    parser = new_parser(PROG, description, EXAMPLES, done="done", failed="failed, with one line on stderr that says why")
+    parser = new_parser(PROG, description, EXAMPLES, success="done", failure="failed, with one line on stderr that says why")
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     tools = parser.add_subparsers(dest="tool", required=True, metavar="TOOL", title="tools")
     for name, tool in TOOLS.items():

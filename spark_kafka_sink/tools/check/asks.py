@@ -23,13 +23,18 @@ CHECKED_ID, MAY_WRITE, GROUP = "id", "may write", "group"
 
 
 class TimedOutcome(NamedTuple):
-    """The outcome of an ask, and how long it took."""
+    """The outcome of an ask, and how many milliseconds it took."""
 
     value: Any  # what the operation returns, or a KafkaError
-    ms: int  # how long it took
+    ms: int
+
+    @property
+    def error(self) -> KafkaError | None:
+        return self.value if isinstance(self.value, KafkaError) else None
 
 
 def asks_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any]]:
+    """The asks named ("topic", …) and ("settings", …) about each topic, and AUTO_CREATE: whether brokers create topics."""
     asks: dict[Hashable, Ask[Any, Any]] = {AUTO_CREATE: Ask(ANY_BROKER, DescribeBrokerConfig(), AUTO_CREATE)}
     for topic in topics:
         asks["topic", topic] = Ask(ANY_BROKER, DescribeTopic(), topic)
@@ -38,7 +43,7 @@ def asks_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any]]:
 
 
 def asks_about_prefix(names: PrefixNames, nodes: Sequence[int]) -> dict[Hashable, Ask[Any, Any]]:
-    """Return the asks about the names that begin with a transactionalIdPrefix.
+    """The asks about the names that begin with a transactionalIdPrefix.
 
     Args:
         nodes: the ids of the brokers that can be reached: each lists the transactional ids that it coordinates.
@@ -58,22 +63,22 @@ def timed_outcomes(
     client: RequestClient, asks: Mapping[Hashable, Ask[Any, Any]], timeout_ms: int
 ) -> dict[Hashable, TimedOutcome]:
     """The outcome of each ask by its name. Blocks until all asks have an outcome, `timeout_ms` at most."""
-    began_ms = client.clock.now_ms()
-    took_ms = [0] * len(asks)
+    start_ms = client.clock.now_ms()
+    durations_ms = [0] * len(asks)
 
     def note(position: int) -> None:
-        took_ms[position] = client.clock.now_ms() - began_ms
+        durations_ms[position] = client.clock.now_ms() - start_ms
 
     outcomes: list[Any] = client.ask(list(asks.values()), timeout_ms, note)
-    return {name: TimedOutcome(outcome, ms) for name, outcome, ms in zip(asks, outcomes, took_ms, strict=True)}
+    return {name: TimedOutcome(outcome, ms) for name, outcome, ms in zip(asks, outcomes, durations_ms, strict=True)}
 
 
-def all_listed(found: Mapping[Hashable, TimedOutcome]) -> TimedOutcome:
+def listed_transactions(outcomes: Mapping[Hashable, TimedOutcome]) -> TimedOutcome:
     """The transactions that all brokers have listed, or the first error; with the longest time."""
-    lists = [outcome for name, outcome in found.items() if isinstance(name, tuple) and name[0] == "listed"]
+    lists = [outcome for name, outcome in outcomes.items() if isinstance(name, tuple) and name[0] == "listed"]
     ms = max((each.ms for each in lists), default=0)
-    error = next((each.value for each in lists if isinstance(each.value, KafkaError)), None)
+    error = next((each.error for each in lists if each.error is not None), None)
     if error is not None:
         return TimedOutcome(error, ms)
-    listed: list[ListedTransaction] = [one for each in lists for one in each.value]
-    return TimedOutcome(listed, ms)
+    transactions: list[ListedTransaction] = [transaction for each in lists for transaction in each.value]
+    return TimedOutcome(transactions, ms)

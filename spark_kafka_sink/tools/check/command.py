@@ -21,7 +21,7 @@ from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.tools.arguments import new_parser, tool_name
 from spark_kafka_sink.tools.check.inspection import Inspection
 from spark_kafka_sink.tools.check.output import Origin, Screen
-from spark_kafka_sink.tools.check.results import CheckResult, Light, worst
+from spark_kafka_sink.tools.check.results import CheckResult, Light, worst_light
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
 from spark_kafka_sink.tools.patience import AFTER_S, word_after
 from spark_kafka_sink.tools.sink_arguments import add_sink_arguments, sink_options
@@ -38,12 +38,12 @@ EXAMPLES = """
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Say whether a write would succeed, seen from this host: a line for each thing that it needs, within 20 s."
-    failed = "something is red, with --strict also if something is yellow"
-    parser = new_parser(prog, description, EXAMPLES, done="nothing is red", failed=failed)
+    failure = "something is red, with --strict also if something is yellow"
+    parser = new_parser(prog, description, EXAMPLES, success="nothing is red", failure=failure)
     add_sink_arguments(parser)
     add = parser.add_argument_group("check").add_argument
-    write = "send one record; with --exactly-once in a transaction that is aborted, of the transactional id NAME-check"
-    add("--write", action="store_true", help=write)
+    write_help = "send one record; with --exactly-once in a transaction that is aborted, of the transactional id NAME-check"
+    add("--write", action="store_true", help=write_help)
     add("--strict", action="store_true", help="exit with 1 also if something is yellow")
     json_help = "one JSON object per line: where it runs, each result, and how many there are; times are milliseconds"
     add("--json", action="store_true", help=json_help)
@@ -65,16 +65,16 @@ def origin() -> Origin:
     """This host, with the addresses that its own name has. Blocks for OWN_NAME_MS at most."""
     host = socket.gethostname()
     outcome = outcome_within(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), OWN_NAME_MS)
-    found = [] if outcome is None or outcome.error is not None else outcome.result
-    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    address_infos = [] if outcome is None or outcome.error is not None else outcome.result
+    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in address_infos))
     return Origin(host, addresses, spark_kafka_sink.__version__)
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:
     """Check, print, and return the exit code. Blocks about 20 s at most. Raises UsageError or ConfigError before it prints."""
     clock = Clock()
-    began_ms = clock.now_ms()
-    inspection = Inspection(checked_options(arguments), writes=arguments.write, clock=clock)
+    start_ms = clock.now_ms()
+    inspection = Inspection(checked_options(arguments), must_write=arguments.write, clock=clock)
     screen = Screen(is_json=arguments.json)
     screen.begin(origin())
     results: list[CheckResult] = []
@@ -83,14 +83,14 @@ def run(arguments: argparse.Namespace, name: str) -> int:
         for result in inspection.results():
             results.append(result)
             screen.show(result)
-    screen.end(results, clock.now_ms() - began_ms)
-    light = worst(results)
+    screen.end(results, clock.now_ms() - start_ms)
+    light = worst_light(results)
     return FAILED if light is Light.RED or (arguments.strict and light is Light.YELLOW) else DONE
 
 
 def _say_it_takes_long(name: str) -> None:
-    word = f"{name}: brokers have been asked for {AFTER_S} s; the last line comes within 20 s of the first"
-    print(word, file=sys.stderr, flush=True)
+    line = f"{name}: brokers have been asked for {AFTER_S} s; the last line comes within 20 s of the first"
+    print(line, file=sys.stderr, flush=True)
 
 
 def main(argv: list[str] | None = None, prog: str = PROG) -> int:

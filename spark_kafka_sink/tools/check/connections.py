@@ -1,4 +1,4 @@
-"""Judges names, servers, TLS, logins, versions and the cluster, from what the contacts have found."""
+"""Judges names, servers, TLS, logins, versions and the cluster, from what the contacts have found out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_kafka_sink.network.tls.peer import TlsPeer
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
 from spark_kafka_sink.tools.check.contact import Contact, Stage
 from spark_kafka_sink.tools.check.releases import FIRST_TESTED, FIRST_WITH_LISTS, releases_of
-from spark_kafka_sink.tools.check.results import CheckResult, Light, green, merged, red, yellow
+from spark_kafka_sink.tools.check.results import CheckResult, Light, green, merge_results, red, yellow
 from spark_kafka_sink.tools.words import count
 
 SECONDS_PER_DAY = 86_400
@@ -48,32 +48,33 @@ class Servers:
         return Light.YELLOW if self.is_bootstrap_server_reached and not is_needed else Light.RED
 
     @property
-    def where(self) -> str:
+    def source(self) -> str:
+        """The option, of brokers or of this client, that has the addresses."""
         return "the brokers' advertised.listeners" if self.is_advertised else "bootstrap.servers"
 
 
 def judge_contacts(
-    contacts: Sequence[Contact], servers: Servers, config: ProducerConfig, now_s: float, *, exactly_once: bool
+    contacts: Sequence[Contact], servers: Servers, config: ProducerConfig, now_s: float, *, is_exactly_once: bool
 ) -> list[CheckResult]:
     """Judge all contacts stage by stage: first all names, then all connections, and so on."""
-    results = merged(judge_name(each, servers) for each in contacts)
+    results = merge_results(judge_name(each, servers) for each in contacts)
     results += [judge_reach(each, servers) for each in contacts if each.has_begun(Stage.REACH)]
     if config.security_protocol in ("SSL", "SASL_SSL"):
-        checks_name = config.ssl_endpoint_identification_algorithm != ""
-        reached = [each for each in contacts if each.has_begun(Stage.TLS)]
-        results += merged(judge_tls(each, servers, now_s, checks_name=checks_name) for each in reached)
+        is_name_checked = config.ssl_endpoint_identification_algorithm != ""
+        tls_contacts = [each for each in contacts if each.has_begun(Stage.TLS)]
+        results += merge_results(judge_tls(each, servers, now_s, is_name_checked=is_name_checked) for each in tls_contacts)
     if config.security_protocol.startswith("SASL_"):
         mechanism = config.sasl_mechanism
-        results += merged(judge_login(each, servers, mechanism) for each in contacts if each.has_begun(Stage.LOGIN))
-    answered = [each for each in contacts if each.has_begun(Stage.VERSION)]
-    return results + merged(judge_version(each, servers, exactly_once=exactly_once) for each in answered)
+        results += merge_results(judge_login(each, servers, mechanism) for each in contacts if each.has_begun(Stage.LOGIN))
+    answering_contacts = [each for each in contacts if each.has_begun(Stage.VERSION)]
+    return results + merge_results(judge_version(each, servers, is_exactly_once=is_exactly_once) for each in answering_contacts)
 
 
-def _failed(contact: Contact, servers: Servers, remedy: str, error: KafkaError | None = None) -> CheckResult:
+def _failure(contact: Contact, servers: Servers, remedy: str, error: KafkaError | None = None) -> CheckResult:
     error = error or contact.error or NO_ANSWER
     check, light = _failed_check(contact.stage, error), servers.light_of_failure(contact.server)
-    found = error.message if error.condition in SELF_EVIDENT else str(error)
-    return CheckResult(check, contact.server, light, printable(found, 600), remedy, contact.failed_ms)
+    finding = error.message if error.condition in SELF_EVIDENT else str(error)
+    return CheckResult(check, contact.server, light, printable(finding, 600), remedy, contact.failed_stage_ms)
 
 
 def _failed_check(stage: Stage, error: KafkaError) -> str:
@@ -86,47 +87,50 @@ def _failed_check(stage: Stage, error: KafkaError) -> str:
 
 
 def judge_name(contact: Contact, servers: Servers) -> CheckResult:
+    """Green if the server's name has an address; says which."""
     if contact.has_passed(Stage.NAME):
         is_address = contact.addresses == (contact.host,)
-        found = "an address, no name to look up" if is_address else f"is {printable_list(contact.addresses)}"
-        return green("name", contact.server, found, contact.took_ms[Stage.NAME])
-    what = "this host, and each executor, must resolve it" if servers.is_advertised else "or this host's DNS"
-    return _failed(contact, servers, f"correct the name in {servers.where}; {what}")
+        finding = "an address, no name to look up" if is_address else f"is {printable_list(contact.addresses)}"
+        return green("name", contact.server, finding, contact.durations_ms[Stage.NAME])
+    addition = "this host, and each executor, must resolve it" if servers.is_advertised else "or this host's DNS"
+    return _failure(contact, servers, f"correct the name in {servers.source}; {addition}")
 
 
 def judge_reach(contact: Contact, servers: Servers) -> CheckResult:
+    """Green if one of the addresses accepts connections; says which do not."""
     if contact.has_passed(Stage.REACH):
-        return green("broker", contact.server, _reached(contact, servers), contact.took_ms[Stage.REACH])
-    return _failed(contact, servers, f"start the broker, or correct host and port in {servers.where}; look for firewalls")
+        return green("broker", contact.server, _connection_in_words(contact, servers), contact.durations_ms[Stage.REACH])
+    return _failure(contact, servers, f"start the broker, or correct host and port in {servers.source}; look for firewalls")
 
 
-def _reached(contact: Contact, servers: Servers) -> str:
+def _connection_in_words(contact: Contact, servers: Servers) -> str:
     node = servers.nodes.get(contact.server)
-    missed = f"; not at {printable_list(contact.unreached)}" if contact.unreached else ""
+    exceptions = f"; not at {printable_list(contact.unreached_addresses)}" if contact.unreached_addresses else ""
     if node is None:
-        return f"accepts connections{missed}"
+        return f"accepts connections{exceptions}"
     rack = f", rack {printable(node.rack)}" if node.rack else ""
-    return f"accepts connections; id {node.node_id}{rack}{missed}"
+    return f"accepts connections; id {node.node_id}{rack}{exceptions}"
 
 
 # TLS
 
 
-def judge_tls(contact: Contact, servers: Servers, now_s: float, *, checks_name: bool) -> CheckResult:
+def judge_tls(contact: Contact, servers: Servers, now_s: float, *, is_name_checked: bool) -> CheckResult:
+    """Judge handshake and certificate; yellow if the certificate or its chain is valid for fewer than FEW_DAYS."""
     peer = contact.peer
     if not contact.has_passed(Stage.TLS):
         has_expired = peer is not None and (_days_left(peer, now_s) or 0) < 0
         remedy = "renew the certificate" if has_expired else COMPARE_TLS
-        return _failed(contact, servers, remedy, _with_certificate(contact, now_s))
-    ms = contact.took_ms.get(Stage.TLS, 0)
+        return _failure(contact, servers, remedy, _with_certificate(contact, now_s))
+    ms = contact.durations_ms.get(Stage.TLS, 0)
     if peer is None:
         return green("TLS", contact.server, "the handshake succeeded", ms)
-    name = "its name matches" if checks_name else "its name is not checked (ssl.endpoint.identification.algorithm)"
-    found = f"{printable(peer.version)}, {printable(peer.cipher)}, {_certificate(peer, now_s)}; {name}"
-    left = _days_left(peer, now_s)
-    if left is not None and left < FEW_DAYS:
-        return yellow("TLS", contact.server, found, "renew the certificate soon", ms)
-    return green("TLS", contact.server, found, ms)
+    name = "its name matches" if is_name_checked else "its name is not checked (ssl.endpoint.identification.algorithm)"
+    finding = f"{printable(peer.version)}, {printable(peer.cipher)}, {_certificate(peer, now_s)}; {name}"
+    days_left = _days_left(peer, now_s)
+    if days_left is not None and days_left < FEW_DAYS:
+        return yellow("TLS", contact.server, finding, "renew the certificate soon", ms)
+    return green("TLS", contact.server, finding, ms)
 
 
 def _with_certificate(contact: Contact, now_s: float) -> KafkaError:
@@ -141,8 +145,8 @@ def _certificate(peer: TlsPeer, now_s: float) -> str:
     """The certificate in words: its chain, its host names, and how long the whole chain is valid."""
     if not peer.chain:
         return "a certificate that Python does not describe"
-    own = peer.chain[0]
-    hosts = f" for {printable_list(own.hosts, 5)}" if own.hosts else " without a host's name"
+    own_certificate = peer.chain[0]
+    hosts = f" for {printable_list(own_certificate.hosts, 5)}" if own_certificate.hosts else " without a host's name"
     chain = " < ".join(printable(each, 60) for each in _chain(peer))
     return f"the certificate {chain}{hosts}, {_validity(peer, now_s)}"
 
@@ -154,23 +158,23 @@ def _chain(peer: TlsPeer) -> list[str]:
 
 
 def _validity(peer: TlsPeer, now_s: float) -> str:
-    begins_s, ends_s, left = peer.chain[0].not_before_s, _first_end(peer), _days_left(peer, now_s)
-    if ends_s is None or left is None:
+    start_s, end_s, days_left = peer.chain[0].not_before_s, _first_end(peer), _days_left(peer, now_s)
+    if end_s is None or days_left is None:
         return "whose end is not known"
-    if left < 0:
-        return f"expired on {_day(ends_s)}"
-    if begins_s is not None and begins_s > now_s:
-        return f"not valid before {_day(begins_s)}"
-    return f"{count(left, 'day')} left (until {_day(ends_s)})"
+    if days_left < 0:
+        return f"expired on {_date(end_s)}"
+    if start_s is not None and start_s > now_s:
+        return f"not valid before {_date(start_s)}"
+    return f"{count(days_left, 'day')} left (until {_date(end_s)})"
 
 
-def _day(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+def _date(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d")
 
 
 def _days_left(peer: TlsPeer, now_s: float) -> int | None:
-    ends_s = _first_end(peer)
-    return None if ends_s is None else int((ends_s - now_s) // SECONDS_PER_DAY)
+    end_s = _first_end(peer)
+    return None if end_s is None else int((end_s - now_s) // SECONDS_PER_DAY)
 
 
 def _first_end(peer: TlsPeer) -> float | None:
@@ -181,30 +185,31 @@ def _first_end(peer: TlsPeer) -> float | None:
 
 
 def judge_login(contact: Contact, servers: Servers, mechanism: str) -> CheckResult:
+    """Green if the login succeeded; says as which user."""
     if contact.has_passed(Stage.LOGIN):
-        return green("login", contact.server, f"{printable(contact.who)}, {mechanism}", contact.took_ms[Stage.LOGIN])
+        return green("login", contact.server, f"{printable(contact.who)}, {mechanism}", contact.durations_ms[Stage.LOGIN])
     remedy = f"correct user, password or token, or have the listener enable {mechanism}; the broker's log may say more"
-    return _failed(contact, servers, remedy)
+    return _failure(contact, servers, remedy)
 
 
-def judge_version(contact: Contact, servers: Servers, *, exactly_once: bool) -> CheckResult:
+def judge_version(contact: Contact, servers: Servers, *, is_exactly_once: bool) -> CheckResult:
     """Judge the release of a broker; or why it did not answer ApiVersions or Metadata, such as because it demands a login."""
     if contact.error is not None:
-        return _failed(contact, servers, COMPARE_PROTOCOL)
+        return _failure(contact, servers, COMPARE_PROTOCOL)
     assert contact.versions is not None
-    ms = contact.took_ms[Stage.VERSION]
+    ms = contact.durations_ms[Stage.VERSION]
     releases = releases_of(contact.versions)
     if releases is None:
-        found = "takes no requests of Kafka 0.11 or newer"
-        return red("version", contact.server, found, "this client needs brokers of Apache Kafka 2.8 or newer", ms)
+        finding = "takes no requests of Kafka 0.11 or newer"
+        return red("version", contact.server, finding, "this client needs brokers of Apache Kafka 2.8 or newer", ms)
     level = contact.versions.finalized_features.get(TRANSACTION_VERSION, 0)
-    found = f"{releases}, by the requests that it takes; {TRANSACTION_VERSION} {level}"
+    finding = f"{releases}, by the requests that it takes; {TRANSACTION_VERSION} {level}"
     if releases.last is not None and releases.last < FIRST_TESTED:
-        return yellow("version", contact.server, found, "this client is tested with brokers from Kafka 2.8 on", ms)
-    if exactly_once and releases.last is not None and releases.last < FIRST_WITH_LISTS:
+        return yellow("version", contact.server, finding, "this client is tested with brokers from Kafka 2.8 on", ms)
+    if is_exactly_once and releases.last is not None and releases.last < FIRST_WITH_LISTS:
         remedy = "update the brokers: they cannot list transactions, so that those of a dead query stay open until they time out"
-        return yellow("version", contact.server, found, remedy, ms)
-    return green("version", contact.server, found, ms)
+        return yellow("version", contact.server, finding, remedy, ms)
+    return green("version", contact.server, finding, ms)
 
 
 # THE CLUSTER
@@ -215,12 +220,13 @@ def judge_cluster(contacts: Iterable[Contact]) -> CheckResult | None:
     answers = {each.server: each.metadata for each in contacts if each.metadata is not None}
     if not answers:
         return None
-    ids = {answer.cluster_id for answer in answers.values()}
-    if len(ids) > 1:
-        told = printable_list(f"{server}: {answer.cluster_id}" for server, answer in answers.items())
-        return red("cluster", "", f"bootstrap.servers lead to {len(ids)} clusters: {told}", "name the servers of one cluster")
+    cluster_ids = {answer.cluster_id for answer in answers.values()}
+    if len(cluster_ids) > 1:
+        cluster_list = printable_list(f"{server}: {answer.cluster_id}" for server, answer in answers.items())
+        finding = f"bootstrap.servers lead to {len(cluster_ids)} clusters: {cluster_list}"
+        return red("cluster", "", finding, "name the servers of one cluster")
     brokers = next(iter(answers.values())).brokers
     if not brokers:
         return red("cluster", "", "no broker is ready", "wait until the brokers have started")
-    listed = printable_list(f"{each.node_id} at {address_text(each.host, each.port)}" for each in brokers)
-    return green("cluster", printable(next(iter(ids))), f"{count(len(brokers), 'broker')}: {listed}")
+    broker_list = printable_list(f"{each.node_id} at {address_text(each.host, each.port)}" for each in brokers)
+    return green("cluster", printable(next(iter(cluster_ids))), f"{count(len(brokers), 'broker')}: {broker_list}")

@@ -1,8 +1,8 @@
-"""One connection to a server, made step by step on a thread of its own, and what each step has found.
+"""One connection to a server, made step by step on a thread of its own, and what each step has found out.
 
 NetworkClient hides these steps: it retries, and reports its last problem. Here each address is tried once (twice if it closes
 the TLS handshake), with the same parts: Selector, TlsConnector, Connection, handshake. `make_contacts` makes many side by side.
-Laws: only its own thread writes a Contact. make_contacts returns copies, so what a late thread finds changes nothing.
+Laws: only its own thread writes a Contact. make_contacts returns copies, so what a late thread finds out changes nothing.
 A broker whose certificate is not accepted gets nothing but handshakes.
 """
 
@@ -56,12 +56,12 @@ class Contact:
 
     Args:
         addresses: those that DNS has for its name.
-        unreached: addresses without a connection, and why.
+        unreached_addresses: those without a connection, and why.
         peer: the server's certificate and cipher, with TLS; also if the certificate was not accepted.
         who: the user that has logged in, in words; empty without SASL.
         mechanisms: the SASL mechanisms that the listener offers, if it was asked.
-        took_ms: how long each stage took that has succeeded.
-        failed_ms: how long the failed stage took.
+        durations_ms: how long each stage took that has succeeded.
+        failed_stage_ms: how long the failed stage took.
     """
 
     host: str
@@ -69,24 +69,24 @@ class Contact:
     stage: Stage = Stage.NAME
     error: KafkaError | None = None
     addresses: tuple[str, ...] = ()
-    unreached: tuple[str, ...] = ()
+    unreached_addresses: tuple[str, ...] = ()
     peer: TlsPeer | None = None
     who: str = ""
     mechanisms: tuple[str, ...] = ()
     versions: NodeApiVersions | None = None
     metadata: MetadataResponse | None = None
-    took_ms: dict[Stage, int] = field(default_factory=dict)
-    failed_ms: int = 0
+    durations_ms: dict[Stage, int] = field(default_factory=dict)
+    failed_stage_ms: int = 0
 
     @property
     def server(self) -> str:
         return address_text(self.host, self.port)
 
     def has_passed(self, stage: Stage) -> bool:
-        return stage in self.took_ms
+        return stage in self.durations_ms
 
     def has_begun(self, stage: Stage) -> bool:
-        return stage is self.stage or stage in self.took_ms
+        return stage is self.stage or stage in self.durations_ms
 
 
 def make_contacts(
@@ -107,14 +107,14 @@ def make_contacts(
     left_ms = deadline_ms - clock.now_ms()
     steps = [_Steps(each, config, login, clock, deadline_ms - THREAD_GRACE_MS) for each in contacts]
     outcomes = outcomes_within([partial(each.take, resolve_host) for each in steps], left_ms, clock)
-    found = [replace(each, took_ms=dict(each.took_ms)) for each in contacts]
-    for contact, outcome in zip(found, outcomes, strict=True):
-        contact.error = _late(left_ms) if outcome is None else outcome.error
-        contact.failed_ms = left_ms if outcome is None else contact.failed_ms
-    return found
+    copies = [replace(each, durations_ms=dict(each.durations_ms)) for each in contacts]
+    for contact, outcome in zip(copies, outcomes, strict=True):
+        contact.error = _late_error(left_ms) if outcome is None else outcome.error
+        contact.failed_stage_ms = left_ms if outcome is None else contact.failed_stage_ms
+    return copies
 
 
-def _late(within_ms: int) -> KafkaError:
+def _late_error(within_ms: int) -> KafkaError:
     """The error for a thread that still waits for DNS, a token or a Kerberos server: these waits cannot be interrupted."""
     return NetworkError(f"no answer within {within_ms:,} ms")
 
@@ -128,24 +128,24 @@ class _Steps:
         self._login = login
         self._clock = clock
         self._deadline_ms = deadline_ms
-        self._began_ms = clock.now_ms()
+        self._start_ms = clock.now_ms()
         self._connection = Connection(config.client_id)
+        self._transport: Transport | None = None  # the newest one
 
     def take(self, resolve_host: Resolver) -> None:
         """Take one step after another. Raises KafkaError for the one that fails."""
         try:
             self._take(resolve_host)
         finally:
-            self._contact.failed_ms = self._clock.now_ms() - self._began_ms
+            self._contact.failed_stage_ms = self._clock.now_ms() - self._start_ms
 
     def _take(self, resolve_host: Resolver) -> None:
         contact = self._contact
         addresses = look_up(resolve_host, contact.host, contact.port)
         contact.addresses = tuple(str(each.socket_address[0]) for each in addresses)
         self._pass_to(Stage.REACH)
-        opened: list[Transport] = []
-        with closing(self._selector(transport_factory(self._config), opened)) as selector:
-            self._reach(selector, opened, addresses)
+        with closing(self._selector(transport_factory(self._config))) as selector:
+            self._reach(selector, addresses)
             session = self._shake_hands(selector)
             contact.versions, contact.mechanisms = session.api_versions, session.mechanisms
             self._pass_to(Stage.METADATA)
@@ -155,46 +155,44 @@ class _Steps:
     def _pass_to(self, stage: Stage) -> None:
         """The present stage has succeeded, and the next begins."""
         now_ms = self._clock.now_ms()
-        self._contact.took_ms[self._contact.stage] = now_ms - self._began_ms
-        self._contact.stage, self._began_ms = stage, now_ms
+        self._contact.durations_ms[self._contact.stage] = now_ms - self._start_ms
+        self._contact.stage, self._start_ms = stage, now_ms
 
     # TCP AND TLS
 
-    def _selector(self, open_transport: Callable[[Address], Transport], opened: list[Transport]) -> Selector:
-        """Make a Selector. It appends each transport that it opens to `opened`."""
+    def _selector(self, open_transport: Callable[[Address], Transport]) -> Selector:
+        """A new Selector, whose transports become `_transport` one after another."""
 
         def open_and_keep(address: Address) -> Transport:
-            opened.append(open_transport(address))
-            return opened[-1]
+            self._transport = open_transport(address)
+            return self._transport
 
         return Selector(self._clock, connections_max_idle_ms=-1, open_transport=open_and_keep)
 
-    def _reach(self, selector: Selector, opened: list[Transport], addresses: Sequence[Address]) -> None:
+    def _reach(self, selector: Selector, addresses: Sequence[Address]) -> None:
         """Connect to the first address that accepts connections. Each address gets an equal part of the time that is left."""
         for number, address in enumerate(addresses):
             left_ms = self._deadline_ms - self._clock.now_ms()
             deadline_ms = self._clock.now_ms() + left_ms // (len(addresses) - number)
-            lost = self._connect(selector, opened, address, deadline_ms)
-            if lost is None:
+            disconnect = self._connect(selector, address, deadline_ms)
+            if disconnect is None:
                 self._pass_to(Stage.LOGIN if self._login is not None else Stage.VERSION)
                 return
             if self._contact.stage is Stage.TLS:
                 self._contact.peer = self._look_at_certificate(address)
-                raise lost.error or NetworkError(lost.reason)
-            self._contact.unreached += (f"{address}: {lost.reason}" if len(addresses) > 1 else lost.reason,)
-        raise NetworkError(printable_list(self._contact.unreached))
+                raise disconnect.error or NetworkError(disconnect.reason)
+            self._contact.unreached_addresses += (f"{address}: {disconnect.reason}" if len(addresses) > 1 else disconnect.reason,)
+        raise NetworkError(printable_list(self._contact.unreached_addresses))
 
-    def _connect(self, selector: Selector, opened: list[Transport], address: Address, deadline_ms: int) -> Disconnect | None:
+    def _connect(self, selector: Selector, address: Address, deadline_ms: int) -> Disconnect | None:
         """Connect to one address. Returns None if the connection, with TLS if it is used, is established."""
-        lost = self._try_to_connect(selector, opened, address, deadline_ms)
-        if lost is not None and lost.error is None and self._contact.stage is Stage.TLS:
+        disconnect = self._try_to_connect(selector, address, deadline_ms)
+        if disconnect is not None and disconnect.error is None and self._contact.stage is Stage.TLS:
             # The server closed the connection without a word. The next transport asks it whether it speaks TLS at all.
-            lost = self._try_to_connect(selector, opened, address, deadline_ms)
-        return lost
+            disconnect = self._try_to_connect(selector, address, deadline_ms)
+        return disconnect
 
-    def _try_to_connect(
-        self, selector: Selector, opened: list[Transport], address: Address, deadline_ms: int
-    ) -> Disconnect | None:
+    def _try_to_connect(self, selector: Selector, address: Address, deadline_ms: int) -> Disconnect | None:
         selector.disconnected.pop(NODE, None)  # of the attempt before
         try:
             selector.connect(NODE, address, self._connection)
@@ -206,10 +204,11 @@ class _Steps:
                 selector.close(NODE)
                 return Disconnect(ChannelState.NOT_CONNECTED, "no answer in time", timed_out=True)
             selector.poll(left_ms)
-            self._note_tls(opened[-1])
+            self._note_tls()
         return selector.disconnected.get(NODE)
 
-    def _note_tls(self, transport: Transport) -> None:
+    def _note_tls(self) -> None:
+        transport = self._transport
         if not isinstance(transport, TlsTransport):
             return
         if transport.is_reached and self._contact.stage is Stage.REACH:
@@ -218,11 +217,10 @@ class _Steps:
 
     def _look_at_certificate(self, address: Address) -> TlsPeer | None:
         """Get the certificate that was not accepted, in another handshake. Sends nothing else. None if it cannot be seen."""
-        opened: list[Transport] = []
         deadline_ms = min(self._deadline_ms, self._clock.now_ms() + CERTIFICATE_LIMIT_MS)
-        with closing(self._selector(TlsConnector(self._config).of_any_certificate(), opened)) as selector:
-            lost = self._try_to_connect(selector, opened, address, deadline_ms)
-        return None if lost is not None else self._contact.peer
+        with closing(self._selector(TlsConnector(self._config).of_any_certificate())) as selector:
+            disconnect = self._try_to_connect(selector, address, deadline_ms)
+        return None if disconnect is not None else self._contact.peer
 
     # REQUESTS
 
@@ -237,8 +235,8 @@ class _Steps:
                 else:
                     self._note_login(step)
                     step = steps.send(self._ask(selector, step.message, step.version))
-        except StopIteration as finished:
-            session: Session = finished.value
+        except StopIteration as stop:
+            session: Session = stop.value
             return session
 
     def _note_login(self, step: HandshakeRequest) -> None:
@@ -255,18 +253,18 @@ class _Steps:
 
     def _ask(self, selector: Selector, message: Request[Any], version: int) -> Any:
         if NODE in selector.disconnected:
-            raise self._lost(selector.disconnected[NODE], message)
+            raise self._error_of_lost_connection(selector.disconnected[NODE], message)
         selector.send(NODE, self._connection.send(message, version))
         while not selector.completed_receives:
             if NODE in selector.disconnected:
-                raise self._lost(selector.disconnected[NODE], message)
+                raise self._error_of_lost_connection(selector.disconnected[NODE], message)
             left_ms = self._deadline_ms - self._clock.now_ms()
             if left_ms <= 0:
                 raise NetworkError(f"{_name(message)} was not answered in time")
             selector.poll(left_ms)
         return selector.completed_receives.pop(0)[1].message
 
-    def _lost(self, disconnect: Disconnect, message: Request[Any]) -> KafkaError:
+    def _error_of_lost_connection(self, disconnect: Disconnect, message: Request[Any]) -> KafkaError:
         if disconnect.error is not None:
             return disconnect.error
         if self._contact.mechanisms:

@@ -17,7 +17,7 @@ from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTIO
 from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.errors import KafkaError, NetworkError, printable
+from spark_kafka_sink.errors import NetworkError, printable
 from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.network.background import Outcome, outcome_of
 from spark_kafka_sink.network.cluster import address_text
@@ -32,9 +32,9 @@ from spark_kafka_sink.tools.check.asks import (
     GROUP,
     MAY_WRITE,
     TimedOutcome,
-    all_listed,
     asks_about_prefix,
     asks_about_topics,
+    listed_transactions,
     timed_outcomes,
 )
 from spark_kafka_sink.tools.check.connections import Servers, judge_cluster, judge_contacts
@@ -70,19 +70,19 @@ class Inspection:
 
     Args:
         options: of the write.
-        writes: whether to send one record.
+        must_write: whether to send one record.
 
     Raises:
         ConfigError: certificates cannot be read, or what the login needs is missing.
     """
 
     options: SinkOptions
-    writes: bool
+    must_write: bool
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
         self._config = self.options.producer
-        self._began_ms = self.clock.now_ms()
+        self._start_ms = self.clock.now_ms()
         self._login: Login | None = login_for(self._config, self.clock, Random())
         if self._config.security_protocol in ("SSL", "SASL_SSL"):
             TlsConnector(self._config)  # raises what each connection would
@@ -90,7 +90,7 @@ class Inspection:
     def results(self) -> Iterator[CheckResult]:
         """Check, phase by phase. Blocks for RECORD_END_MS at most in all, and up to REGISTRY_GRACE_MS more for the registry."""
         registry = self._start_with_registry()
-        yield from self._of_brokers()
+        yield from self._broker_results()
         yield from registry()
 
     def _start_with_registry(self) -> Callable[[], list[CheckResult]]:
@@ -100,37 +100,37 @@ class Inspection:
         from spark_kafka_sink.tools.check.registry import registry_results  # what it needs is imported only here
 
         work = partial(registry_results, self.options, self.clock, self._left_ms(REGISTRY_END_MS))
-        done: list[Outcome] = []
-        thread = threading.Thread(target=lambda: done.append(outcome_of(work)), name="check-registry", daemon=True)
+        outcomes: list[Outcome] = []
+        thread = threading.Thread(target=lambda: outcomes.append(outcome_of(work)), name="check-registry", daemon=True)
         thread.start()
-        return partial(self._registry_results, thread, done)
+        return partial(self._registry_results, thread, outcomes)
 
-    def _registry_results(self, thread: threading.Thread, done: list[Outcome]) -> list[CheckResult]:
+    def _registry_results(self, thread: threading.Thread, outcomes: list[Outcome]) -> list[CheckResult]:
         thread.join(wait_seconds(self._left_ms(REGISTRY_END_MS) + REGISTRY_GRACE_MS))
-        outcome = done[0] if done else Outcome(None, NetworkError("no answer in time"))
+        outcome = outcomes[0] if outcomes else Outcome(None, NetworkError("no answer in time"))
         remedy = "look at the addresses of the registry, and at its log"
         return outcome.result if outcome.error is None else [red("registry", "", str(outcome.error), remedy)]
 
-    def _of_brokers(self) -> Iterator[CheckResult]:
+    def _broker_results(self) -> Iterator[CheckResult]:
         contacts = self._contacts(self._servers(), SERVERS_END_MS)
         cluster = judge_cluster(contacts)
-        nodes = _nodes(contacts)
+        nodes = _brokers_by_address(contacts)
         is_any_reached = any(each.metadata is not None for each in contacts)
-        yield from self._judged(contacts, Servers(False, is_any_reached, nodes))
+        yield from self._judge(contacts, Servers(is_advertised=False, is_bootstrap_server_reached=is_any_reached, nodes=nodes))
         if cluster is not None:
             yield cluster
         if cluster is None or cluster.light is Light.RED:
             yield yellow("topic", printable(self.options.topic), "not known: no broker can be asked")
             return
-        others, left_out = _others(contacts, nodes)
-        further = self._contacts([(each.host, each.port) for each in others], BROKERS_END_MS)
-        yield from self._judged(further, Servers(True, True, nodes))
-        if left_out:
-            yield yellow("broker", f"{count(left_out, 'further broker')}", f"not looked at, {MAX_BROKERS} are")
-        yield from self._ask([*contacts, *further], nodes)
+        other_brokers, left_out_count = _uncontacted_brokers(contacts, nodes)
+        further_contacts = self._contacts([(each.host, each.port) for each in other_brokers], BROKERS_END_MS)
+        yield from self._judge(further_contacts, Servers(is_advertised=True, is_bootstrap_server_reached=True, nodes=nodes))
+        if left_out_count:
+            yield yellow("broker", f"{count(left_out_count, 'further broker')}", f"not looked at, {MAX_BROKERS} are")
+        yield from self._ask([*contacts, *further_contacts], nodes)
 
     def _deadline_ms(self, after_ms: int) -> int:
-        return self._began_ms + after_ms
+        return self._start_ms + after_ms
 
     def _left_ms(self, after_ms: int) -> int:
         return max(self._deadline_ms(after_ms) - self.clock.now_ms(), 0)
@@ -146,34 +146,33 @@ class Inspection:
     def _contacts(self, servers: Sequence[tuple[str, int]], after_ms: int) -> list[Contact]:
         return make_contacts(servers, self._deadline_ms(after_ms), self._config, self._login, self.clock)
 
-    def _judged(self, contacts: Sequence[Contact], servers: Servers) -> list[CheckResult]:
+    def _judge(self, contacts: Sequence[Contact], servers: Servers) -> list[CheckResult]:
         now_s, is_exactly_once = self.clock.wall_ms() / 1000, self.options.is_exactly_once
-        return judge_contacts(contacts, servers, self._config, now_s, exactly_once=is_exactly_once)
+        return judge_contacts(contacts, servers, self._config, now_s, is_exactly_once=is_exactly_once)
 
     # ASKS
 
     def _ask(self, contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBroker]) -> Iterator[CheckResult]:
-        reached = [each for each in contacts if each.stage is Stage.DONE]
-        ids = [nodes[each.server].node_id for each in reached if each.server in nodes]
+        usable_contacts = [each for each in contacts if each.stage is Stage.DONE]
+        node_ids = [nodes[each.server].node_id for each in usable_contacts if each.server in nodes]
         asks = asks_about_topics(self._needs())
         if self.options.is_exactly_once:
-            asks |= asks_about_prefix(self._names, ids)
-        with RequestClient(ClusterAccess(self._reaching(reached), clock=self.clock)) as client:
-            found = timed_outcomes(client, asks, self._left_ms(ASKS_END_MS))
-        written = self._write(found) if self.writes else None
-        is_written = written is not None and written.light is Light.GREEN
+            asks |= asks_about_prefix(self._names, node_ids)
+        with RequestClient(ClusterAccess(self._config_for(usable_contacts), clock=self.clock)) as client:
+            outcomes = timed_outcomes(client, asks, self._left_ms(ASKS_END_MS))
+        write_result = self._write(outcomes) if self.must_write else None
+        is_written = write_result is not None and write_result.light is Light.GREEN
         for topic, needs in self._needs().items():
-            marks = AclOperation.READ in needs
-            answered = _topic(topic, needs, found, is_written=is_written and topic == self.options.topic)
-            yield from judge_topic(answered, self._config, must_exist=marks)
+            checked_topic = _checked_topic(topic, needs, outcomes, is_written=is_written and topic == self.options.topic)
+            yield from judge_topic(checked_topic, self._config, must_exist=AclOperation.READ in needs)
         if self.options.is_exactly_once:
-            yield from self._judge_prefix(found, is_written=is_written)
-        if written is not None:
-            yield written
+            yield from self._judge_prefix(outcomes, is_written=is_written)
+        if write_result is not None:
+            yield write_result
 
-    def _reaching(self, reached: Sequence[Contact]) -> ProducerConfig:
+    def _config_for(self, usable_contacts: Sequence[Contact]) -> ProducerConfig:
         """The user's options, with only those servers that have answered."""
-        servers = tuple((each.host, each.port) for each in reached)
+        servers = tuple((each.host, each.port) for each in usable_contacts)
         return replace(self._config, bootstrap_servers=servers, client_dns_lookup="use_all_dns_ips")
 
     def _needs(self) -> dict[str, Needs]:
@@ -195,58 +194,59 @@ class Inspection:
         return PrefixNames(self.options.transactional_id_prefix or "")
 
     @property
-    def _given_timeout_ms(self) -> int | None:
+    def _configured_timeout_ms(self) -> int | None:
         return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given_keys else None
 
-    def _judge_prefix(self, found: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> Iterator[CheckResult]:
-        described, may_write, group = (found[each] for each in (CHECKED_ID, MAY_WRITE, GROUP))
-        is_described = described.value if isinstance(described.value, KafkaError) else True
-        ms = (max(described.ms, may_write.ms), group.ms)
-        prefix = CheckedPrefix(self._names, is_described, may_write.value, group.value, is_written, ms)
+    def _judge_prefix(self, outcomes: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> Iterator[CheckResult]:
+        description, permission, group = (outcomes[each] for each in (CHECKED_ID, MAY_WRITE, GROUP))
+        ms = (max(description.ms, permission.ms), group.ms)
+        prefix = CheckedPrefix(self._names, description.error, permission.error, group.value, is_written, ms)
         yield judge_ids(prefix)
         yield judge_groups(prefix)
-        limit, default_ms = found[BROKER_MAX_TIMEOUT], DEFAULT_LONGEST_TRANSACTION_MS
-        yield judge_timeout(self._given_timeout_ms, limit.value, default_ms, limit.ms, is_written=is_written)
-        listed = all_listed(found)
-        yield judge_leftovers(self._names, listed.value, listed.ms, may_describe=is_described is True)
+        limit, default_ms = outcomes[BROKER_MAX_TIMEOUT], DEFAULT_LONGEST_TRANSACTION_MS
+        yield judge_timeout(self._configured_timeout_ms, limit.value, default_ms, limit.ms, is_written=is_written)
+        leftovers = listed_transactions(outcomes)
+        yield judge_leftovers(self._names, leftovers.value, leftovers.ms, may_describe=description.error is None)
 
     # A RECORD
 
-    def _write(self, found: Mapping[Hashable, TimedOutcome]) -> CheckResult:
+    def _write(self, outcomes: Mapping[Hashable, TimedOutcome]) -> CheckResult:
         from spark_kafka_sink.tools.check import writing  # what a producer needs is imported only here
 
         topic = self.options.topic or ""
-        if found["topic", topic].value is None:
+        if outcomes["topic", topic].value is None:
             return yellow(writing.WRITE_CHECK, printable(topic), "not tried: it might create the topic")
         if self.options.has_format and not self.options.is_exactly_once:
             return yellow(writing.WRITE_CHECK, printable(topic), "not tried: readers would find a record without a schema")
         transactional = None
         if self.options.is_exactly_once:
-            limit_ms = number_in_setting(found[BROKER_MAX_TIMEOUT].value)
+            limit_ms = number_in_setting(outcomes[BROKER_MAX_TIMEOUT].value)
             # The time-out that a write would take, if it is not known whether brokers accept it.
-            longest_ms = (self._given_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS) if limit_ms is None else None
+            longest_ms = (self._configured_timeout_ms or DEFAULT_LONGEST_TRANSACTION_MS) if limit_ms is None else None
             transactional = writing.Transactional(self._names.check_id, self._write_timeout_ms(limit_ms), longest_ms)
         return writing.write_record(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
 
     def _write_timeout_ms(self, limit_ms: int | None) -> int:
         """The time-out of the check's transaction: short, because readers wait so long if the check is interrupted."""
-        return min(each for each in (WRITE_TIMEOUT_MS, self._given_timeout_ms, limit_ms) if each is not None)
+        return min(each for each in (WRITE_TIMEOUT_MS, self._configured_timeout_ms, limit_ms) if each is not None)
 
 
-def _nodes(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:
+def _brokers_by_address(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:
     """The brokers that the first answer lists, by address."""
     answer = next((each.metadata for each in contacts if each.metadata is not None), None)
     return {} if answer is None else {address_text(each.host, each.port): each for each in answer.brokers}
 
 
-def _others(contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBroker]) -> tuple[list[MetadataResponseBroker], int]:
+def _uncontacted_brokers(
+    contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBroker]
+) -> tuple[list[MetadataResponseBroker], int]:
     """The first MAX_BROKERS brokers without a contact, and how many more there are."""
-    known = {each.server for each in contacts}
-    others = [node for server, node in nodes.items() if server not in known]
+    contacted_servers = {each.server for each in contacts}
+    others = [node for server, node in nodes.items() if server not in contacted_servers]
     return others[:MAX_BROKERS], max(len(others) - MAX_BROKERS, 0)
 
 
-def _topic(name: str, needs: Needs, found: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> CheckedTopic:
-    described, settings = found["topic", name], found["settings", name]
-    creates = {"true": True, "false": False}.get(str(found[AUTO_CREATE].value))
-    return CheckedTopic(name, needs, described.value, settings.value, creates, is_written, (described.ms, settings.ms))
+def _checked_topic(name: str, needs: Needs, outcomes: Mapping[Hashable, TimedOutcome], *, is_written: bool) -> CheckedTopic:
+    description, settings = outcomes["topic", name], outcomes["settings", name]
+    can_be_created = {"true": True, "false": False}.get(str(outcomes[AUTO_CREATE].value))
+    return CheckedTopic(name, needs, description.value, settings.value, can_be_created, is_written, (description.ms, settings.ms))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_kafka_sink.errors import printable
-from spark_kafka_sink.tools.check.results import CheckResult, Light, worst
+from spark_kafka_sink.tools.check.results import CheckResult, Light, worst_light
 from spark_kafka_sink.tools.words import seconds
 
 MAX_CHARACTERS = 2_000  # of a line
@@ -42,18 +42,19 @@ class Screen:
         self._columns = shutil.get_terminal_size().columns if is_terminal else 0
 
     def begin(self, origin: Origin) -> None:
+        """Print the first line: where the check runs."""
         if self._is_json:
             self._say(json.dumps({**origin._asdict(), "note": ANOTHER_NETWORK}))
         else:
             self._say(heading(origin))
 
     def show(self, result: CheckResult) -> None:
-        self._say(json_line(result) if self._is_json else self._colored(result.light, line(result, self._columns)))
+        self._say(json_line(result) if self._is_json else self._with_color(result.light, line(result, self._columns)))
 
     def end(self, results: Sequence[CheckResult], ms: int) -> None:
         self._say(summary_json(results, ms) if self._is_json else summary(results, ms))
 
-    def _colored(self, light: Light, text: str) -> str:
+    def _with_color(self, light: Light, text: str) -> str:
         return f"\x1b[{_COLORS[light]}m{light}\x1b[0m{text.removeprefix(light)}" if self._has_colors else text
 
     def _say(self, text: str) -> None:
@@ -66,36 +67,36 @@ def heading(origin: Origin) -> str:
 
 
 def line(result: CheckResult, columns: int = 0) -> str:
-    """One line. On a terminal with this many columns, a longer one is wrapped and indented; 0: no terminal."""
+    """A result in one line. If it is longer than `columns`, those of a terminal, it is wrapped and indented; 0: no terminal."""
     more = f" and {len(result.also)} more" if result.also else ""
     name = f"{result.check} {result.subject}{more}".rstrip()
-    begin = f"{result.light:<6} {result.ms:>6,} ms  {printable(name):<{NAME_COLUMNS}}  "
+    head = f"{result.light:<6} {result.ms:>6,} ms  {printable(name):<{NAME_COLUMNS}}  "
     text = printable(_sentences(result), MAX_CHARACTERS)
     indent = len(f"{'':6} {'':6} ms  ") + 4
-    if columns - indent < MIN_COLUMNS or len(begin) + len(text) <= columns:
-        return begin + text
-    wrapped = textwrap.wrap(begin + text, columns, subsequent_indent=" " * indent, break_on_hyphens=False)
-    return "\n".join(wrapped)
+    if columns - indent < MIN_COLUMNS or len(head) + len(text) <= columns:
+        return head + text
+    wrapped_lines = textwrap.wrap(head + text, columns, subsequent_indent=" " * indent, break_on_hyphens=False)
+    return "\n".join(wrapped_lines)
 
 
 def _sentences(result: CheckResult) -> str:
     if not result.remedy:
-        return result.found
-    end = "" if result.found.endswith((".", "?")) else "."
-    return f"{result.found}{end} {result.remedy[0].upper()}{result.remedy[1:]}."
+        return result.finding
+    end = "" if result.finding.endswith((".", "?")) else "."
+    return f"{result.finding}{end} {result.remedy[0].upper()}{result.remedy[1:]}."
 
 
 def summary(results: Sequence[CheckResult], ms: int) -> str:
-    found = worst(results)
-    told = {
+    """The last line: how many results are red, yellow and green, and what that means. `ms`: how long the whole check took."""
+    sentences = {
         Light.RED: "What is red makes writes fail.",
         Light.YELLOW: "Nothing is red; look at what is yellow.",
         Light.GREEN: "All is well.",
     }
-    return f"{_numbers(results)}, in {seconds(ms / 1000)}. {told[found]}"
+    return f"{_counts_in_words(results)}, in {seconds(ms / 1000)}. {sentences[worst_light(results)]}"
 
 
-def _numbers(results: Sequence[CheckResult]) -> str:
+def _counts_in_words(results: Sequence[CheckResult]) -> str:
     return ", ".join(f"{sum(each.light is light for each in results)} {light}" for light in Light)
 
 
@@ -109,7 +110,7 @@ def json_line(result: CheckResult) -> str:
             "subject": result.subject,
             "also": result.also,
             "result": result.light,
-            "found": result.found,
+            "found": result.finding,
             "remedy": result.remedy,
             "ms": result.ms,
         }
@@ -117,5 +118,5 @@ def json_line(result: CheckResult) -> str:
 
 
 def summary_json(results: Sequence[CheckResult], ms: int) -> str:
-    numbers = {str(light): sum(each.light is light for each in results) for light in Light}
-    return json.dumps({"result": worst(results), **numbers, "ms": ms})
+    counts = {str(light): sum(each.light is light for each in results) for light in Light}
+    return json.dumps({"result": worst_light(results), **counts, "ms": ms})

@@ -22,7 +22,7 @@ from spark_kafka_sink.schemas.derivation import TOP_LEVEL_RECORD
 from spark_kafka_sink.schemas.registry import AVRO_TYPE, RegisteredSchema, SchemaRegistry
 from spark_kafka_sink.schemas.subjects import needs_record_name, subject_for
 from spark_kafka_sink.tools.check.asks import TimedOutcome
-from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red, yellow
+from spark_kafka_sink.tools.check.results import CheckResult, green, red, remedy_for, yellow
 
 REGISTRY_CHECK, SUBJECT = "registry", "subject"
 LAST_ANSWER_MS = 300  # kept to look at the last answer
@@ -30,7 +30,7 @@ LAST_ANSWER_MS = 300  # kept to look at the last answer
 Work = Callable[[], Any]
 
 
-class AskedPart(NamedTuple):
+class PartAnswers(NamedTuple):
     """The answers about the schema of keys or values. `subject` is empty for a schema that is named by its id."""
 
     options: PartOptions
@@ -41,34 +41,35 @@ class AskedPart(NamedTuple):
 
 def registry_results(options: SinkOptions, clock: Clock, left_ms: int) -> list[CheckResult]:
     """Ask the registry and judge its answers. Empty if no key or value is encoded or framed. Blocks for `left_ms` at most."""
-    parts = [found for part in (KEY_PART, VALUE_PART) if (found := part_options(options, options.registry, part)) is not None]
+    options_of_parts = (part_options(options, options.registry, part) for part in (KEY_PART, VALUE_PART))
+    parts = [each for each in options_of_parts if each is not None]
     config = options.registry
     if config is None or not parts:
         return []
     try:
         return list(_results(options, config, parts, _Asking(config, clock, left_ms)))
     except ConfigError as error:  # urllib3 or a certificate is missing, or https_proxy is no URL
-        return [red(REGISTRY_CHECK, "", str(error), explained(error))]
+        return [red(REGISTRY_CHECK, "", str(error), remedy_for(error))]
 
 
 def _results(
     options: SinkOptions, config: RegistryConfig, parts: Sequence[PartOptions], asking: _Asking
 ) -> Iterator[CheckResult]:
     addresses = config.schema_registry_url
-    named = [_subject(each, config, options.topic) for each in parts]
+    subjects = [_subject(each, config, options.topic) for each in parts]
     works: list[Work] = [asking.registry(address).default_compatibility for address in addresses]
-    for part, subject in zip(parts, named, strict=True):
-        works += asking.of_part(part, subject)
+    for part, subject in zip(parts, subjects, strict=True):
+        works += asking.questions_about(part, subject)
     answers = asking.answers(works)
-    found = answers[: len(addresses)]
-    yield from judge_addresses(addresses, found, config)
-    if any(is_reached(each) for each in found):
-        pairs = answers[len(addresses) :]
-        for number, (part, subject) in enumerate(zip(parts, named, strict=True)):
+    address_answers = answers[: len(addresses)]
+    yield from judge_addresses(addresses, address_answers, config)
+    if any(is_reached(each) for each in address_answers):
+        part_answers = answers[len(addresses) :]
+        for number, (part, subject) in enumerate(zip(parts, subjects, strict=True)):
             if isinstance(subject, ConfigError):
                 yield yellow(SUBJECT, part.part, f"not known: {subject.message}")
             else:
-                yield judge_part(AskedPart(part, subject, *pairs[2 * number : 2 * number + 2]), config)
+                yield judge_part(PartAnswers(part, subject, *part_answers[2 * number : 2 * number + 2]), config)
 
 
 def _subject(part: PartOptions, config: RegistryConfig, topic: str | None) -> str | ConfigError:
@@ -91,16 +92,16 @@ class _Asking:
         self._config = replace(config, schema_registry_max_retries=0, schema_registry_default_api_timeout_ms=limit_ms)
         self._clock = clock
         self._left_ms = left_ms
-        self._of_all = SchemaRegistry(self._config, clock)
+        self._registry_of_all = SchemaRegistry(self._config, clock)
 
     def registry(self, address: RegistryAddress) -> SchemaRegistry:
         return SchemaRegistry(replace(self._config, schema_registry_url=(address,)), self._clock)
 
-    def of_part(self, part: PartOptions, subject: str | ConfigError) -> list[Work]:
+    def questions_about(self, part: PartOptions, subject: str | ConfigError) -> list[Work]:
         """The two questions about a part: its schema, and the compatibility mode of the subject."""
         if isinstance(subject, ConfigError):
             return [lambda: None, lambda: None]
-        registry, schema = self._of_all, part.schema
+        registry, schema = self._registry_of_all, part.schema
         if schema is not None and schema.kind == ID:
             return [partial(registry.by_id, schema.number), lambda: None]
         if schema is not None and schema.kind == VERSION:
@@ -108,14 +109,14 @@ class _Asking:
         return [partial(registry.latest, subject), partial(registry.compatibility, subject)]
 
     def answers(self, works: Sequence[Work]) -> list[TimedOutcome]:
-        outcomes = outcomes_within([partial(self._timed, work) for work in works], self._left_ms, self._clock)
-        late = NetworkError(f"no answer within {self._left_ms:,} ms")
-        return [TimedOutcome(late, self._left_ms) if outcome is None else outcome.result for outcome in outcomes]
+        outcomes = outcomes_within([partial(self._timed_outcome, work) for work in works], self._left_ms, self._clock)
+        late_error = NetworkError(f"no answer within {self._left_ms:,} ms")
+        return [TimedOutcome(late_error, self._left_ms) if outcome is None else outcome.result for outcome in outcomes]
 
-    def _timed(self, work: Work) -> TimedOutcome:
-        began_ms = self._clock.now_ms()
+    def _timed_outcome(self, work: Work) -> TimedOutcome:
+        start_ms = self._clock.now_ms()
         outcome = outcome_of(work)
-        return TimedOutcome(outcome.result if outcome.error is None else outcome.error, self._clock.now_ms() - began_ms)
+        return TimedOutcome(outcome.result if outcome.error is None else outcome.error, self._clock.now_ms() - start_ms)
 
 
 # JUDGES
@@ -135,55 +136,61 @@ def judge_addresses(
     for address, answer in zip(addresses, answers, strict=True):
         url = printable(address.url)
         if is_reached(answer):
-            yield green(REGISTRY_CHECK, url, f"answers {_who(address, config)}", answer.ms)
+            yield green(REGISTRY_CHECK, url, f"answers {_user_in_words(address, config)}", answer.ms)
         elif is_any_reached:
             yield yellow(REGISTRY_CHECK, url, f"{answer.value}", "others are asked in its place", answer.ms)
         else:
-            yield red(REGISTRY_CHECK, url, f"{answer.value}", explained(answer.value), answer.ms)
+            yield red(REGISTRY_CHECK, url, f"{answer.value}", remedy_for(answer.value), answer.ms)
 
 
-def _remedy_for_missing(asked: AskedPart, error: KafkaError) -> str:
+def _remedy_for_missing(answers: PartAnswers, error: KafkaError) -> str:
     if error.condition not in registry_errors.NOT_FOUND:
-        return explained(error)
-    if asked.options.schema is None:
+        return remedy_for(error)
+    if answers.options.schema is None:
         return "register the schema, or set auto.register.schemas=true"
-    return f"correct {asked.options.part}Schema, or register that schema"
+    return f"correct {answers.options.part}Schema, or register that schema"
 
 
-def _who(address: RegistryAddress, config: RegistryConfig) -> str:
+def _user_in_words(address: RegistryAddress, config: RegistryConfig) -> str:
     login = config.login_of(address)
     if login is not None:
         return f"user '{printable(login.reveal().partition(':')[0])}'"
     return "without a login" if config.token_source is None else f"a token ({config.token_source})"
 
 
-def judge_part(asked: AskedPart, config: RegistryConfig) -> CheckResult:
-    schema, named = asked.schema.value, asked.options.schema
-    subject = printable(asked.subject or f"{asked.options.part}: schema {named}")
-    ms = max(asked.schema.ms, asked.mode.ms)
+def judge_part(answers: PartAnswers, config: RegistryConfig) -> CheckResult:
+    """Judge a schema of the registry: whether rows can be written with it, and what becomes of one that differs."""
+    schema, schema_option = answers.schema.value, answers.options.schema
+    subject = printable(answers.subject or f"{answers.options.part}: schema {schema_option}")
+    ms = max(answers.schema.ms, answers.mode.ms)
     if isinstance(schema, KafkaError):
-        return _missing(asked, schema, config, subject, ms)
-    if asked.options.format == AVRO and schema.schema_type != AVRO_TYPE:
-        return red(SUBJECT, subject, f"{_found(schema)}: no Avro", f"set {asked.options.part}Format=framed", ms)
-    is_derived = named is None or named.kind == TEXT
+        return _judge_missing_schema(answers, schema, config, subject, ms)
+    if answers.options.format == AVRO and schema.schema_type != AVRO_TYPE:
+        return red(SUBJECT, subject, f"{_schema_text(schema)}: no Avro", f"set {answers.options.part}Format=framed", ms)
+    is_derived = schema_option is None or schema_option.kind == TEXT
     if schema.write_rules is not None:
-        found = f"{_found(schema)}; it has rules that apply to writing, which are not carried out: {schema.write_rules}"
-        return (yellow if is_derived else red)(SUBJECT, subject, found, "write with a client that does", ms)
+        finding = f"{_schema_text(schema)}; it has rules that apply to writing, which are not carried out: {schema.write_rules}"
+        return (yellow if is_derived else red)(SUBJECT, subject, finding, "write with a client that does", ms)
     if not is_derived:
-        return green(SUBJECT, subject, f"{_found(schema)} is what rows are written with", ms)
+        return green(SUBJECT, subject, f"{_schema_text(schema)} is what rows are written with", ms)
     how = "becomes the next version, if that allows it" if config.auto_register_schemas else "is refused"
-    return green(SUBJECT, subject, f"{_found(schema)}; compatibility {_mode(asked.mode)}; a schema that differs {how}", ms)
+    return green(
+        SUBJECT,
+        subject,
+        f"{_schema_text(schema)}; compatibility {_mode(answers.mode)}; a schema that differs {how}",
+        ms,
+    )
 
 
-def _missing(asked: AskedPart, error: KafkaError, config: RegistryConfig, subject: str, ms: int) -> CheckResult:
-    named = asked.options.schema
-    may_register = config.auto_register_schemas and (named is None or named.kind == TEXT)
+def _judge_missing_schema(answers: PartAnswers, error: KafkaError, config: RegistryConfig, subject: str, ms: int) -> CheckResult:
+    schema_option = answers.options.schema
+    may_register = config.auto_register_schemas and (schema_option is None or schema_option.kind == TEXT)
     if error.condition != registry_errors.SUBJECT_NOT_FOUND or not may_register:
-        return red(SUBJECT, subject, str(error), _remedy_for_missing(asked, error), ms)
-    return green(SUBJECT, subject, f"does not exist: the first write registers it; compatibility {_mode(asked.mode)}", ms)
+        return red(SUBJECT, subject, str(error), _remedy_for_missing(answers, error), ms)
+    return green(SUBJECT, subject, f"does not exist: the first write registers it; compatibility {_mode(answers.mode)}", ms)
 
 
-def _found(schema: RegisteredSchema) -> str:
+def _schema_text(schema: RegisteredSchema) -> str:
     version = "" if schema.version is None else f"version {schema.version}, "
     return f"{version}id {schema.id}, {printable(schema.schema_type)}"
 

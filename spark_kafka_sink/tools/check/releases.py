@@ -66,8 +66,8 @@ def releases_of(versions: NodeApiVersions) -> Releases | None:
     """The releases that a broker may be of; None if it does not accept this client's format of batches."""
     level = versions.supported_features.get(METADATA_VERSION)
     if level is not None:
-        found = next((release for last, release in _LAST_LEVELS if level <= last), None)
-        return Releases(_LAST_LEVELS[-1][1], None) if found is None else Releases(found, found)
+        known_release = next((release for last, release in _LAST_LEVELS if level <= last), None)
+        return Releases(_LAST_LEVELS[-1][1], None) if known_release is None else Releases(known_release, known_release)
     for api_key, version, first, last in _FIRST_VERSIONS:
         if versions.max_version(api_key) >= version:
             return Releases(first, last)

@@ -27,7 +27,7 @@ class CheckResult:
     Args:
         check: what is checked: "TLS", "topic".
         subject: the server or topic that is checked; empty: the cluster.
-        found: what was found, a phrase.
+        finding: what was found, a phrase.
         remedy: what to do about it, a phrase; empty if nothing. Whatever is red has one.
         ms: how long it took to find out.
         also: further subjects with the same result.
@@ -36,32 +36,32 @@ class CheckResult:
     check: str
     subject: str
     light: Light
-    found: str
+    finding: str
     remedy: str = ""
     ms: int = 0
     also: tuple[str, ...] = ()
 
 
-def green(check: str, subject: str, found: str, ms: int = 0) -> CheckResult:
-    return CheckResult(check, subject, Light.GREEN, found, "", ms)
+def green(check: str, subject: str, finding: str, ms: int = 0) -> CheckResult:
+    return CheckResult(check, subject, Light.GREEN, finding, "", ms)
 
 
-def yellow(check: str, subject: str, found: str, remedy: str = "", ms: int = 0) -> CheckResult:
-    return CheckResult(check, subject, Light.YELLOW, found, remedy, ms)
+def yellow(check: str, subject: str, finding: str, remedy: str = "", ms: int = 0) -> CheckResult:
+    return CheckResult(check, subject, Light.YELLOW, finding, remedy, ms)
 
 
-def red(check: str, subject: str, found: str, remedy: str, ms: int = 0) -> CheckResult:
-    return CheckResult(check, subject, Light.RED, found, remedy, ms)
+def red(check: str, subject: str, finding: str, remedy: str, ms: int = 0) -> CheckResult:
+    return CheckResult(check, subject, Light.RED, finding, remedy, ms)
 
 
-def merged(results: Iterable[CheckResult]) -> list[CheckResult]:
+def merge_results(results: Iterable[CheckResult]) -> list[CheckResult]:
     """Results of several servers that say the same become one, in the order of the first."""
-    groups: dict[tuple[str, Light, str, str], list[CheckResult]] = {}
+    results_by_text: dict[tuple[str, Light, str, str], list[CheckResult]] = {}
     for each in results:
-        groups.setdefault((each.check, each.light, each.found, each.remedy), []).append(each)
+        results_by_text.setdefault((each.check, each.light, each.finding, each.remedy), []).append(each)
     return [
         replace(group[0], ms=max(each.ms for each in group), also=tuple(each.subject for each in group[1:]))
-        for group in groups.values()
+        for group in results_by_text.values()
     ]
 
 
@@ -71,11 +71,11 @@ def number_in_setting(answer: object) -> int | None:
     return int(str(answer)) if is_number else None
 
 
-def worst(results: Iterable[CheckResult]) -> Light:
+def worst_light(results: Iterable[CheckResult]) -> Light:
     lights = {each.light for each in results}
     return next((each for each in (Light.RED, Light.YELLOW) if each in lights), Light.GREEN)
 
 
-def explained(error: KafkaError) -> str:
+def remedy_for(error: KafkaError) -> str:
     """The remedy for an error, where the judge has no better one."""
     return f"see {error.condition} on the page Troubleshooting"

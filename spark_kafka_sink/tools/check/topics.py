@@ -11,7 +11,7 @@ from spark_kafka_sink.config.producer_rules import ACKS_ALL
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, printable, printable_list
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition
 from spark_kafka_sink.protocol.permissions import AclOperation
-from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, explained, green, number_in_setting, red, yellow
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, green, number_in_setting, red, remedy_for, yellow
 from spark_kafka_sink.tools.words import count
 
 AUTO_CREATE = "auto.create.topics.enable"
@@ -27,7 +27,7 @@ class CheckedTopic:
     Args:
         needs: the permissions that a write needs on the topic, each with its purpose.
         description: None: the topic does not exist.
-        creates: the brokers' auto.create.topics.enable; None: not known.
+        can_be_created: the brokers' auto.create.topics.enable; None: not known.
         is_written: `--write` has written a record to it.
         ms: how long the answers took: description, settings.
     """
@@ -36,7 +36,7 @@ class CheckedTopic:
     needs: Mapping[AclOperation, str]
     description: TopicDescription | KafkaError | None
     settings: Mapping[str, str] | KafkaError
-    creates: bool | None = None
+    can_be_created: bool | None = None
     is_written: bool = False
     ms: tuple[int, int] = (0, 0)
 
@@ -54,7 +54,7 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
     description = topic.description
     if isinstance(description, KafkaError):
         grant = "grant the user DESCRIBE on the topic, which READ and WRITE include"
-        remedy = grant if isinstance(description, AuthorizationError) else explained(description)
+        remedy = grant if isinstance(description, AuthorizationError) else remedy_for(description)
         return [red("topic", topic.subject, str(description), remedy, topic.ms[0])]
     if description is None:
         return [judge_missing(topic, must_exist=must_exist)]
@@ -69,56 +69,59 @@ def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool
 
 
 def judge_missing(topic: CheckedTopic, *, must_exist: bool) -> CheckResult:
-    create = f"correct the name, or create it: kafka-topics.sh --create --topic {topic.subject}"
-    if topic.creates and not must_exist:
-        remedy = f"{create}; so created, it has the brokers' num.partitions and default.replication.factor"
-        found = f"does not exist; the first write creates it ({AUTO_CREATE}=true)"
-        return yellow("topic", topic.subject, found, remedy, topic.ms[0])
-    why = f", and brokers create none ({AUTO_CREATE}=false)" if topic.creates is False else ""
-    why = why or (", and exactly-once needs it before the first write" if must_exist else "")
-    why = why or f", and whether brokers create it is not known ({AUTO_CREATE})"
-    return red("topic", topic.subject, f"does not exist{why}", create, topic.ms[0])
+    """Yellow if brokers create the topic at the first write, and it need not exist before; otherwise red."""
+    creation = f"correct the name, or create it: kafka-topics.sh --create --topic {topic.subject}"
+    if topic.can_be_created and not must_exist:
+        remedy = f"{creation}; so created, it has the brokers' num.partitions and default.replication.factor"
+        finding = f"does not exist; the first write creates it ({AUTO_CREATE}=true)"
+        return yellow("topic", topic.subject, finding, remedy, topic.ms[0])
+    reason = f", and brokers create none ({AUTO_CREATE}=false)" if topic.can_be_created is False else ""
+    reason = reason or (", and exactly-once needs it before the first write" if must_exist else "")
+    reason = reason or f", and whether brokers create it is not known ({AUTO_CREATE})"
+    return red("topic", topic.subject, f"does not exist{reason}", creation, topic.ms[0])
 
 
-def judge_existing(topic: CheckedTopic, found: TopicDescription) -> CheckResult:
+def judge_existing(topic: CheckedTopic, description: TopicDescription) -> CheckResult:
     is_compacted = isinstance(topic.settings, Mapping) and "compact" in topic.settings.get(CLEANUP, "")
-    compacted = "; compacted: a row without a key is rejected" if is_compacted else ""
-    return green("topic", topic.subject, f"{count(len(found.partitions), 'partition')}{compacted}", topic.ms[0])
+    note = "; compacted: a row without a key is rejected" if is_compacted else ""
+    return green("topic", topic.subject, f"{count(len(description.partitions), 'partition')}{note}", topic.ms[0])
 
 
 # PARTITIONS
 
 
-def judge_leaders(topic: CheckedTopic, found: TopicDescription) -> CheckResult:
-    without = [each.partition_index for each in found.partitions if each.leader_id < 0]
-    if not without:
+def judge_leaders(topic: CheckedTopic, description: TopicDescription) -> CheckResult:
+    """Red if a partition has no leader, because rows for it fail."""
+    leaderless = [each.partition_index for each in description.partitions if each.leader_id < 0]
+    if not leaderless:
         return green("leaders", topic.subject, "each partition has a leader", topic.ms[0])
-    what = f"{len(without)} of {count(len(found.partitions), 'partition')} without a leader: {printable_list(without, 10)}"
-    return red("leaders", topic.subject, what, "start the brokers that have its replicas", topic.ms[0])
+    partitions = count(len(description.partitions), "partition")
+    finding = f"{len(leaderless)} of {partitions} without a leader: {printable_list(leaderless, 10)}"
+    return red("leaders", topic.subject, finding, "start the brokers that have its replicas", topic.ms[0])
 
 
 def judge_replicas(topic: CheckedTopic, description: TopicDescription, acks: int) -> CheckResult:
     """With acks=all, brokers reject rows for a partition with fewer in-sync replicas than min.insync.replicas."""
     partitions, ms = description.partitions, max(topic.ms)
-    fewest = min((len(each.isr_nodes) for each in partitions), default=0)
-    least = _number(topic.settings, MIN_IN_SYNC)
-    told = f"{_replicas_in_words(partitions)}; {MIN_IN_SYNC}={'?' if least is None else least}"
-    behind = [each for each in partitions if len(each.isr_nodes) < len(each.replica_nodes)]
-    if least is not None and fewest < least:
-        few = [each.partition_index for each in partitions if len(each.isr_nodes) < least]
-        which = f"{told}: too few for {count(len(few), 'partition')}: {printable_list(few, 10)}"
+    fewest_in_sync = min((len(each.isr_nodes) for each in partitions), default=0)
+    min_in_sync = _number(topic.settings, MIN_IN_SYNC)
+    state = f"{_replicas_in_words(partitions)}; {MIN_IN_SYNC}={'?' if min_in_sync is None else min_in_sync}"
+    partitions_behind = [each for each in partitions if len(each.isr_nodes) < len(each.replica_nodes)]
+    if min_in_sync is not None and fewest_in_sync < min_in_sync:
+        partitions_below = [each.partition_index for each in partitions if len(each.isr_nodes) < min_in_sync]
+        finding = f"{state}: too few for {count(len(partitions_below), 'partition')}: {printable_list(partitions_below, 10)}"
         if acks != ACKS_ALL:
-            return yellow("replicas", topic.subject, f"{which}, though acks={acks} does not ask for them", ms=ms)
-        return red("replicas", topic.subject, which, _remedy_for_few(partitions, least), ms)
-    if behind:
-        which = f"{told}; not all in sync: {printable_list((each.partition_index for each in behind), 10)}"
-        return yellow("replicas", topic.subject, which, "look at the brokers that are not in sync", ms)
-    return green("replicas", topic.subject, told, ms)
+            return yellow("replicas", topic.subject, f"{finding}, though acks={acks} does not ask for them", ms=ms)
+        return red("replicas", topic.subject, finding, _remedy_for_few(partitions, min_in_sync), ms)
+    if partitions_behind:
+        finding = f"{state}; not all in sync: {printable_list((each.partition_index for each in partitions_behind), 10)}"
+        return yellow("replicas", topic.subject, finding, "look at the brokers that are not in sync", ms)
+    return green("replicas", topic.subject, state, ms)
 
 
-def _remedy_for_few(partitions: Sequence[MetadataResponsePartition], least: int) -> str:
-    if any(len(each.replica_nodes) < least for each in partitions):
-        return f"lower the topic's {MIN_IN_SYNC}, or give it {least} replicas (kafka-reassign-partitions.sh)"
+def _remedy_for_few(partitions: Sequence[MetadataResponsePartition], min_in_sync: int) -> str:
+    if any(len(each.replica_nodes) < min_in_sync for each in partitions):
+        return f"lower the topic's {MIN_IN_SYNC}, or give it {min_in_sync} replicas (kafka-reassign-partitions.sh)"
     return f"start the brokers that are not in sync, or lower the topic's {MIN_IN_SYNC}"
 
 
@@ -142,48 +145,51 @@ def judge_settings(topic: CheckedTopic, config: ProducerConfig) -> list[CheckRes
     if isinstance(topic.settings, KafkaError):
         return [yellow("settings", topic.subject, f"not known: {topic.settings}", ms=topic.ms[1])]
     results = []
-    least, size, codec = _number(topic.settings, MIN_IN_SYNC), _number(topic.settings, MAX_BYTES), topic.settings.get(COMPRESSION)
-    if size is not None:
-        results.append(judge_size(topic, size, config))
+    max_bytes, codec = _number(topic.settings, MAX_BYTES), topic.settings.get(COMPRESSION)
+    values = {MIN_IN_SYNC: _number(topic.settings, MIN_IN_SYNC), MAX_BYTES: max_bytes, COMPRESSION: codec}
+    if max_bytes is not None:
+        results.append(judge_size(topic, max_bytes, config))
     if codec is not None:
         results.append(judge_compression(topic, codec, config.compression_type))
-    missing = [name for name, value in ((MIN_IN_SYNC, least), (MAX_BYTES, size), (COMPRESSION, codec)) if value is None]
+    missing = [name for name, value in values.items() if value is None]
     if missing:
         results.append(yellow("settings", topic.subject, f"brokers do not tell {printable_list(missing)}", ms=topic.ms[1]))
     return results
 
 
-def judge_size(topic: CheckedTopic, theirs: int, config: ProducerConfig) -> CheckResult:
+def judge_size(topic: CheckedTopic, topic_limit: int, config: ProducerConfig) -> CheckResult:
     """Brokers reject a record above the topic's limit. A batch of several records above it is split and sent again."""
-    ms, ours = topic.ms[1], config.max_request_size
-    found = f"{MAX_BYTES}={theirs}, our max.request.size={ours} and batch.size={config.batch_size}"
-    if theirs < ours:
+    ms, own_limit = topic.ms[1], config.max_request_size
+    finding = f"{MAX_BYTES}={topic_limit}, our max.request.size={own_limit} and batch.size={config.batch_size}"
+    if topic_limit < own_limit:
         remedy = f"raise the topic's {MAX_BYTES}, or lower kafka.max.request.size: larger rows are then told before they are sent"
-        return yellow("size", topic.subject, f"{found}: larger rows are rejected", remedy, ms)
-    if theirs < config.batch_size:
+        return yellow("size", topic.subject, f"{finding}: larger rows are rejected", remedy, ms)
+    if topic_limit < config.batch_size:
         remedy = "lower kafka.batch.size"
-        return yellow("size", topic.subject, f"{found}: full batches are rejected, split and sent again", remedy, ms)
-    return green("size", topic.subject, found, ms)
+        return yellow("size", topic.subject, f"{finding}: full batches are rejected, split and sent again", remedy, ms)
+    return green("size", topic.subject, finding, ms)
 
 
-def judge_compression(topic: CheckedTopic, theirs: str, ours: str) -> CheckResult:
+def judge_compression(topic: CheckedTopic, topic_codec: str, own_codec: str) -> CheckResult:
+    """Yellow if brokers compress each batch again, because the topic has a codec of its own."""
     ms = topic.ms[1]
-    if theirs == OF_THE_PRODUCER:
-        return green("compression", topic.subject, f"{ours}; brokers keep it", ms)
-    if printable(theirs) == ours or (theirs, ours) == ("uncompressed", "none"):
-        return green("compression", topic.subject, f"{ours}, as the topic's", ms)
-    found = f"{ours}, and the topic's {COMPRESSION}={printable(theirs)}: brokers compress each batch again"
-    same = "none" if theirs == "uncompressed" else printable(theirs)
-    return yellow("compression", topic.subject, found, f"set kafka.compression.type={same}", ms)
+    if topic_codec == OF_THE_PRODUCER:
+        return green("compression", topic.subject, f"{own_codec}; brokers keep it", ms)
+    if printable(topic_codec) == own_codec or (topic_codec, own_codec) == ("uncompressed", "none"):
+        return green("compression", topic.subject, f"{own_codec}, as the topic's", ms)
+    finding = f"{own_codec}, and the topic's {COMPRESSION}={printable(topic_codec)}: brokers compress each batch again"
+    codec = "none" if topic_codec == "uncompressed" else printable(topic_codec)
+    return yellow("compression", topic.subject, finding, f"set kafka.compression.type={codec}", ms)
 
 
 # PERMISSIONS
 
 
-def judge_permission(topic: CheckedTopic, found: TopicDescription, operation: AclOperation) -> CheckResult:
+def judge_permission(topic: CheckedTopic, description: TopicDescription, operation: AclOperation) -> CheckResult:
+    """Yellow if brokers do not tell permissions, unless `--write` has shown that the user may WRITE."""
     name, why = operation.name, topic.needs[operation]
-    if found.permissions is None and not (topic.is_written and operation is AclOperation.WRITE):
+    if description.permissions is None and not (topic.is_written and operation is AclOperation.WRITE):
         return yellow("permission", topic.subject, f"{name}, {why}: {FIND_OUT}", ms=topic.ms[0])
-    if found.permissions is None or operation in found.permissions:
+    if description.permissions is None or operation in description.permissions:
         return green("permission", topic.subject, f"{name}, {why}", topic.ms[0])
     return red("permission", topic.subject, f"no {name}, {why}", f"grant the user {name} on the topic", topic.ms[0])

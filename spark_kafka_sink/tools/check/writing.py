@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import RecordMetadata
-from spark_kafka_sink.tools.check.results import CheckResult, explained, green, red
+from spark_kafka_sink.tools.check.results import CheckResult, green, red, remedy_for
 
 WRITE_CHECK = "write"
 RECORD_KEY = b"pykafka-sink-check"  # compacted topics take no record without one
@@ -45,26 +45,26 @@ def write_record(
     topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int, clock: Clock
 ) -> CheckResult:
     """Send the record. Green: it is acknowledged. Blocks at most `timeout_ms`."""
-    began_ms, subject = clock.now_ms(), printable(topic)
+    start_ms, subject = clock.now_ms(), printable(topic)
     outcome = outcome_within(partial(_write, topic, config, transactional, timeout_ms), timeout_ms)
-    ms = clock.now_ms() - began_ms
+    ms = clock.now_ms() - start_ms
     if outcome is None:
-        left = f"; its transaction ends at its time-out, {transactional.timeout_ms} ms" if transactional else ""
-        found = f"not acknowledged within {timeout_ms} ms; it may be written nevertheless{left}"
+        leftover = f"; its transaction ends at its time-out, {transactional.timeout_ms} ms" if transactional else ""
+        finding = f"not acknowledged within {timeout_ms} ms; it may be written nevertheless{leftover}"
         remedy = "look at the partitions' leaders and in-sync replicas, and at the user's quotas"
-        return red(WRITE_CHECK, subject, found, remedy, ms)
+        return red(WRITE_CHECK, subject, finding, remedy, ms)
     if outcome.error is not None:
-        return red(WRITE_CHECK, subject, str(outcome.error), explained(outcome.error), ms)
-    written: RecordMetadata = outcome.result
+        return red(WRITE_CHECK, subject, str(outcome.error), remedy_for(outcome.error), ms)
+    metadata: RecordMetadata = outcome.result
     how = ", in a transaction that was aborted" if transactional else ""
-    found = f"one record is written to partition {written.partition} at offset {written.offset}{how}"
-    return green(WRITE_CHECK, subject, found, ms)
+    finding = f"one record is written to partition {metadata.partition} at offset {metadata.offset}{how}"
+    return green(WRITE_CHECK, subject, finding, ms)
 
 
 def _write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> RecordMetadata:
     if transactional is not None and transactional.longest_ms is not None:
-        longest = Transactional(transactional.transactional_id, transactional.longest_ms)
-        with KafkaProducer(_options(config, longest, timeout_ms)) as producer:
+        with_longest_time_out = Transactional(transactional.transactional_id, transactional.longest_ms)
+        with KafkaProducer(_options(config, with_longest_time_out, timeout_ms)) as producer:
             producer.init_transactions()
     with KafkaProducer(_options(config, transactional, timeout_ms)) as producer:
         if transactional is None:
@@ -72,13 +72,13 @@ def _write(topic: str, config: ProducerConfig, transactional: Transactional | No
         producer.init_transactions()
         producer.begin_transaction()
         try:
-            found = producer.send(topic, RECORD_VALUE, key=RECORD_KEY).result(timeout_ms / 1000)
+            metadata = producer.send(topic, RECORD_VALUE, key=RECORD_KEY).result(timeout_ms / 1000)
         except KafkaError:
             with contextlib.suppress(KafkaError):  # the first error says why
                 producer.abort_transaction()
             raise
         producer.abort_transaction()
-        return found
+        return metadata
 
 
 def _options(config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> Mapping[str, object]:

@@ -23,7 +23,7 @@ EXAMPLES = """
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Print a script that completes pykafka-sink in a shell: tools, flags, files, and options with their values."
-    parser = new_parser(prog, description, EXAMPLES, done="done", failed="failed")
+    parser = new_parser(prog, description, EXAMPLES, success="done", failure="failed")
     parser.add_argument("shell", choices=tuple(SCRIPTS), help="the shell whose language the script is in")
     return parser
 

@@ -28,7 +28,7 @@ WIDEST = 110  # characters of a line
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Show the options of the sink and of the producer: type, default and what they do."
-    parser = new_parser(prog, description, EXAMPLES, done="options were found", failed="no option has these words")
+    parser = new_parser(prog, description, EXAMPLES, success="options were found", failure="no option has these words")
     words = "show options that have this in their name or description, in upper or lower case; several: each of them"
     parser.add_argument("words", nargs="*", metavar="WORD", help=f"{words} (default: show all)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")

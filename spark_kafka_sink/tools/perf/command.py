@@ -68,7 +68,7 @@ def record_size(text: str) -> int:
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Write records to a topic, and print records per second and latencies. A MB is 1,048,576 bytes."
-    parser = new_parser(prog, description, EXAMPLES, done="every record was acknowledged", failed="a record failed")
+    parser = new_parser(prog, description, EXAMPLES, success="every record was acknowledged", failure="a record failed")
     add = parser.add_argument
     add("--topic", required=True, help="topic to write to")
     add("--num-records", type=positive, required=True, help="number of records to write")

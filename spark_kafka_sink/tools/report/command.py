@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None, pause: Callable[[float], object] | N
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Show what the sink did: a page from the lines that commits have appended to reportPath."
-    parser = new_parser(prog, description, EXAMPLES, done="done", failed="failed, with one line on stderr that says why")
+    parser = new_parser(prog, description, EXAMPLES, success="done", failure="failed, with one line on stderr that says why")
     add = parser.add_argument
     files = "files of commits' lines, in any order (option reportPath of the sink)"
     add("files", nargs="+", type=Path, metavar="FILE", help=files)

@@ -58,7 +58,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "List the open transactions of exactly-once writes, and abort or commit what a query that has died left."
-    parser = new_parser(prog, description, EXAMPLES, done=DONE_MEANS, failed=FAILED_MEANS)
+    parser = new_parser(prog, description, EXAMPLES, success=DONE_MEANS, failure=FAILED_MEANS)
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(VERBS))
     what = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
     command = _add_command(commands, prog, "list", what)
@@ -98,7 +98,7 @@ def _add_command(commands: Commands, prog: str, name: str, what: str, needs: str
         name,
         help=what,
         description=f"Transactions of a prefix: {what}.{needs}",
-        epilog=help_epilog(prog, examples, done=DONE_MEANS, failed=FAILED_MEANS),
+        epilog=help_epilog(prog, examples, success=DONE_MEANS, failure=FAILED_MEANS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = command.add_argument

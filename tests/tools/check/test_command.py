@@ -241,7 +241,7 @@ def test_the_next_address_of_a_name_is_tried(broker: FakeBroker) -> None:
     servers = [("both", broker.nodes[0].port)]
     (found,) = make_contacts(servers, clock.now_ms() + 20_000, network_config(), None, clock, resolve_host)
     assert found.stage is Stage.DONE
-    assert found.unreached == (f"{closed}: [Errno 111] Connection refused",)
+    assert found.unreached_addresses == (f"{closed}: [Errno 111] Connection refused",)
 
 
 # TLS AND LOGINS

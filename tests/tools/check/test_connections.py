@@ -36,12 +36,12 @@ def contact(stage: Stage, error: KafkaError | None = None, host: str = "kafka", 
     """All stages before this one have succeeded."""
     took_ms = dict.fromkeys(STAGES[: STAGES.index(stage)], 7)
     fields = {"addresses": ("10.0.0.1",), "versions": NodeApiVersions(api_versions()), "who": "user 'me'"} | fields
-    return Contact(host, 9092, stage, error, took_ms=took_ms, failed_ms=5_000, **fields)
+    return Contact(host, 9092, stage, error, durations_ms=took_ms, failed_stage_ms=5_000, **fields)
 
 
 def judged(found: Contact, servers: Servers = ALONE, **options: object) -> dict[str, CheckResult]:
     config = network_config(**options)
-    results = judge_contacts([found], servers, config, NOW_S, exactly_once=True)
+    results = judge_contacts([found], servers, config, NOW_S, is_exactly_once=True)
     assert len({each.check for each in results}) == len(results)
     return {each.check: each for each in results}
 
@@ -50,7 +50,7 @@ def test_a_server_that_answers_everything_is_green() -> None:
     found = judged(contact(Stage.DONE), security_protocol="PLAINTEXT")
     assert list(found) == ["name", "broker", "version"]
     assert {each.light for each in found.values()} == {Light.GREEN}
-    assert found["name"].found == "is 10.0.0.1"
+    assert found["name"].finding == "is 10.0.0.1"
     assert found["broker"].ms == 7
 
 
@@ -65,7 +65,7 @@ def test_a_server_that_answers_everything_is_green() -> None:
 def test_a_server_that_fails_is_red_unless_another_bootstrap_server_answers(servers: Servers, light: Light, where: str) -> None:
     for stage in (Stage.NAME, Stage.REACH):
         (failed,) = (each for each in judged(contact(stage, NetworkError("refused")), servers).values() if not _is_green(each))
-        assert (failed.check, failed.light, failed.found, failed.ms) == (stage.value, light, "refused", 5_000)
+        assert (failed.check, failed.light, failed.finding, failed.ms) == (stage.value, light, "refused", 5_000)
         assert where in failed.remedy
 
 
@@ -87,13 +87,13 @@ def test_what_comes_after_a_failure_is_not_judged() -> None:
 def test_a_login_that_a_plain_client_lacks_is_shown_as_a_login() -> None:
     found = judged(contact(Stage.METADATA, AuthenticationError("this listener demands a login")))
     assert found["login"].light is Light.RED
-    assert "demands a login" in found["login"].found
+    assert "demands a login" in found["login"].finding
 
 
 def test_a_certificate_of_ours_that_is_rejected_late_is_shown_as_tls() -> None:
     late = AuthenticationError("the broker rejects this client's certificate", condition="KAFKA_SSL_AUTHENTICATION_FAILED")
     results = judge_contacts(
-        [contact(Stage.VERSION, late)], ALONE, network_config(security_protocol="SSL"), NOW_S, exactly_once=False
+        [contact(Stage.VERSION, late)], ALONE, network_config(security_protocol="SSL"), NOW_S, is_exactly_once=False
     )
     assert [(each.check, each.light) for each in results][-1] == ("TLS", Light.RED)
 
@@ -115,32 +115,32 @@ def test_tls_tells_version_chain_days_left_and_name() -> None:
     tls = judged(contact(Stage.DONE, peer=peer(82.5, 400)), security_protocol="SSL")["TLS"]
     assert tls.light is Light.GREEN
     for part in ("TLSv1.3", "broker-1 < issuing < root", "for kafka", "82 days left (until 2027-04-07)", "its name matches"):
-        assert part in tls.found
+        assert part in tls.finding
 
 
 def test_the_first_end_in_the_chain_counts_and_few_days_are_yellow() -> None:
     tls = judged(contact(Stage.DONE, peer=peer(82, 3.5)), security_protocol="SSL")["TLS"]
     assert (tls.light, tls.remedy) == (Light.YELLOW, "renew the certificate soon")
-    assert "3 days left" in tls.found
+    assert "3 days left" in tls.finding
 
 
 def test_the_result_of_tls_says_that_the_name_is_not_checked() -> None:
     options = {"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": ""}
-    assert "its name is not checked" in judged(contact(Stage.DONE, peer=peer(82)), **options)["TLS"].found
+    assert "its name is not checked" in judged(contact(Stage.DONE, peer=peer(82)), **options)["TLS"].finding
 
 
 def test_an_expired_certificate_is_shown_with_its_day() -> None:
     error = AuthenticationError("not accepted: certificate has expired", condition="KAFKA_SSL_AUTHENTICATION_FAILED")
     tls = judged(contact(Stage.TLS, error, peer=peer(-1.5)), security_protocol="SSL")["TLS"]
     assert (tls.light, tls.remedy) == (Light.RED, "renew the certificate")
-    assert "expired on 2027-01-13" in tls.found
-    assert "[KAFKA_SSL_AUTHENTICATION_FAILED]" in tls.found
+    assert "expired on 2027-01-13" in tls.finding
+    assert "[KAFKA_SSL_AUTHENTICATION_FAILED]" in tls.finding
 
 
 def test_names_in_certificates_are_printed_on_one_line() -> None:
     shown = peer(82, hosts=("kafka\n2026 ERROR forged", "\x1b[31m"))
     tls = judged(contact(Stage.DONE, peer=shown), security_protocol="SSL")["TLS"]
-    assert tls.found.isprintable()
+    assert tls.finding.isprintable()
 
 
 def test_a_certificate_is_read_from_what_python_says_of_it() -> None:
@@ -159,7 +159,7 @@ def test_a_certificate_is_read_from_what_python_says_of_it() -> None:
 def test_servers_with_equal_results_share_a_line() -> None:
     contacts = [contact(Stage.DONE, host=host, peer=peer(82)) for host in ("a", "b", "c")]
     config = network_config(security_protocol="SSL")
-    results = judge_contacts(contacts, ALONE, config, NOW_S, exactly_once=False)
+    results = judge_contacts(contacts, ALONE, config, NOW_S, is_exactly_once=False)
     (tls,) = (each for each in results if each.check == "TLS")
     assert (tls.subject, tls.also) == ("a:9092", ("b:9092", "c:9092"))
 
@@ -229,7 +229,7 @@ def test_old_brokers_are_yellow_and_transaction_version_is_shown() -> None:
     found = judged(contact(Stage.DONE, versions=versions(old)))["version"]
     assert (found.light, "cannot list transactions" in found.remedy) == (Light.YELLOW, True)
     new = judged(contact(Stage.DONE, versions=versions({}, {"metadata.version": 30}, {"transaction.version": 2})))["version"]
-    assert (new.light, new.found) == (Light.GREEN, "Kafka 4.3, by the requests that it takes; transaction.version 2")
+    assert (new.light, new.finding) == (Light.GREEN, "Kafka 4.3, by the requests that it takes; transaction.version 2")
     assert Releases((4, 3), None) > Releases((4, 2), (4, 2))
 
 
@@ -244,13 +244,13 @@ def metadata(cluster_id: str, brokers: int = 1) -> MetadataResponse:
 def test_bootstrap_servers_of_two_clusters_are_red() -> None:
     found = judge_cluster([contact(Stage.DONE, host="a", metadata=metadata("x")), contact(Stage.DONE, metadata=metadata("y"))])
     assert found is not None
-    assert (found.light, "2 clusters" in found.found) == (Light.RED, True)
+    assert (found.light, "2 clusters" in found.finding) == (Light.RED, True)
 
 
 def test_the_cluster_is_shown_with_its_brokers() -> None:
     found = judge_cluster([contact(Stage.DONE, metadata=metadata("x", 2)), contact(Stage.NAME, NetworkError("no such name"))])
     assert found is not None
-    assert (found.subject, found.found) == ("x", "2 brokers: 0 at b0:9092, 1 at b1:9092")
+    assert (found.subject, found.finding) == ("x", "2 brokers: 0 at b0:9092, 1 at b1:9092")
     empty = judge_cluster([contact(Stage.DONE, metadata=metadata("x", 0))])
     assert empty is not None
     assert empty.light is Light.RED

@@ -21,7 +21,7 @@ READ = frozenset({AclOperation.READ, AclOperation.DESCRIBE})
 
 
 def prefix(**answers: Any) -> CheckedPrefix:
-    return CheckedPrefix(**({"names": NAMES, "is_described": True, "may_write": True, "group_permissions": READ} | answers))
+    return CheckedPrefix(**({"names": NAMES, "describe_error": None, "write_error": None, "group_permissions": READ} | answers))
 
 
 def test_no_task_of_any_prefix_has_the_id_of_the_check() -> None:
@@ -35,17 +35,17 @@ def test_no_task_of_any_prefix_has_the_id_of_the_check() -> None:
     ("answers", "light", "says"),
     [
         ({}, Light.GREEN, "WRITE is granted"),
-        ({"is_described": DENIED}, Light.RED, "neither DESCRIBE nor WRITE"),
-        ({"may_write": DENIED}, Light.RED, "no WRITE"),
-        ({"is_described": LATE, "may_write": LATE}, Light.RED, "the coordinator of orders-check does not answer"),
-        ({"may_write": LATE}, Light.YELLOW, "not known; `--write` finds out"),
-        ({"may_write": LATE, "is_written": True}, Light.GREEN, "WRITE is granted"),
-        ({"is_described": OLD}, Light.GREEN, "WRITE is granted"),
+        ({"describe_error": DENIED}, Light.RED, "neither DESCRIBE nor WRITE"),
+        ({"write_error": DENIED}, Light.RED, "no WRITE"),
+        ({"describe_error": LATE, "write_error": LATE}, Light.RED, "the coordinator of orders-check does not answer"),
+        ({"write_error": LATE}, Light.YELLOW, "not known; `--write` finds out"),
+        ({"write_error": LATE, "is_written": True}, Light.GREEN, "WRITE is granted"),
+        ({"describe_error": OLD}, Light.GREEN, "WRITE is granted"),
     ],
 )
 def test_permission_for_transactional_ids_is_judged(answers: dict[str, Any], light: Light, says: str) -> None:
     found = judge_ids(prefix(**answers))
-    assert (found.light, says in found.found) == (light, True)
+    assert (found.light, says in found.finding) == (light, True)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_permission_for_transactional_ids_is_judged(answers: dict[str, Any], lig
 )
 def test_permission_for_groups_is_judged(permissions: Any, light: Light, says: str) -> None:
     found = judge_groups(prefix(group_permissions=permissions))
-    assert (found.light, says in found.found) == (light, True)
+    assert (found.light, says in found.finding) == (light, True)
 
 
 def test_the_permissions_to_grant_name_the_prefix() -> None:
-    ids, groups = judge_ids(prefix(may_write=DENIED)), judge_groups(prefix(group_permissions=frozenset()))
+    ids, groups = judge_ids(prefix(write_error=DENIED)), judge_groups(prefix(group_permissions=frozenset()))
     assert ids.remedy == "grant the user WRITE on the transactional ids that begin with 'orders-'"
     assert groups.remedy == "grant the user READ on the groups that begin with 'orders-'"
 
@@ -86,7 +86,7 @@ def test_the_time_of_transactions_is_held_against_what_brokers_allow(
     given_ms: int | None, answer: Any, is_written: bool, light: Light, says: str
 ) -> None:
     found = judge_timeout(given_ms, answer, 900_000, 3, is_written=is_written)
-    assert (found.light, says in found.found) == (light, True)
+    assert (found.light, says in found.finding) == (light, True)
 
 
 def listed(task: int, state: str, names: PrefixNames = NAMES) -> ListedTransaction:
@@ -114,7 +114,7 @@ def test_what_earlier_writes_have_left_decides_the_light(
     found: list[ListedTransaction] | KafkaError, may_describe: bool, light: Light, says: str
 ) -> None:
     result = judge_leftovers(NAMES, found, 3, may_describe=may_describe)
-    assert (result.light, says in result.found) == (light, True)
+    assert (result.light, says in result.finding) == (light, True)
 
 
 def test_a_prefix_of_others_is_printed_on_one_line() -> None:

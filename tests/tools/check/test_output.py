@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from spark_kafka_sink.tools.check.output import Origin, Screen, line, summary
-from spark_kafka_sink.tools.check.results import Light, green, merged, number_in_setting, red, worst, yellow
+from spark_kafka_sink.tools.check.results import Light, green, merge_results, number_in_setting, red, worst_light, yellow
 
 ORIGIN = Origin("driver-1", ("10.0.0.5",), "1.2.3")
 RED = red("topic", "orders", "does not exist", "create it", 12)
@@ -81,15 +81,15 @@ def test_settings_that_are_no_numbers_are_not_known(answer: object, number: int 
 
 
 def test_the_worst_of_all_results_counts() -> None:
-    assert worst([]) is Light.GREEN
-    assert worst([green("a", "", ""), yellow("b", "", "")]) is Light.YELLOW
-    assert worst([red("a", "", "", ""), yellow("b", "", "")]) is Light.RED
+    assert worst_light([]) is Light.GREEN
+    assert worst_light([green("a", "", ""), yellow("b", "", "")]) is Light.YELLOW
+    assert worst_light([red("a", "", "", ""), yellow("b", "", "")]) is Light.RED
     assert "All is well" in summary([green("a", "", "")], 10)
 
 
 def test_equal_results_are_merged_and_others_are_not() -> None:
     results = [green("TLS", "a", "x", 1), green("TLS", "b", "x", 5), green("TLS", "c", "y", 2)]
-    first, second = merged(results)
+    first, second = merge_results(results)
     assert (first.subject, first.also, first.ms) == ("a", ("b",), 5)
     assert (second.subject, second.also) == ("c", ())
     assert "TLS a and 1 more" in line(first)

@@ -48,8 +48,8 @@ def test_a_topic_in_order_is_green() -> None:
     found = judged(partition(0), partition(1))
     assert list(found) == ["topic", "leaders", "replicas", "size", "compression", "permission"]
     assert {each.light for each in found.values()} == {Light.GREEN}
-    assert found["topic"].found == "2 partitions"
-    assert found["replicas"].found == "3 of 3 replicas in sync; min.insync.replicas=2"
+    assert found["topic"].finding == "2 partitions"
+    assert found["replicas"].finding == "3 of 3 replicas in sync; min.insync.replicas=2"
     assert (found["topic"].ms, found["size"].ms) == (3, 4)
 
 
@@ -73,19 +73,19 @@ def test_a_missing_topic_is_red_unless_a_write_creates_it(
     topic = CheckedTopic("t", WRITES, None, {}, creates)
     (found,) = judge_topic(topic, network_config(), must_exist=must_exist)
     assert (found.check, found.light) == ("topic", light)
-    assert says in found.found
+    assert says in found.finding
     assert "kafka-topics.sh --create --topic t" in found.remedy
 
 
 def test_a_topic_that_brokers_do_not_describe_is_red() -> None:
     for error in (DENIED, KafkaTimeoutError("no answer")):
         (found,) = judge_topic(CheckedTopic("t", WRITES, error, {}), network_config(), must_exist=False)
-        assert (found.light, str(error) in found.found) == (Light.RED, True)
+        assert (found.light, str(error) in found.finding) == (Light.RED, True)
 
 
 def test_partitions_without_a_leader_are_red_and_named() -> None:
     found = judged(partition(0), partition(1, leader=-1), partition(2, leader=-1))["leaders"]
-    assert (found.light, found.found) == (Light.RED, "2 of 3 partitions without a leader: 1, 2")
+    assert (found.light, found.finding) == (Light.RED, "2 of 3 partitions without a leader: 1, 2")
 
 
 def test_a_topic_without_partitions_is_red() -> None:
@@ -95,7 +95,7 @@ def test_a_topic_without_partitions_is_red() -> None:
 
 
 def test_a_compacted_topic_is_shown_as_such() -> None:
-    assert "a row without a key is rejected" in judged(settings=SETTINGS | {"cleanup.policy": "compact,delete"})["topic"].found
+    assert "a row without a key is rejected" in judged(settings=SETTINGS | {"cleanup.policy": "compact,delete"})["topic"].finding
 
 
 # REPLICAS
@@ -110,18 +110,18 @@ def test_a_compacted_topic_is_shown_as_such() -> None:
 )
 def test_too_few_replicas_in_sync_are_red(few: MetadataResponsePartition, remedy: str) -> None:
     found = judged(partition(0), few)["replicas"]
-    assert (found.light, "too few for 1 partition: 1" in found.found) == (Light.RED, True)
+    assert (found.light, "too few for 1 partition: 1" in found.finding) == (Light.RED, True)
     assert remedy in found.remedy
 
 
 def test_without_acks_of_all_replicas_too_few_are_yellow() -> None:
     found = judged(partition(in_sync=1), acks="1")["replicas"]
-    assert (found.light, "acks=1 does not ask for them" in found.found) == (Light.YELLOW, True)
+    assert (found.light, "acks=1 does not ask for them" in found.finding) == (Light.YELLOW, True)
 
 
 def test_enough_replicas_but_not_all_in_sync_are_yellow() -> None:
     found = judged(partition(0), partition(1, in_sync=2))["replicas"]
-    assert (found.light, found.found) == (
+    assert (found.light, found.finding) == (
         Light.YELLOW,
         "2 to 3 of 3 to 3 replicas in sync; min.insync.replicas=2; not all in sync: 1",
     )
@@ -130,11 +130,11 @@ def test_enough_replicas_but_not_all_in_sync_are_yellow() -> None:
 def test_settings_that_brokers_do_not_tell_are_yellow_once() -> None:
     found = judged(settings=DENIED)
     assert [name for name, each in found.items() if each.light is Light.YELLOW] == ["settings"]
-    assert "DESCRIBE_CONFIGS" in found["settings"].found
-    assert found["replicas"].found == "3 of 3 replicas in sync; min.insync.replicas=?"
+    assert "DESCRIBE_CONFIGS" in found["settings"].finding
+    assert found["replicas"].finding == "3 of 3 replicas in sync; min.insync.replicas=?"
     some = judged(settings={"min.insync.replicas": "many", "max.message.bytes": "2000000"})
     assert some["size"].light is Light.GREEN
-    assert some["settings"].found == "brokers do not tell min.insync.replicas, compression.type"
+    assert some["settings"].finding == "brokers do not tell min.insync.replicas, compression.type"
 
 
 # SIZES AND COMPRESSION
@@ -146,12 +146,12 @@ def test_settings_that_brokers_do_not_tell_are_yellow_once() -> None:
 )
 def test_the_topics_limit_is_compared_with_ours(theirs: str, light: Light, says: str) -> None:
     found = judged(settings=SETTINGS | {"max.message.bytes": theirs})["size"]
-    assert (found.light, says in found.found) == (light, True)
+    assert (found.light, says in found.finding) == (light, True)
 
 
 def test_batches_that_the_topic_does_not_take_are_yellow() -> None:
     found = judged(settings=SETTINGS | {"max.message.bytes": "1000"}, max_request_size=900, batch_size=2000)["size"]
-    assert (found.light, "split and sent again" in found.found) == (Light.YELLOW, True)
+    assert (found.light, "split and sent again" in found.finding) == (Light.YELLOW, True)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +174,12 @@ def test_batches_that_brokers_compress_again_are_yellow(theirs: str, ours: str, 
 
 def test_a_missing_permission_is_red_and_named() -> None:
     found = judged(permissions=frozenset({AclOperation.DESCRIBE}))["permission"]
-    assert (found.light, found.found, found.remedy) == (Light.RED, "no WRITE, for rows", "grant the user WRITE on the topic")
+    assert (found.light, found.finding, found.remedy) == (Light.RED, "no WRITE, for rows", "grant the user WRITE on the topic")
 
 
 def test_a_permission_that_is_not_told_is_found_out_by_writing() -> None:
     found = judged(permissions=None)["permission"]
-    assert (found.light, found.found) == (Light.YELLOW, "WRITE, for rows: not known; `--write` finds out")
+    assert (found.light, found.finding) == (Light.YELLOW, "WRITE, for rows: not known; `--write` finds out")
     assert judged(permissions=None, is_written=True)["permission"].light is Light.GREEN
 
 

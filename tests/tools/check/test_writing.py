@@ -18,4 +18,4 @@ def test_a_defect_of_the_producer_is_not_called_a_login_that_failed(monkeypatch:
     config = ProducerConfig.from_mapping({"bootstrap.servers": "localhost:1"})
     result = writing.write_record("orders", config, None, 30_000, Clock())
     assert result.light is Light.RED
-    assert result.found == "[KAFKA_INTERNAL_ERROR] ZeroDivisionError: made badly"
+    assert result.finding == "[KAFKA_INTERNAL_ERROR] ZeroDivisionError: made badly"
