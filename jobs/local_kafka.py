@@ -40,7 +40,7 @@ from jobs.kafka_tools import console_consumer_command
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, process_start, wait_until
-from spark_kafka_sink.tools.arguments import pair, positive
+from spark_kafka_sink.tools.arguments import pair, positive_int
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
 from spark_kafka_sink.tools.words import count
@@ -460,7 +460,7 @@ def _parser() -> argparse.ArgumentParser:
     stop.add_argument("--delete", action="store_true", help="delete their data too")
     read = commands.add_parser("read", help="show the first records of a topic: partition, key and value")
     read.add_argument("--topic", required=True, help="the topic")
-    read.add_argument("--max-records", type=positive, default=10, metavar="N", help="how many at most (default: %(default)s)")
+    read.add_argument("--max-records", type=positive_int, default=10, metavar="N", help="how many at most (default: %(default)s)")
     commands.add_parser("status", help="show the brokers; exit code 0 if every broker runs, 3 if not")
     for command in commands.choices.values():
         command.add_argument("--work-dir", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)

@@ -57,27 +57,29 @@ def option_table() -> list[TableRow]:
     for attribute, row in options_of(ProducerConfig).items():
         rows.append(_table_row("security" if attribute in security else "producer", row, BULK_DEFAULTS.get(attribute)))
     by_key = {row.key: row for row in rows}
-    first = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
+    most_used = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
     serializers = [_table_row("serializers", row) for row in options_of(SerializerConfig).values()]
     without_effect = [
-        _without_effect(PRODUCER_PREFIX + key, why) for key, why in PRODUCER_KEYS_WITHOUT_EFFECT.items() if key not in SERIALIZERS
+        _row_without_effect(PRODUCER_PREFIX + key, reason)
+        for key, reason in PRODUCER_KEYS_WITHOUT_EFFECT.items()
+        if key not in SERIALIZERS
     ]
-    without_effect += [_without_effect(key, why) for key, why in REGISTRY_KEYS_WITHOUT_EFFECT.items()]
+    without_effect += [_row_without_effect(key, reason) for key, reason in REGISTRY_KEYS_WITHOUT_EFFECT.items()]
     registry = [_table_row("registry", row) for row in options_of(RegistryConfig).values()]
     legacy = [_table_row("legacy", row) for row in options_of(LegacyProducerConfig).values()]
-    return [*first, *by_key.values(), *registry, *serializers, *without_effect, *legacy]
+    return [*most_used, *by_key.values(), *registry, *serializers, *without_effect, *legacy]
 
 
-def _table_row(section: str, row: Option, sink_default: object = None) -> TableRow:
-    key = row.key if section in ("sink", "format", "registry", "serializers", "legacy") else PRODUCER_PREFIX + row.key
-    choices = ("true", "false") if row.kind is BOOLEAN else row.choices
-    default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
+def _table_row(section: str, option: Option, sink_default: object = None) -> TableRow:
+    key = option.key if section in ("sink", "format", "registry", "serializers", "legacy") else PRODUCER_PREFIX + option.key
+    choices = ("true", "false") if option.kind is BOOLEAN else option.choices
+    default = "" if option.default is None else str(option.default).lower() if option.kind is BOOLEAN else str(option.default)
     defaults = (default, "") if sink_default is None else (str(sink_default), default)
-    return TableRow(section, key, row.kind.name, row.allowed_values(), choices, *defaults, row.doc)
+    return TableRow(section, key, option.kind.name, option.allowed_values(), choices, *defaults, option.doc)
 
 
-def _without_effect(key: str, why: str) -> TableRow:
-    return TableRow("no effect", key, "", "", (), "", "", why)
+def _row_without_effect(key: str, reason: str) -> TableRow:
+    return TableRow("no effect", key, "", "", (), "", "", reason)
 
 
 def markdown_table(section: str) -> str:
@@ -90,10 +92,11 @@ def markdown_table(section: str) -> str:
 
 
 def _keys_by_reason(rows: Sequence[TableRow]) -> str:
-    keys: dict[str, list[str]] = {}
+    keys_by_reason: dict[str, list[str]] = {}
     for row in rows:
-        keys.setdefault(row.doc, []).append(f"`{row.key}`")
-    return "\n".join(["| Why | Options |", "|---|---|", *(f"| {why} | {', '.join(each)} |" for why, each in keys.items())])
+        keys_by_reason.setdefault(row.doc, []).append(f"`{row.key}`")
+    lines = [f"| {reason} | {', '.join(keys)} |" for reason, keys in keys_by_reason.items()]
+    return "\n".join(["| Why | Options |", "|---|---|", *lines])
 
 
 HEADINGS = {

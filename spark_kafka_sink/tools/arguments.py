@@ -46,14 +46,16 @@ def pair(text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
     return name.strip(), value
 
 
-def not_negative(text: str) -> int:
+def non_negative_int(text: str) -> int:
+    """Read a number of at least 0. Raises ArgumentTypeError."""
     if not text.isascii() or not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
-def positive(text: str) -> int:
-    number = not_negative(text)
+def positive_int(text: str) -> int:
+    """Read a whole number of at least 1. Raises ArgumentTypeError."""
+    number = non_negative_int(text)
     if not number:
         raise argparse.ArgumentTypeError("0 is not at least 1")
     return number
@@ -61,7 +63,7 @@ def positive(text: str) -> int:
 
 def with_bootstrap_servers(options: Mapping[str, str], argument: str | None) -> dict[str, str]:
     """The options; --bootstrap-servers overrides bootstrap.servers. Raises UsageError if both are missing."""
-    found = {**options, "bootstrap.servers": argument or options.get("bootstrap.servers", "")}
-    if not found["bootstrap.servers"].strip():
+    all_options = {**options, "bootstrap.servers": argument or options.get("bootstrap.servers", "")}
+    if not all_options["bootstrap.servers"].strip():
         raise UsageError("--bootstrap-servers is missing: pass it, or set bootstrap.servers in a --command-config file.")
-    return found
+    return all_options

@@ -27,7 +27,7 @@ def run_tool(name: str, run: Callable[[], int]) -> int:
     _escape_what_cannot_be_encoded()
     try:
         try:
-            return _flushed(run)
+            return _run_and_flush(run)
         except KeyboardInterrupt:
             print(f"{name}: interrupted", file=sys.stderr, flush=True)
             return INTERRUPTED
@@ -65,7 +65,7 @@ def _escape_what_cannot_be_encoded() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _flushed(run: Callable[[], int]) -> int:
+def _run_and_flush(run: Callable[[], int]) -> int:
     """Run, then flush the output. If Python flushed it at its own end, no code could catch the error."""
     try:
         return run()

@@ -14,7 +14,7 @@ from spark_kafka_sink.tools.errors import UsageError
 # All other producer options of Kafka contain a dot. No option of the sink contains one, except those of a schema registry.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
 # sink_arguments.py and the jobs look these up. The sink accepts them in upper or lower case; here they get one spelling.
-_NAMED = (
+_LOOKED_UP_NAMES = (
     "kafka.bootstrap.servers",
     "topic",
     "deliveryGuarantee",
@@ -24,15 +24,14 @@ _NAMED = (
     "valueFormat",
     "keyFormat",
 )
-NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
+SPELLINGS = {name.lower(): name for name in _LOOKED_UP_NAMES}
 
 
 def option_name(key: str) -> str:
-    """The sink's name for a key in a .properties file, where Kafka's own keys need no `kafka.` prefix. Keys of a schema registry
-    never have that prefix."""
+    """The sink's name for a key of a .properties file, where Kafka's keys need no `kafka.`. Keys of a registry never have it."""
     is_kafka_key = ("." in key or key in DOTLESS_KAFKA_KEYS) and not is_registry_key(key.lower())
     name = f"kafka.{key}" if is_kafka_key and not key.lower().startswith("kafka.") else key
-    return NAMED_OPTIONS.get(name.lower(), name)
+    return SPELLINGS.get(name.lower(), name)
 
 
 def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:
@@ -58,20 +57,21 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
+    """The lines without comments and empty ones, each with those that continue it."""
     lines: list[str] = []
-    continued = False
-    for natural in re.split(r"\r\n|\n|\r", text):
-        line = natural.lstrip(" \t\f")
-        if not continued and (not line or line[0] in "#!"):
+    is_continuation = False
+    for natural_line in re.split(r"\r\n|\n|\r", text):
+        line = natural_line.lstrip(" \t\f")
+        if not is_continuation and (not line or line[0] in "#!"):
             continue
-        backslashes = len(line) - len(line.rstrip("\\"))
-        ends_open = backslashes % 2 == 1
-        piece = line[:-1] if ends_open else line
-        if continued:
+        backslash_count = len(line) - len(line.rstrip("\\"))
+        is_continued = backslash_count % 2 == 1
+        piece = line[:-1] if is_continued else line
+        if is_continuation:
             lines[-1] += piece
         else:
             lines.append(piece)
-        continued = ends_open
+        is_continuation = is_continued
     return [line for line in lines if line]
 
 
@@ -89,9 +89,9 @@ def _unescape(text: str) -> str:
 
 
 def _unescape_one(match: re.Match[str]) -> str:
-    escaped = match.group(1)
-    if escaped[0] != "u":
-        return _ESCAPES.get(escaped, escaped)
-    if not re.fullmatch(r"u[0-9A-Fa-f]{4}", escaped):
+    code = match.group(1)
+    if code[0] != "u":
+        return _ESCAPES.get(code, code)
+    if not re.fullmatch(r"u[0-9A-Fa-f]{4}", code):
         raise ValueError("a \\u escape needs four hexadecimal digits.")  # without the text: it may be a secret
-    return chr(int(escaped[1:], 16))
+    return chr(int(code[1:], 16))

@@ -11,23 +11,24 @@ from pathlib import Path
 
 from spark_kafka_sink.tools.arguments import pair
 from spark_kafka_sink.tools.errors import UsageError
-from spark_kafka_sink.tools.properties import NAMED_OPTIONS, option_name, read_properties
+from spark_kafka_sink.tools.properties import SPELLINGS, option_name, read_properties
 
 
 def add_sink_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `sink_options` reads, as a group of --help."""
     add = parser.add_argument_group("Kafka").add_argument
     add("--topic", help="topic to write to (or `topic` in a --config file)")
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (or `bootstrap.servers` in a --config file)")
-    once = "write each row exactly once for readers with isolation.level=read_committed; NAME is of this job or query alone"
-    add("--exactly-once", metavar="NAME", help=f"{once} (transactionalIdPrefix)")
-    formats = "binary (default), avro: any SQL type, with a schema of the registry, or framed"
-    add("--value-format", metavar="NAME", help=f"{formats} (valueFormat)")
-    add("--key-format", metavar="NAME", help=f"{formats} (keyFormat)")
-    option = "option of the sink, or kafka.<name> for the producer; overrides --config; repeatable"
-    add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help=option)
-    config = "file with one NAME=VALUE per line, options of the sink and of the producer; put passwords here; repeatable, "
-    config += "later files override earlier ones; samples are in conf/"
-    add("--config", type=Path, action="append", default=[], metavar="FILE", help=config)
+    once_help = "write each row exactly once for readers with isolation.level=read_committed; NAME is of this job or query alone"
+    add("--exactly-once", metavar="NAME", help=f"{once_help} (transactionalIdPrefix)")
+    formats_help = "binary (default), avro: any SQL type, with a schema of the registry, or framed"
+    add("--value-format", metavar="NAME", help=f"{formats_help} (valueFormat)")
+    add("--key-format", metavar="NAME", help=f"{formats_help} (keyFormat)")
+    option_help = "option of the sink, or kafka.<name> for the producer; overrides --config; repeatable"
+    add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help=option_help)
+    config_help = "file with one NAME=VALUE per line, options of the sink and of the producer; put passwords here; repeatable, "
+    config_help += "later files override earlier ones; samples are in conf/"
+    add("--config", type=Path, action="append", default=[], metavar="FILE", help=config_help)
     parser.set_defaults(txn_version=None)  # only batch_to_kafka has this argument
 
 
@@ -39,11 +40,11 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
     options: dict[str, str] = {}
     for file in arguments.config:
         options |= {option_name(key): value for key, value in read_properties(file).items()}
-    chosen = {NAMED_OPTIONS.get(name.lower(), name): value for name, value in arguments.option}
+    explicit_options = {SPELLINGS.get(name.lower(), name): value for name, value in arguments.option}
     for name, (argument, value) in _options_of_arguments(arguments).items():
-        if chosen.setdefault(name, value) != value:
+        if explicit_options.setdefault(name, value) != value:
             raise UsageError(f"{argument} sets {name}, and --option sets it to another value: pass one of them.")
-    options |= chosen
+    options |= explicit_options
     if arguments.txn_version is not None and "transactionalIdPrefix" in options:
         options.setdefault("txnAppId", options["transactionalIdPrefix"])
     for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("topic", "--topic")):
@@ -53,15 +54,15 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _options_of_arguments(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
-    """Option -> the named argument that sets it, and the value. Without the arguments that were not given."""
-    once = arguments.exactly_once
-    given = {
+    """Option -> the named argument that sets it, and the value. Without arguments that are not set."""
+    prefix = arguments.exactly_once
+    arguments_by_option = {
         "kafka.bootstrap.servers": ("--bootstrap-servers", arguments.bootstrap_servers or None),
         "topic": ("--topic", arguments.topic or None),
-        "deliveryGuarantee": ("--exactly-once", None if once is None else "exactly-once"),
-        "transactionalIdPrefix": ("--exactly-once", once),
+        "deliveryGuarantee": ("--exactly-once", None if prefix is None else "exactly-once"),
+        "transactionalIdPrefix": ("--exactly-once", prefix),
         "txnVersion": ("--txn-version", arguments.txn_version),
         "valueFormat": ("--value-format", arguments.value_format),
         "keyFormat": ("--key-format", arguments.key_format),
     }
-    return {name: (argument, value) for name, (argument, value) in given.items() if value is not None}
+    return {name: (argument, value) for name, (argument, value) in arguments_by_option.items() if value is not None}

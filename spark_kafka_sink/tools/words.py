@@ -37,6 +37,7 @@ def size(number: float) -> str:
 
 
 def seconds(number: float) -> str:
+    """A duration, in the unit that suits it: 950 ms, 12.3 s, 2.5 min, 3 h, 4 days."""
     if isnan(number):
         return UNKNOWN
     if number < 1:
@@ -53,21 +54,22 @@ def _two_digits(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0") if number < 10 else f"{number:.0f}"
 
 
-def percent(part: float) -> str:
-    """Write a share, from 0 to 1, in percent."""
-    if isnan(part):
+def percent(share: float) -> str:
+    """A share, from 0 to 1, in percent."""
+    if isnan(share):
         return UNKNOWN
-    if 0 < part < 0.001:
+    if 0 < share < 0.001:
         return "<0.1 %"
-    return f"{part * 100:.0f} %" if part >= 0.0995 or part == 0 else f"{part * 100:.1f} %"
+    return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.1f} %"
 
 
-def moment(at: float) -> str:
-    """Write a time in UTC. `at`: seconds since 1970."""
-    return UNKNOWN if isnan(at) else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def moment(epoch_s: float) -> str:
+    """A time in UTC. `epoch_s`: seconds since 1970."""
+    return UNKNOWN if isnan(epoch_s) else datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: 1 record, 12,345 records. `plural`: where it is not the noun with an s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 

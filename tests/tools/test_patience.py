@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from spark_kafka_sink.tools.patience import AFTER_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
 
 LIMIT_S = 60
 
@@ -47,4 +47,4 @@ def test_the_word_comes_after_the_seconds_that_it_names(monkeypatch: pytest.Monk
     with word_after(lambda: None):
         pass
     ((after_s, _), _) = timer.call_args
-    assert AFTER_S < after_s < AFTER_S + 1
+    assert PATIENCE_S < after_s < PATIENCE_S + 1

@@ -23,7 +23,7 @@ from spark_kafka_sink.tools.check.inspection import Inspection
 from spark_kafka_sink.tools.check.output import Origin, Screen
 from spark_kafka_sink.tools.check.results import CheckResult, Light, worst_light
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
-from spark_kafka_sink.tools.patience import AFTER_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
 from spark_kafka_sink.tools.sink_arguments import add_sink_arguments, sink_options
 
 PROG = "pykafka-sink check"
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
 
 
 def _say_it_takes_long(name: str) -> None:
-    line = f"{name}: brokers have been asked for {AFTER_S} s; the last line comes within 20 s of the first"
+    line = f"{name}: brokers have been asked for {PATIENCE_S} s; the last line comes within 20 s of the first"
     print(line, file=sys.stderr, flush=True)
 
 

@@ -12,10 +12,10 @@ from spark_kafka_sink.tools.completion.words import (
     Command,
     OptionName,
     Value,
-    filled,
+    fill,
+    names_by_choices,
     producer_option_names,
     sink_option_names,
-    values_of,
 )
 
 _SCRIPT = r"""# Completes pykafka-sink in bash. For this shell: source <(pykafka-sink completion bash). For all, in a file of
@@ -139,7 +139,7 @@ _KINDS = {
 
 def script(commands: Sequence[Command]) -> str:
     """The script, which completes these commands."""
-    return filled(
+    return fill(
         _SCRIPT,
         COMMANDS=_commands(commands),
         FLAGS=_flags(commands),
@@ -162,13 +162,13 @@ def _commands(commands: Iterable[Command]) -> str:
 
 def _flags(commands: Iterable[Command]) -> str:
     """One line for all flags that take the same values."""
-    alike: dict[str, list[str]] = {}
+    names_by_value: dict[str, list[str]] = {}
     for command in commands:
         for flag in command.flags:
             if flag.value is not Value.NOTHING:
                 what = f"takes={'many' if flag.takes_many else 'one'} value='{_kind(flag)}'"
-                alike.setdefault(what, []).extend(" ".join((*command.path, name)) for name in flag.names)
-    return "\n".join(f"        {_pattern(names)}) {what} ;;" for what, names in alike.items())
+                names_by_value.setdefault(what, []).extend(" ".join((*command.path, name)) for name in flag.names)
+    return "\n".join(f"        {_pattern(names)}) {what} ;;" for what, names in names_by_value.items())
 
 
 def _kind(argument: Argument) -> str:
@@ -176,7 +176,9 @@ def _kind(argument: Argument) -> str:
 
 
 def _choices(options: Iterable[OptionName]) -> str:
-    return "\n".join(f"        {_pattern(names)}) echo '{' '.join(values)}' ;;" for values, names in values_of(options).items())
+    return "\n".join(
+        f"        {_pattern(names)}) echo '{' '.join(values)}' ;;" for values, names in names_by_choices(options).items()
+    )
 
 
 def _pattern(words: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spark_kafka_sink.tools.completion.words import Argument, Command, Value, filled, producer_option_names, sink_option_names
+from spark_kafka_sink.tools.completion.words import Argument, Command, Value, fill, producer_option_names, sink_option_names
 
 _SCRIPT = r"""# Completes pykafka-sink in fish. For this shell: pykafka-sink completion fish | source. For all: write it to
 # ~/.config/fish/completions/pykafka-sink.fish.
@@ -62,9 +62,9 @@ _CANDIDATES = {
 
 def script(commands: Sequence[Command]) -> str:
     """The script, which completes these commands."""
-    return filled(
+    return fill(
         _SCRIPT,
-        PATHS=" ".join(_quoted(_words(each.path)) for each in commands if each.path),
+        PATHS=" ".join(_quote(_words(each.path)) for each in commands if each.path),
         SINK=_arguments((each.name, " ".join(each.choices), each.summary) for each in sink_option_names()),
         PRODUCER=_arguments((each.name, " ".join(each.choices), each.summary) for each in producer_option_names()),
         NAMES=_arguments((each.name, each.summary) for each in sink_option_names()),
@@ -78,15 +78,15 @@ def _words(path: Iterable[str]) -> str:
 
 
 def _arguments(rows: Iterable[Iterable[str]]) -> str:
-    return " ".join(f"\\\n        {' '.join(map(_quoted, row))}" for row in rows)
+    return " ".join(f"\\\n        {' '.join(map(_quote, row))}" for row in rows)
 
 
 def _lines(command: Command) -> Iterator[str]:
-    here = f"complete -c pykafka-sink -n {_quoted(f'__pykafka_sink_at {_quoted(_words(command.path))}')}"
+    here = f"complete -c pykafka-sink -n {_quote(f'__pykafka_sink_at {_quote(_words(command.path))}')}"
     for name, summary in command.commands.items():
-        yield f"{here} -a {name} -d {_quoted(summary)}"
+        yield f"{here} -a {name} -d {_quote(summary)}"
     for flag in command.flags:
-        yield f"{here} {' '.join(map(_name, flag.names))} {_candidates(flag)}-d {_quoted(flag.help)}"
+        yield f"{here} {' '.join(map(_name, flag.names))} {_candidates(flag)}-d {_quote(flag.help)}"
     if command.positional is not None:
         yield f"{here} {_candidates(command.positional).replace('-r ', '').replace('-x ', '')}"
 
@@ -99,9 +99,9 @@ def _candidates(argument: Argument) -> str:
     if argument.value is Value.NOTHING:
         return ""
     if argument.value is Value.CHOICE:
-        return f"-x -a {_quoted(' '.join(argument.choices))} "
+        return f"-x -a {_quote(' '.join(argument.choices))} "
     return f"{_CANDIDATES[argument.value]} "
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -47,7 +47,7 @@ class Argument:
     metavar: str
     choices: tuple[str, ...]
     takes_many: bool
-    repeats: bool
+    can_repeat: bool
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Command:
 def commands_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Command]:
     """The parser's command, and its subcommands."""
     actions = [each for each in parser._actions if each.help != argparse.SUPPRESS]
-    below = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
-    summaries = {choice.dest: choice.help or "" for each in below for choice in each._choices_actions}
-    arguments = tuple(_argument(each) for each in actions if each not in below)
+    subparser_actions = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
+    summaries = {choice.dest: choice.help or "" for each in subparser_actions for choice in each._choices_actions}
+    arguments = tuple(_argument(each) for each in actions if each not in subparser_actions)
     yield Command(path, arguments, summaries)
-    for each in below:
+    for each in subparser_actions:
         for name, subparser in each.choices.items():
             yield from commands_of(subparser, (*path, name))
 
@@ -92,7 +92,7 @@ def _argument(action: argparse.Action) -> Argument:
         metavar=action.metavar if isinstance(action.metavar, str) else action.dest.upper(),
         choices=tuple(map(str, action.choices or ())),
         takes_many=action.nargs in MANY,
-        repeats=action.nargs in MANY or isinstance(action, argparse._AppendAction),
+        can_repeat=action.nargs in MANY or isinstance(action, argparse._AppendAction),
     )
 
 
@@ -109,7 +109,7 @@ def _first_sentence(text: str) -> str:
     return re.split(r"; | \(|\. |\.$", " ".join(text.split()), maxsplit=1)[0]
 
 
-def filled(template: str, **parts: str) -> str:
+def fill(template: str, **parts: str) -> str:
     """The template with the parts in place of their names, which stand in it as @NAME@."""
     for name, part in parts.items():
         template = template.replace(f"@{name}@", part)
@@ -149,10 +149,10 @@ def _option_name(row: TableRow, name: str) -> OptionName:
     return OptionName(name, _first_sentence(row.doc), row.choices)
 
 
-def values_of(options: Iterable[OptionName]) -> dict[tuple[str, ...], list[str]]:
+def names_by_choices(options: Iterable[OptionName]) -> dict[tuple[str, ...], list[str]]:
     """Choices -> the names of all options that have these choices."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    names: dict[tuple[str, ...], list[str]] = {}
     for each in options:
         if each.choices:
-            found.setdefault(each.choices, []).append(each.name)
-    return found
+            names.setdefault(each.choices, []).append(each.name)
+    return names

@@ -13,10 +13,10 @@ from spark_kafka_sink.tools.completion.words import (
     Command,
     OptionName,
     Value,
-    filled,
+    fill,
+    names_by_choices,
     producer_option_names,
     sink_option_names,
-    values_of,
 )
 
 _SCRIPT = r"""#compdef pykafka-sink
@@ -107,11 +107,11 @@ _ACTIONS = {
 
 def script(commands: Sequence[Command]) -> str:
     """The script, which completes these commands."""
-    return filled(
+    return fill(
         _SCRIPT,
         FUNCTIONS="\n".join(map(_function, commands)),
-        SINK=_described(sink_option_names()),
-        PRODUCER=_described(producer_option_names()),
+        SINK=_descriptions(sink_option_names()),
+        PRODUCER=_descriptions(producer_option_names()),
         CHOICES=_choices([*sink_option_names(), *producer_option_names()]),
     )
 
@@ -122,10 +122,10 @@ def script(commands: Sequence[Command]) -> str:
 def _function(command: Command) -> str:
     specs = " \\\n".join(f"        {each}" for each in _specs(command))
     if not command.commands:
-        return filled(_FUNCTION, NAME=_name(command.path), SPECS=specs)
-    summaries = "\n".join(f"                {_quoted(f'{word}:{what}')}" for word, what in command.commands.items())
+        return fill(_FUNCTION, NAME=_name(command.path), SPECS=specs)
+    summaries = "\n".join(f"                {_quote(f'{word}:{what}')}" for word, what in command.commands.items())
     calls = "\n".join(f"                {word}) {_name((*command.path, word))} ;;" for word in command.commands)
-    return filled(_FUNCTION_WITH_COMMANDS, NAME=_name(command.path), SPECS=specs, SUMMARIES=summaries, CALLS=calls)
+    return fill(_FUNCTION_WITH_COMMANDS, NAME=_name(command.path), SPECS=specs, SUMMARIES=summaries, CALLS=calls)
 
 
 def _name(path: Iterable[str]) -> str:
@@ -133,21 +133,21 @@ def _name(path: Iterable[str]) -> str:
 
 
 def _specs(command: Command) -> list[str]:
-    specs = [_quoted(spec) for flag in command.flags for spec in _flag(flag)]
+    specs = [_quote(spec) for flag in command.flags for spec in _flag_specs(flag)]
     if command.positional is not None:
         where = "*" if command.positional.takes_many else "1"
-        specs.append(_quoted(f"{where}{_value(command.positional)}"))
+        specs.append(_quote(f"{where}{_value(command.positional)}"))
     return specs
 
 
-def _flag(flag: Argument) -> list[str]:
+def _flag_specs(flag: Argument) -> list[str]:
     """A spec for each of its names, which exclude each other unless the flag may be repeated."""
     value = "" if flag.value is Value.NOTHING else _value(flag)
-    return [f"{_once(flag)}{name}{_joint(name, value)}[{_escaped(flag.help)}]{value}" for name in flag.names]
+    return [f"{_exclusion(flag)}{name}{_joint(name, value)}[{_escape(flag.help)}]{value}" for name in flag.names]
 
 
-def _once(flag: Argument) -> str:
-    return "*" if flag.repeats else f"({' '.join(flag.names)})"
+def _exclusion(flag: Argument) -> str:
+    return "*" if flag.can_repeat else f"({' '.join(flag.names)})"
 
 
 def _joint(name: str, value: str) -> str:
@@ -157,29 +157,30 @@ def _joint(name: str, value: str) -> str:
 
 def _value(argument: Argument) -> str:
     action = f"({' '.join(argument.choices)})" if argument.value is Value.CHOICE else _ACTIONS[argument.value]
-    return f":{_escaped(argument.metavar)}:{action}"
+    return f":{_escape(argument.metavar)}:{action}"
 
 
 # OPTIONS
 
 
-def _described(options: Iterable[OptionName]) -> str:
-    return "\n".join(f"        {_quoted(f'{each.name}:{each.summary}')}" for each in options)
+def _descriptions(options: Iterable[OptionName]) -> str:
+    return "\n".join(f"        {_quote(f'{each.name}:{each.summary}')}" for each in options)
 
 
 def _choices(options: Iterable[OptionName]) -> str:
     return "\n".join(
-        f"        {'|'.join(names)}) print {' '.join(map(_quoted, values))} ;;" for values, names in values_of(options).items()
+        f"        {'|'.join(names)}) print {' '.join(map(_quote, values))} ;;"
+        for values, names in names_by_choices(options).items()
     )
 
 
 # TEXT
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape the characters that have a meaning in a spec."""
     return re.sub(r"([\[\]:\\])", r"\\\1", text)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"

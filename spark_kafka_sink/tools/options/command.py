@@ -23,14 +23,14 @@ EXAMPLES = """
     PROG transaction timeout    those in which both words occur
     PROG kafka.ssl --json
 """
-WIDEST = 110  # characters of a line
+MAX_WIDTH = 110  # characters of a line
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Show the options of the sink and of the producer: type, default and what they do."
     parser = new_parser(prog, description, EXAMPLES, success="options were found", failure="no option has these words")
-    words = "show options that have this in their name or description, in upper or lower case; several: each of them"
-    parser.add_argument("words", nargs="*", metavar="WORD", help=f"{words} (default: show all)")
+    words_help = "show options that have this in their name or description, in upper or lower case; several: each of them"
+    parser.add_argument("words", nargs="*", metavar="WORD", help=f"{words_help} (default: show all)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     return parser
 
@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Exit code: 0 options were found, 1 none has these words, 2 usage."""
     arguments = build_parser(prog).parse_args(argv)
     rows = option_table()
-    found = [row for row in rows if _has_words(row, arguments.words)]
-    if not found:
-        print(f"{tool_name(prog)}: {_nothing(rows, arguments.words)}", file=sys.stderr)
+    matching_rows = [row for row in rows if _has_words(row, arguments.words)]
+    if not matching_rows:
+        print(f"{tool_name(prog)}: {_no_match_line(rows, arguments.words)}", file=sys.stderr)
         return FAILED
-    for line in map(_json_line, found) if arguments.json else _text(found):
+    for line in map(_json_line, matching_rows) if arguments.json else _text(matching_rows):
         print(line)
     return DONE
 
@@ -52,19 +52,19 @@ def _has_words(row: TableRow, words: Iterable[str]) -> bool:
     return all(word.lower() in f"{row.key} {row.doc}".lower() for word in words)
 
 
-def _nothing(rows: Iterable[TableRow], words: Sequence[str]) -> str:
+def _no_match_line(rows: Iterable[TableRow], words: Sequence[str]) -> str:
     """The error line, with the option whose name is most alike; names are compared with and without `kafka.`."""
     by_name = {name: row.key for row in rows for name in (row.key, row.key.removeprefix("kafka."))}
-    near = nearest_key(" ".join(words), by_name)
-    meant = "" if near is None else f"; the name that is most alike is {by_name[near]}"
-    return f"no option has {' and '.join(map(repr, words))} in its name or description{meant}."
+    nearest_name = nearest_key(" ".join(words), by_name)
+    suggestion = "" if nearest_name is None else f"; the name that is most alike is {by_name[nearest_name]}"
+    return f"no option has {' and '.join(map(repr, words))} in its name or description{suggestion}."
 
 
 # WHAT IS SHOWN
 
 
 def _text(rows: Sequence[TableRow]) -> Iterator[str]:
-    width = min(shutil.get_terminal_size().columns, WIDEST)
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
     by_section = {heading: [row for row in rows if row.section == section] for section, heading in HEADINGS.items()}
     for heading in filter(by_section.get, by_section):
         yield f"# {heading}"

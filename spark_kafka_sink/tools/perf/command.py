@@ -19,9 +19,9 @@ from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.tools.arguments import new_parser, pair, positive, tool_name, with_bootstrap_servers
+from spark_kafka_sink.tools.arguments import new_parser, pair, positive_int, tool_name, with_bootstrap_servers
 from spark_kafka_sink.tools.exit_codes import DONE, FAILED, run_tool
-from spark_kafka_sink.tools.patience import AFTER_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
 from spark_kafka_sink.tools.perf.measurements import Measurements
 from spark_kafka_sink.tools.perf.payloads import POOL_BYTES, PayloadSource, payloads
 from spark_kafka_sink.tools.perf.sending import CHUNK_RECORDS, Sending
@@ -49,7 +49,7 @@ say = partial(print, flush=True)
 
 
 def rate(text: str) -> float:
-    """Records per second; zero or less: no limit."""
+    """Read records per second; zero or less: no limit. Raises ArgumentTypeError."""
     try:
         number = float(text)
     except ValueError:
@@ -60,7 +60,8 @@ def rate(text: str) -> float:
 
 
 def record_size(text: str) -> int:
-    number = positive(text)
+    """Read a number of bytes, from 1 to MAX_RECORD_BYTES. Raises ArgumentTypeError."""
+    number = positive_int(text)
     if number > MAX_RECORD_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is more than {MAX_RECORD_BYTES}")
     return number
@@ -71,24 +72,30 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     parser = new_parser(prog, description, EXAMPLES, success="every record was acknowledged", failure="a record failed")
     add = parser.add_argument
     add("--topic", required=True, help="topic to write to")
-    add("--num-records", type=positive, required=True, help="number of records to write")
+    add("--num-records", type=positive_int, required=True, help="number of records to write")
     add("--throughput", type=rate, default=-1, help="limit in records per second; -1: no limit (default)")
     add("--bootstrap-servers", "--bootstrap-server", metavar="HOST:PORT,...", help="brokers; overrides the next two")
     properties = {"type": pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
     add("--command-property", "--producer-props", **properties, help="producer options; override the file's")  # type: ignore[arg-type]
     add("--command-config", "--producer.config", type=Path, metavar="FILE", help=".properties file with producer options")
     add("--warmup-records", type=int, default=0, help="print a second summary that leaves these first records out")
-    add("--reporting-interval", type=positive, default=5000, metavar="MS", help="between progress lines (default: %(default)s)")
+    add(
+        "--reporting-interval",
+        type=positive_int,
+        default=5000,
+        metavar="MS",
+        help="between progress lines (default: %(default)s)",
+    )
     add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
     add("--json", action="store_true", help="print the totals as one JSON object; progress lines go to stderr")
     add("--single", action="store_true", help="one send() with a callback per record, as in Java (default: columns)")
-    transactional_id = f"write in transactions, with this id (default: {DEFAULT_ID_PREFIX}…, with --transaction-duration-ms only)"
-    add("--transactional-id", metavar="ID", help=f"{transactional_id}; overrides the option transactional.id")
-    duration = f"commit each transaction at this age (default: {DEFAULT_DURATION_MS}, with a transactional id only)"
-    add("--transaction-duration-ms", type=positive, metavar="MS", help=duration)
+    id_help = f"write in transactions, with this id (default: {DEFAULT_ID_PREFIX}…, with --transaction-duration-ms only)"
+    add("--transactional-id", metavar="ID", help=f"{id_help}; overrides the option transactional.id")
+    duration_help = f"commit each transaction at this age (default: {DEFAULT_DURATION_MS}, with a transactional id only)"
+    add("--transaction-duration-ms", type=positive_int, metavar="MS", help=duration_help)
     fewer = f"as many as {POOL_BYTES >> 20} MiB hold, or as --throughput allows in 10 ms"
-    chunk = f"records per chunk (default: {CHUNK_RECORDS}, or {fewer})"
-    add("--chunk-records", type=positive, default=None, help=chunk)
+    chunk_help = f"records per chunk (default: {CHUNK_RECORDS}, or {fewer})"
+    add("--chunk-records", type=positive_int, default=None, help=chunk_help)
     payload = parser.add_mutually_exclusive_group(required=True).add_argument
     payload("--record-size", type=record_size, metavar="BYTES", help="payloads are random letters of this size")
     payload("--payload-file", type=Path, metavar="FILE", help="payloads are the lines of a text file, in random order")
@@ -112,12 +119,12 @@ def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 def named_metrics(producer: KafkaProducer) -> dict[str, float]:
     """The producer's metrics by the names that Kafka's tool prints: group, name, tags."""
-    named = {f"producer-metrics:{name}": value for name, value in producer.metrics().items()}
+    metrics_by_name = {f"producer-metrics:{name}": value for name, value in producer.metrics().items()}
     for topic, metrics in producer.topic_metrics().items():
-        named |= {f"producer-topic-metrics:{name}:{{topic={topic}}}": value for name, value in metrics.items()}
+        metrics_by_name |= {f"producer-topic-metrics:{name}:{{topic={topic}}}": value for name, value in metrics.items()}
     for node, metrics in producer.node_metrics().items():
-        named |= {f"producer-node-metrics:{name}:{{node-id=node-{node}}}": value for name, value in metrics.items()}
-    return dict(sorted(named.items()))
+        metrics_by_name |= {f"producer-node-metrics:{name}:{{node-id=node-{node}}}": value for name, value in metrics.items()}
+    return dict(sorted(metrics_by_name.items()))
 
 
 def run(arguments: argparse.Namespace, options: dict[str, str], values: PayloadSource, clock: Clock, name: str) -> int:
@@ -125,22 +132,22 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: PayloadS
 
     Raises KeyboardInterrupt after Ctrl-C, when it has printed the totals so far.
     """
-    interrupted = False
+    is_interrupted = False
     with KafkaProducer(options) as producer:
         progress = partial(say, file=sys.stderr) if arguments.json else say
         measurements = Measurements(clock, arguments.reporting_interval, arguments.warmup_records, progress)
         try:
             with word_after(lambda: _say_if_nothing_arrived(measurements, name)):
-                transactions = _transactions(producer, arguments, options, measurements, clock)
+                transactions = _start_transactions(producer, arguments, options, measurements, clock)
                 sending = Sending(producer, arguments, values, measurements, transactions, clock)
                 (sending.send_single if arguments.single else sending.send_columns)()
         except KafkaError as error:
-            measurements.failed(0, error)
+            measurements.add_failure(0, error)
         except KeyboardInterrupt:
-            interrupted = True
+            is_interrupted = True
             producer.close(0)
         _say_totals(producer, measurements, arguments)
-    if interrupted:
+    if is_interrupted:
         raise KeyboardInterrupt
     if measurements.error is not None:
         failures = f" ({measurements.failures} records failed)" if measurements.failures else ""
@@ -150,24 +157,24 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: PayloadS
 
 
 def _say_totals(producer: KafkaProducer, measurements: Measurements, arguments: argparse.Namespace) -> None:
-    named = named_metrics(producer) if arguments.print_metrics else {}
+    metrics = named_metrics(producer) if arguments.print_metrics else {}
     if arguments.json:
-        known = {name: value if isfinite(value) else None for name, value in named.items()}
-        say(json.dumps({**measurements.figures(), **({"metrics": known} if arguments.print_metrics else {})}))
+        known_metrics = {name: value if isfinite(value) else None for name, value in metrics.items()}
+        say(json.dumps({**measurements.figures(), **({"metrics": known_metrics} if arguments.print_metrics else {})}))
         return
     measurements.say_totals()
-    width = max(map(len, named), default=0)
-    for name, value in named.items():
+    width = max(map(len, metrics), default=0)
+    for name, value in metrics.items():
         say(f"{name:<{width}} : {value:.3f}")
 
 
 def _say_if_nothing_arrived(measurements: Measurements, name: str) -> None:
     if not measurements.total.records:
         limits = "max.block.ms and delivery.timeout.ms limit the wait"
-        print(f"{name}: no record has been acknowledged for {AFTER_S} s; {limits}", file=sys.stderr, flush=True)
+        print(f"{name}: no record has been acknowledged for {PATIENCE_S} s; {limits}", file=sys.stderr, flush=True)
 
 
-def _transactions(
+def _start_transactions(
     producer: KafkaProducer, arguments: argparse.Namespace, options: dict[str, str], measurements: Measurements, clock: Clock
 ) -> TransactionPace:
     if TRANSACTIONAL_ID not in options:

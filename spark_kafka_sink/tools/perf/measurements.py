@@ -32,6 +32,7 @@ class Window:
         self._counts: Counter[int] = Counter()  # records by latency in BUCKET_NS, rounded up
 
     def add(self, records: int, size_bytes: int, latency_ns: int, settled_ns: int) -> None:
+        """Count records that were acknowledged at `settled_ns`, each after `latency_ns`. `size_bytes`: of all of them."""
         self.records += records
         self.bytes += size_bytes
         self._latency_ns += latency_ns * records
@@ -43,9 +44,9 @@ class Window:
         """Latencies that 50, 95, 99 and 99.9 % of the records did not exceed, by nearest rank over all records."""
         buckets = sorted(self._counts)
         ranks = np.cumsum([self._counts[bucket] for bucket in buckets])
-        wanted = np.ceil(np.array(PERCENTILES) * self.records)
-        found = np.searchsorted(ranks, wanted)
-        return [buckets[index] * BUCKET_NS / NS_PER_MS for index in found.tolist()]
+        wanted_ranks = np.ceil(np.array(PERCENTILES) * self.records)
+        positions = np.searchsorted(ranks, wanted_ranks)
+        return [buckets[index] * BUCKET_NS / NS_PER_MS for index in positions.tolist()]
 
     def figures(self) -> dict[str, object]:
         """What total_line says, for programs. Latencies are null without a record."""
@@ -77,13 +78,13 @@ class Window:
         )
 
     def total_line(self) -> str:
+        """What `line` says, and percentiles of the latencies."""
         if not self.records:
             return f"0{self._kind} records sent."
-        median, *others = self.percentiles_ms()
-        names = ("95th", "99th", "99.9th")
-        return (
-            f"{self.line()}, {median:.1f} ms 50th, {', '.join(f'{ms:.1f} ms {n}' for ms, n in zip(others, names, strict=True))}."
-        )
+        parts = [
+            f"{ms:.1f} ms {name}" for ms, name in zip(self.percentiles_ms(), ("50th", "95th", "99th", "99.9th"), strict=True)
+        ]
+        return f"{self.line()}, {', '.join(parts)}."
 
 
 class Measurements:
@@ -95,7 +96,7 @@ class Measurements:
         self._interval_ns = interval_ms * NS_PER_MS
         self._warmup_records = warmup_records
         self._say = say
-        self.steady: Window | None = None
+        self.steady_state: Window | None = None
         self.failures = 0
         self.error: KafkaError | None = None
         self.begin()
@@ -106,24 +107,26 @@ class Measurements:
         self._window = Window(self._window_ns)
         self.total = Window(self._window_ns)
 
-    def begin_steady(self) -> None:
+    def begin_steady_state(self) -> None:
         """Start the steady state: the producer has all records of the warm-up."""
-        self.steady = Window(self._clock.now_ns(), " steady state")
+        self.steady_state = Window(self._clock.now_ns(), " steady state")
 
-    def acknowledged(self, first: int, records: int, size_bytes: int, started_ns: int, settled_ns: int) -> None:
+    def add_acknowledged(self, first: int, records: int, size_bytes: int, started_ns: int, settled_ns: int) -> None:
         """Count records. `first`: the number of the first one, from 0."""
         windows = [self.total, self._window]
-        if self.steady is not None and first >= self._warmup_records:
-            windows.append(self.steady)
+        if self.steady_state is not None and first >= self._warmup_records:
+            windows.append(self.steady_state)
         for window in windows:
             window.add(records, size_bytes, settled_ns - started_ns, settled_ns)
-        self.progress()
+        self.say_progress()
 
-    def failed(self, records: int, error: KafkaError) -> None:
+    def add_failure(self, records: int, error: KafkaError) -> None:
+        """Count records that failed, and keep the error if it is the first."""
         self.failures += records
         self.error = self.error or error
 
-    def progress(self) -> None:
+    def say_progress(self) -> None:
+        """Print a line if the interval is over. The next line is about the time after it."""
         now_ns = self._clock.now_ns()
         if now_ns - self._window_ns >= self._interval_ns:
             self._say(f"{self._window.line(now_ns)}.")
@@ -134,11 +137,12 @@ class Measurements:
 
     def figures(self) -> dict[str, object]:
         """The totals for programs: of all records, and of the steady state, which is null without --warmup-records."""
-        steady = None if self.steady is None else self.steady.figures()
+        steady_state = None if self.steady_state is None else self.steady_state.figures()
         error = None if self.error is None else str(self.error)
-        return {**self.total.figures(), "steady_state": steady, "failed_records": self.failures, "error": error}
+        return {**self.total.figures(), "steady_state": steady_state, "failed_records": self.failures, "error": error}
 
     def say_totals(self) -> None:
+        """Print a line about all records, and one about the steady state if there was a warm-up."""
         self._say(self.total.total_line())
-        if self.steady is not None:
-            self._say(self.steady.total_line())
+        if self.steady_state is not None:
+            self._say(self.steady_state.total_line())

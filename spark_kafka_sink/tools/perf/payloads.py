@@ -23,8 +23,8 @@ def payloads(arguments: argparse.Namespace) -> PayloadSource:
     if arguments.payload_monotonic:
         return lambda first, count: pc.cast(pa.array(np.arange(first, first + count)), pa.string())
     if arguments.payload_file is not None:
-        return _chosen_from(_read_payloads(arguments.payload_file, arguments.payload_delimiter), random)
-    return _letters(arguments.record_size, arguments.num_records, random)
+        return _random_choice(_read_payloads(arguments.payload_file, arguments.payload_delimiter), random)
+    return _random_letters(arguments.record_size, arguments.num_records, random)
 
 
 def _read_payloads(file: Path, delimiter: str) -> pa.Array:
@@ -40,11 +40,11 @@ def _read_payloads(file: Path, delimiter: str) -> pa.Array:
     return pa.array(lines, pa.string())
 
 
-def _chosen_from(values: pa.Array, random: np.random.Generator) -> PayloadSource:
+def _random_choice(values: pa.Array, random: np.random.Generator) -> PayloadSource:
     return lambda _first, count: values.take(pa.array(random.integers(0, len(values), count)))
 
 
-def _letters(size: int, records: int, random: np.random.Generator) -> PayloadSource:
+def _random_letters(size: int, records: int, random: np.random.Generator) -> PayloadSource:
     """Values of `size` letters. They are made once, as a pool; each chunk takes the next ones."""
     rows = max(1, min(records, POOL_BYTES // size))
     letters = random.integers(65, 91, rows * size, np.uint8)

@@ -39,28 +39,29 @@ class ThroughputThrottler:
         self._clock = clock
         self._started_ns = clock.now_ns()
 
-    def early_ms(self, sent: int) -> int:
+    def early_ms(self, record_count: int) -> int:
         """How long to wait after this many records in total; 0 or less: not at all."""
         if self._per_second <= 0:
             return 0
-        return round(sent / self._per_second * 1000) - (self._clock.now_ns() - self._started_ns) // NS_PER_MS
+        return round(record_count / self._per_second * 1000) - (self._clock.now_ns() - self._started_ns) // NS_PER_MS
 
-    def wait(self, sent: int) -> None:
-        if (early_ms := self.early_ms(sent)) > 0:
+    def wait(self, record_count: int) -> None:
+        if (early_ms := self.early_ms(record_count)) > 0:
             sleep(self._clock, early_ms)
 
 
-def chunks(records: int, size: int, warmup: int) -> Iterator[tuple[int, int]]:
+def chunks(record_count: int, chunk_size: int, warmup_count: int) -> Iterator[tuple[int, int]]:
     """(first, count) of each chunk. No chunk contains records of the warm-up and later ones."""
     first = 0
-    while first < records:
-        end = min(first + size, records)
-        end = min(end, warmup) if first < warmup else end
-        yield first, end - first
-        first = end
+    while first < record_count:
+        stop = min(first + chunk_size, record_count)
+        stop = min(stop, warmup_count) if first < warmup_count else stop
+        yield first, stop - first
+        first = stop
 
 
 def chunk_records(arguments: argparse.Namespace) -> int:
+    """How many records a chunk has: --chunk-records, else CHUNK_RECORDS, or as many as POOL_BYTES and --throughput allow."""
     if arguments.chunk_records is not None:
         return int(arguments.chunk_records)
     limits = [CHUNK_RECORDS]
@@ -101,7 +102,7 @@ class Sending:
         arguments = self.arguments
         for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
             if first == arguments.warmup_records > 0:
-                self.measurements.begin_steady()
+                self.measurements.begin_steady_state()
             yield first, self.values(first, count)
 
     def send_columns(self) -> None:
@@ -115,20 +116,20 @@ class Sending:
             self._throttler.wait(first + len(chunk))
         self._await_pending()
         if failure is not None:
-            self.measurements.failed(*failure)  # last: in a transaction, the failure of an earlier record is the cause
+            self.measurements.add_failure(*failure)  # last: in a transaction, the failure of an earlier record is the cause
 
     def _send_chunk(self, first: int, chunk: pa.Array) -> tuple[int, KafkaError] | None:
         """None, or how many records of the chunk were not sent at all, and the error."""
-        unsent = len(chunk)
+        unsent_count = len(chunk)
         try:
             self.transactions.begin_if_none()
             started_ns = self.clock.now_ns()
             delivery = self.producer.send_columns(self.arguments.topic, value=chunk)
-            self._pending.append(_SentColumns(first, _size(chunk), started_ns, delivery))
-            unsent = 0
+            self._pending.append(_SentColumns(first, _total_bytes(chunk), started_ns, delivery))
+            unsent_count = 0
             self.transactions.commit_if_due(is_last=first + len(chunk) == self.arguments.num_records)
         except KafkaError as error:
-            return unsent, error
+            return unsent_count, error
         return None
 
     def _await_pending(self) -> None:
@@ -136,21 +137,21 @@ class Sending:
             with suppress(KafkaError):  # not settled yet, or failed: _settle finds out
                 self._pending[0].delivery.result(self.measurements.until_next_line_ms())
             self._settle()
-            self.measurements.progress()
+            self.measurements.say_progress()
 
     def _settle(self) -> None:
         """Count and remove the chunks that are settled. A later chunk may be settled before an earlier one."""
         for _ in range(len(self._pending)):
-            sent = self._pending.popleft()
-            delivery = sent.delivery
+            chunk = self._pending.popleft()
+            delivery = chunk.delivery
             if delivery.settled_ns is None:
-                self._pending.append(sent)
+                self._pending.append(chunk)
                 continue
-            if delivery.acknowledged:
-                size = sent.size_bytes * delivery.acknowledged // delivery.rows
-                self.measurements.acknowledged(sent.first, delivery.acknowledged, size, sent.started_ns, delivery.settled_ns)
+            if row_count := delivery.acknowledged:
+                size = chunk.size_bytes * row_count // delivery.rows
+                self.measurements.add_acknowledged(chunk.first, row_count, size, chunk.started_ns, delivery.settled_ns)
             if delivery.error is not None:
-                self.measurements.failed(delivery.failed, delivery.error)
+                self.measurements.add_failure(delivery.failed, delivery.error)
 
     def send_single(self) -> None:
         """One send() per record. Callbacks count the latencies, on the Sender's thread."""
@@ -161,7 +162,7 @@ class Sending:
             failure = error
         self.producer.flush()
         if failure is not None:
-            self.measurements.failed(0, failure)
+            self.measurements.add_failure(0, failure)
 
     def _send_one_by_one(self) -> None:
         last = self.arguments.num_records - 1
@@ -179,10 +180,10 @@ class Sending:
         self, number: int, size_bytes: int, started_ns: int, _metadata: RecordMetadata | None, error: KafkaError | None
     ) -> None:
         if error is None:
-            self.measurements.acknowledged(number, 1, size_bytes, started_ns, self.clock.now_ns())
+            self.measurements.add_acknowledged(number, 1, size_bytes, started_ns, self.clock.now_ns())
         else:
-            self.measurements.failed(1, error)
+            self.measurements.add_failure(1, error)
 
 
-def _size(values: pa.Array) -> int:
+def _total_bytes(values: pa.Array) -> int:
     return int(pc.sum(pc.binary_length(values)).as_py())

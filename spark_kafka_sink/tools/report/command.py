@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.arguments import new_parser, tool_name
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.exit_codes import DONE, run_tool
-from spark_kafka_sink.tools.patience import AFTER_S, word_after
+from spark_kafka_sink.tools.patience import PATIENCE_S, word_after
 from spark_kafka_sink.tools.report import json_output, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles
 from spark_kafka_sink.tools.report.statistics import Statistics
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None,
 
 
 def _still_at_work(reports: Reports, name: str) -> str:
-    return f"{name}: at work for {AFTER_S} s; {count(reports.troubles.lines, 'commit')} read so far"
+    return f"{name}: at work for {PATIENCE_S} s; {count(reports.troubles.lines, 'commit')} read so far"
 
 
 def _show(reports: Reports, arguments: argparse.Namespace) -> None:

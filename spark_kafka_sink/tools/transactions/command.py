@@ -22,9 +22,9 @@ from spark_kafka_sink.exactly_once.names import PrefixNames
 from spark_kafka_sink.tools.arguments import (
     help_epilog,
     new_parser,
-    not_negative,
+    non_negative_int,
     pair,
-    positive,
+    positive_int,
     tool_name,
     with_bootstrap_servers,
 )
@@ -65,7 +65,7 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
     recent = "also show ended transactions that began within this time; it takes a look at every id (default: %(default)s, none)"
-    command.add_argument("--recent-minutes", type=not_negative, default=0, metavar="N", help=recent)
+    command.add_argument("--recent-minutes", type=non_negative_int, default=0, metavar="N", help=recent)
     what = "abort the open transactions of queries that have died; asks before"
     command = _add_changing_command(commands, prog, "abort", what)
     force = "also abort a query that is alive; it fails. Nothing is lost or doubled when it is run again"
@@ -88,7 +88,7 @@ def _add_changing_command(commands: Commands, prog: str, verb: str, what: str) -
         "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 to 8 s that"
     )
     watch += " they are at work; 0 only with --force"
-    command.add_argument("--watch-seconds", type=not_negative, default=10, metavar="N", help=watch)
+    command.add_argument("--watch-seconds", type=non_negative_int, default=10, metavar="N", help=watch)
     return command
 
 
@@ -110,7 +110,7 @@ def _add_command(commands: Commands, prog: str, name: str, what: str, needs: str
     config += " sink's own options are passed over; repeatable, later files override earlier ones"
     add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config)
     timeout = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
-    add("--timeout-ms", type=positive, default=10_000, metavar="MS", help=timeout)
+    add("--timeout-ms", type=positive_int, default=10_000, metavar="MS", help=timeout)
     return command
 
 

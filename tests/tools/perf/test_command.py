@@ -70,7 +70,7 @@ def test_a_line_is_printed_each_interval_for_the_records_since_the_last() -> Non
     for number in range(4):
         now_ns = clock.now_ns()
         clock.advance(500)
-        report.acknowledged(number, 10, 0, now_ns, clock.now_ns())
+        report.add_acknowledged(number, 10, 0, now_ns, clock.now_ns())
     assert said == ["20 records sent, 20.0 records/sec (0.00 MB/sec), 500.0 ms avg latency, 500.0 ms max latency."] * 2
     assert report.total.records == 40
 
@@ -79,11 +79,11 @@ def test_the_steady_state_leaves_the_warm_up_out_even_if_acknowledged_later() ->
     clock, said = ManualClock(), list[str]()
     report = Measurements(clock, 10_000, 10, said.append)
     clock.advance(5000)
-    report.begin_steady()
+    report.begin_steady_state()
     started_ns = clock.now_ns()
     clock.advance(1000)
-    report.acknowledged(10, 20, 0, started_ns, clock.now_ns())
-    report.acknowledged(0, 10, 0, started_ns - 5 * S, clock.now_ns())
+    report.add_acknowledged(10, 20, 0, started_ns, clock.now_ns())
+    report.add_acknowledged(0, 10, 0, started_ns - 5 * S, clock.now_ns())
     report.say_totals()
     assert said[0].startswith("30 records sent, 5.0 records/sec")
     assert said[1].startswith("20 steady state records sent, 20.0 records/sec (0.00 MB/sec), 1000.0 ms avg latency")
@@ -91,8 +91,8 @@ def test_the_steady_state_leaves_the_warm_up_out_even_if_acknowledged_later() ->
 
 def test_the_first_failure_is_kept() -> None:
     report = Measurements(ManualClock(), 1000, 0, lambda _: None)
-    report.failed(2, KafkaError("first"))
-    report.failed(3, KafkaError("second"))
+    report.add_failure(2, KafkaError("first"))
+    report.add_failure(3, KafkaError("second"))
     assert (report.failures, str(report.error)) == (5, "[KAFKA_ERROR] first")
 
 
