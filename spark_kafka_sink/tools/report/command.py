@@ -48,12 +48,12 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "Show what the sink did: a page from the lines that commits have appended to reportPath."
     parser = new_parser(prog, description, EXAMPLES, success="done", failure="failed, with one line on stderr that says why")
     add = parser.add_argument
-    files = "files of commits' lines, in any order (option reportPath of the sink)"
-    add("files", nargs="+", type=Path, metavar="FILE", help=files)
+    files_help = "files of commits' lines, in any order (option reportPath of the sink)"
+    add("files", nargs="+", type=Path, metavar="FILE", help=files_help)
     add("-o", "--output", type=Path, metavar="FILE", default=Path("report.html"), help="the page (default: %(default)s)")
-    printed = parser.add_mutually_exclusive_group()
-    printed.add_argument("--terminal", action="store_true", help="print a table with sparklines instead of making a page")
-    printed.add_argument("--json", action="store_true", help="print a JSON object for each query instead of making a page")
+    output_group = parser.add_mutually_exclusive_group()
+    output_group.add_argument("--terminal", action="store_true", help="print a table with sparklines instead of making a page")
+    output_group.add_argument("--json", action="store_true", help="print a JSON object for each query instead of making a page")
     add("--follow", action="store_true", help=f"go on, and show what is new every {FOLLOW_S} s; the page is replaced as a whole")
     return parser
 
@@ -62,8 +62,8 @@ def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None,
     if not (arguments.terminal or arguments.json):
         require_extra()
     reports = Reports(arguments.files, may_be_missing=arguments.follow)
-    rounds = reports.read(once=not arguments.follow, pause=pause)
-    with word_after(lambda: print(_still_at_work(reports, name), file=sys.stderr, flush=True)):
+    rounds = reports.read(must_follow=arguments.follow, pause=pause)
+    with word_after(lambda: print(_progress_line(reports, name), file=sys.stderr, flush=True)):
         next(rounds)
         _show(reports, arguments)
     for is_new in rounds:
@@ -72,8 +72,8 @@ def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None,
     return DONE
 
 
-def _still_at_work(reports: Reports, name: str) -> str:
-    return f"{name}: at work for {PATIENCE_S} s; {count(reports.troubles.lines, 'commit')} read so far"
+def _progress_line(reports: Reports, name: str) -> str:
+    return f"{name}: at work for {PATIENCE_S} s; {count(reports.troubles.commit_count, 'commit')} read so far"
 
 
 def _show(reports: Reports, arguments: argparse.Namespace) -> None:
@@ -90,7 +90,7 @@ def _show(reports: Reports, arguments: argparse.Namespace) -> None:
         for line in json_output.json_lines(reports.statistics):
             print(line, flush=True)
         return
-    print(f"{count(reports.troubles.lines, 'commit')}: see {arguments.output.resolve().as_uri()}", flush=True)
+    print(f"{count(reports.troubles.commit_count, 'commit')}: see {arguments.output.resolve().as_uri()}", flush=True)
 
 
 def require_extra() -> None:
@@ -131,31 +131,31 @@ class Reports:
             remedy = "name the file that the sink's option reportPath names, on the driver's machine"
             raise ToolError(f"{printable(file.path)} cannot be read ({error.strerror or error}): {remedy}.") from error
 
-    def read(self, *, once: bool = True, pause: Callable[[float], object] | None = None) -> Iterator[bool]:
-        """Read the files, and yield. Unless `once`, go on without end: pause for FOLLOW_S seconds, read what is new, and yield.
+    def read(self, *, must_follow: bool = False, pause: Callable[[float], object] | None = None) -> Iterator[bool]:
+        """Read the files, and yield. With `must_follow`, go on without end: pause for FOLLOW_S seconds, read what is new, yield.
 
         Yields whether there is something new to show. Raises ToolError for a file that cannot be read.
         """
         pause = pause or time.sleep
         is_first = True
         while True:
-            before = self.troubles.lines
-            restarted = self._begin_again_if_cut()
+            commits_before = self.troubles.commit_count
+            has_begun_anew = self._begin_again_if_cut()
             for file in self._files:
                 self._read(file, partial(self.statistics.add, file.commits()), None)
-            yield is_first or restarted or self.troubles.lines != before
-            if once:
+            yield is_first or has_begun_anew or self.troubles.commit_count != commits_before
+            if not must_follow:
                 return
             is_first = False
             pause(FOLLOW_S)
 
     def _begin_again_if_cut(self) -> bool:
         """If a file was cut or replaced, read all files anew, because the sums are of all. Returns whether one was."""
-        cut = [str(file.path) for file in self._files if self._read(file, file.has_begun_anew, False)]
-        if not cut:
+        cut_files = [str(file.path) for file in self._files if self._read(file, file.has_begun_anew, False)]
+        if not cut_files:
             return False
         self._begin()
-        self.troubles.began_anew += cut
+        self.troubles.shortened_files += cut_files
         return True
 
 

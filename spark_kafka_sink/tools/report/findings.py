@@ -81,6 +81,8 @@ FINDING_RULES: list[FindingRule] = []
 
 
 def finding_rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> Callable[[Judge], Judge]:
+    """Put the function below into FINDING_RULES, as the judge of a rule with these fields."""
+
     def add(judge: Judge) -> Judge:
         FINDING_RULES.append(FindingRule(name, option, when, judge, takes_few_rows))
         return judge
@@ -100,26 +102,31 @@ def markdown_table() -> str:
 def findings(query: Query) -> list[Finding]:
     """Heaviest first, each option once. Of a query that has written few rows, nothing is said about speed."""
     has_few_rows = query.totals.rows < FEW_ROWS
-    found = [(each.judge(query), each.option) for each in FINDING_RULES if each.takes_few_rows or not has_few_rows]
+    rules = [each for each in FINDING_RULES if each.takes_few_rows or not has_few_rows]
+    pairs = [(finding, rule.option) for rule in rules if (finding := rule.judge(query)) is not None]
     by_option: dict[str, Finding] = {}
-    for finding, option in sorted(((finding, option) for finding, option in found if finding), key=lambda pair: -pair[0].weight):
+    for finding, option in sorted(pairs, key=lambda pair: -pair[0].weight):
         by_option.setdefault(option, finding)
     return list(by_option.values())
 
 
 def top(queries: Iterable[Query]) -> list[Finding]:
     """The sentences for the top of the page, with the names of the queries where there are several."""
-    listed = list(queries)
-    named = [_named(finding, query.name if len(listed) > 1 else "") for query in listed for finding in findings(query)]
-    return [*_arrived(listed), *sorted(named, key=lambda finding: -finding.weight)[:SHOWN]]
+    query_list = list(queries)
+    all_findings = [
+        _with_query_name(finding, query) if len(query_list) > 1 else finding
+        for query in query_list
+        for finding in findings(query)
+    ]
+    return [*_arrival_findings(query_list), *sorted(all_findings, key=lambda finding: -finding.weight)[:SHOWN]]
 
 
-def _named(finding: Finding, query: str) -> Finding:
+def _with_query_name(finding: Finding, query: Query) -> Finding:
     text = finding.observation
-    return replace(finding, observation=f"In {query}, {text[0].lower()}{text[1:]}") if query else finding
+    return replace(finding, observation=f"In {query.name}, {text[0].lower()}{text[1:]}")
 
 
-def _arrived(queries: list[Query]) -> list[Finding]:
+def _arrival_findings(queries: list[Query]) -> list[Finding]:
     """The finding that all rows arrived; none if some did not."""
     if not queries or any(query.skipped.total() or query.dead_lettered.total() or query.other_rows for query in queries):
         return []
@@ -128,8 +135,8 @@ def _arrived(queries: list[Query]) -> list[Finding]:
     if not rows:
         text = f"No row was written in {commits}"
         return [Finding(0.3, text, "if some were expected, look at the input and the filter")]
-    written = size(sum(query.totals.bytes for query in queries))
-    return [Finding(0, f"All rows arrived: {count(rows, 'row')} ({written}) in {commits}")]
+    written_size = size(sum(query.totals.bytes for query in queries))
+    return [Finding(0, f"All rows arrived: {count(rows, 'row')} ({written_size}) in {commits}")]
 
 
 # IS IT KEEPING UP?
@@ -156,12 +163,12 @@ def _busy(query: Query) -> float:
 def falls_behind(query: Query) -> Finding | None:
     if not query.is_stream or query.totals.commits < ENOUGH or not _busy(query) >= BUSY:
         return None
-    (early, late), (few, many) = _quarters(query, "wall"), _quarters(query, "rows")
-    if late < LONGER * early or many < FULLER * few:
+    (early_s, late_s), (early_rows, late_rows) = _quarters(query, "wall"), _quarters(query, "rows")
+    if late_s < LONGER * early_s or late_rows < FULLER * early_rows:
         return None
-    times = f"{seconds(early)} at first and {seconds(late)} lately, with {rounded(few)} and {rounded(many)} rows"
+    times = f"{seconds(early_s)} at first and {seconds(late_s)} lately, with {rounded(early_rows)} and {rounded(late_rows)} rows"
     text = f"The stream falls behind: a micro-batch took {times}, and the next one begins at once"
-    return Finding(4 + late / early / 100, text, f"{_remedy_by_part(query)}, and cap a micro-batch with maxOffsetsPerTrigger")
+    return Finding(4 + late_s / early_s / 100, text, f"{_remedy_by_part(query)}, and cap a micro-batch with maxOffsetsPerTrigger")
 
 
 def _remedy_by_part(query: Query) -> str:
@@ -181,8 +188,8 @@ def _remedy_by_part(query: Query) -> str:
 
 
 def _largest(parts: dict[str, float]) -> str | None:
-    known = {name: part for name, part in parts.items() if part > 0}  # NaN is not known
-    return max(known, key=lambda name: known[name], default=None)
+    known_parts = {name: part for name, part in parts.items() if part > 0}  # NaN is not known
+    return max(known_parts, key=lambda name: known_parts[name], default=None)
 
 
 @finding_rule(
@@ -204,9 +211,9 @@ def no_pause(query: Query) -> Finding | None:
 
 @finding_rule("commits are repeated", "deliveryGuarantee", "A micro-batch was committed more than once.")
 def repeated_commits(query: Query) -> Finding | None:
-    if not query.repeated:
+    if not query.repeated_count:
         return None
-    text = f"{count(query.repeated, 'micro-batch', 'micro-batches')} ran again"
+    text = f"{count(query.repeated_count, 'micro-batch', 'micro-batches')} ran again"
     if query.is_exactly_once:
         advice = "readers with isolation.level=read_committed saw each row once, as deliveryGuarantee=exactly-once promises"
         return Finding(0.4, text, advice)
@@ -219,17 +226,17 @@ def repeated_commits(query: Query) -> Finding | None:
 
 @finding_rule("rows are missing", "onInvalidRecord", "A row was skipped or dead-lettered.")
 def lacks_rows(query: Query) -> Finding | None:
-    skipped, dead = query.skipped.total(), query.dead_lettered.total()
-    if not skipped + dead:
+    skipped, dead_lettered = query.skipped.total(), query.dead_lettered.total()
+    if not skipped + dead_lettered:
         return None
     reasons = query.skipped + query.dead_lettered
     reason = reasons.most_common(1)[0][0]
     which = f", {'most of them' if len(reasons) > 1 else 'all'} with {reason}" if reason else ""
-    what = [f"{count(skipped, 'row')} {'was' if skipped == 1 else 'were'} skipped"] if skipped else []
-    what += [f"{count(dead, 'row')} went to the dead letter topic"] if dead else []
-    share = (skipped + dead) / max(1, query.totals.rows + skipped + dead)
+    phrases = [f"{count(skipped, 'row')} {'was' if skipped == 1 else 'were'} skipped"] if skipped else []
+    phrases += [f"{count(dead_lettered, 'row')} went to the dead letter topic"] if dead_lettered else []
+    share = (skipped + dead_lettered) / max(1, query.totals.rows + skipped + dead_lettered)
     weight = (2 if skipped else 1.2) + min(1.0, 10 * share)
-    return Finding(weight, f"{' and '.join(what)} ({percent(share)}){which}", _remedy_by_reason(reason, skipped))
+    return Finding(weight, f"{' and '.join(phrases)} ({percent(share)}){which}", _remedy_by_reason(reason, skipped))
 
 
 def _remedy_by_reason(reason: str, skipped: int) -> str:
@@ -254,8 +261,8 @@ def throttling(query: Query) -> Finding | None:
     share, longest = query.share("throttle"), query.totals.longest_throttle
     if not longest or (share < THROTTLED and longest < LONG_THROTTLE_S):  # share is NaN if no task has told its time
         return None
-    much = "" if isnan(share) or not share else f", in all {percent(share)} of the tasks' time"
-    text = f"Brokers throttled the sink, once for {seconds(longest)}{much}"
+    in_all = "" if isnan(share) or not share else f", in all {percent(share)} of the tasks' time"
+    text = f"Brokers throttled the sink, once for {seconds(longest)}{in_all}"
     weight = 1.5 + (0 if isnan(share) else 2 * share)
     return Finding(weight, text, "a quota is used up, so run fewer tasks at a time, raise the quota, or set maxBytesPerSecond")
 
@@ -297,11 +304,11 @@ def own_limits(query: Query) -> Finding | None:
     "records are sent again", "kafka.delivery.timeout.ms", f"{percent(SENT_AGAIN)} of the records had to be sent again."
 )
 def retries(query: Query) -> Finding | None:
-    retried, sent = query.series.sum_of("retried"), query.totals.sent_records
-    share = retried / sent if sent else 0.0
+    retried_records, sent_records = query.series.sum_of("retried"), query.totals.sent_records
+    share = retried_records / sent_records if sent_records else 0.0
     if share < SENT_AGAIN:
         return None
-    text = f"{several(retried, 'record')} ({percent(share)}) had to be sent again"
+    text = f"{several(retried_records, 'record')} ({percent(share)}) had to be sent again"
     advice = "look for brokers that restart or are slow; kafka.delivery.timeout.ms is how long the sink goes on trying"
     return Finding(1 + min(1.0, 4 * share), text, f"{advice}, and nothing is written twice by it")
 
@@ -355,7 +362,7 @@ def slow_tasks(query: Query) -> Finding | None:
     f"A partition has {SKEWED} times its share of {FEW_ROWS:,} rows or more.",
 )
 def skewed_partitions(query: Query) -> Finding | None:
-    found = []
+    candidates = []
     for topic, heat in query.heat.items():
         skew = heat.skew()
         if skew is None or skew.factor < SKEWED or heat.rows < FEW_ROWS or skew.partitions < 2:
@@ -364,8 +371,8 @@ def skewed_partitions(query: Query) -> Finding | None:
         text = f"Partition {skew.partition} of {topic} gets {percent(skew.share)} of its rows, {even}"
         spread = "spread rows whose order does not matter with kafka.partitioner.ignore.keys=true"
         advice = f"choose a key with more values, or {spread}"
-        found.append(Finding(1.1 + min(1.0, skew.factor / 20), text, advice))
-    return max(found, key=lambda each: each.weight, default=None)
+        candidates.append(Finding(1.1 + min(1.0, skew.factor / 20), text, advice))
+    return max(candidates, key=lambda each: each.weight, default=None)
 
 
 def _largest_part_is(what: str) -> str:
@@ -378,8 +385,8 @@ def waits_for_spark(query: Query) -> Finding | None:
     if not share >= MAX_SHARE or passes_outside(query):
         return None
     text = f"{percent(share)} of the tasks' time goes into reading and computing rows, not into writing them"
-    tasks = "of files with a smaller spark.sql.files.maxPartitionBytes, else with df.repartition before the costly steps"
-    return Finding(0.7, text, f"a faster sink would gain little; give Spark more cores, and as many tasks: {tasks}")
+    how = "of files with a smaller spark.sql.files.maxPartitionBytes, else with df.repartition before the costly steps"
+    return Finding(0.7, text, f"a faster sink would gain little; give Spark more cores, and as many tasks: {how}")
 
 
 @finding_rule("encoding", "df.repartition", _largest_part_is("encoding and sending"), takes_few_rows=False)
@@ -435,11 +442,11 @@ def commits_take_long(query: Query) -> Finding | None:
     "With exactly-once, a version was found there already or rolled forward.",
 )
 def completed_by_another_run(query: Query) -> Finding | None:
-    rolled, there = query.versions["rolled-forward"], query.versions["found"] + query.versions["superseded"]
-    if not rolled + there:
+    rolled_forward_count, found_count = query.versions["rolled-forward"], query.versions["found"] + query.versions["superseded"]
+    if not rolled_forward_count + found_count:
         return None
-    how = f"({rolled:,} rolled forward, {there:,} found there)"
-    text = f"{count(rolled + there, 'version')} had been decided or committed by an earlier run {how}"
+    how = f"({rolled_forward_count:,} rolled forward, {found_count:,} found there)"
+    text = f"{count(rolled_forward_count + found_count, 'version')} had been decided or committed by an earlier run {how}"
     advice = "a driver died amid its work and nothing is missing; kafka.transaction.timeout.ms is the time to start it again"
     return Finding(0.8, text, advice)
 

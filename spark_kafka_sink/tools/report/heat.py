@@ -42,13 +42,13 @@ class Skew:
 class _Column:
     """The rows of one or more commits in a row."""
 
-    first: float  # when, of the first commit
-    last: float
+    first_at: float  # when, of the first commit
+    last_at: float
     commits: int
     rows: Counter[int]  # by partition
 
     def join(self, later: _Column) -> None:
-        self.last = later.last
+        self.last_at = later.last_at
         self.commits += later.commits
         self.rows.update(later.rows)
 
@@ -69,39 +69,39 @@ class Heat:
         else:
             self._columns.append(_Column(time, time, 1, Counter(partitions)))
         if len(self._columns) >= MAX_COLUMNS and self._columns[-1].commits >= self._width:
-            for one, two in zip(self._columns[::2], self._columns[1::2], strict=False):
-                one.join(two)
+            for earlier, later in zip(self._columns[::2], self._columns[1::2], strict=False):
+                earlier.join(later)
             self._columns = self._columns[::2]
             self._width *= 2
 
     @property
-    def commits(self) -> list[int]:
-        """Return how many commits each column has."""
+    def commit_counts(self) -> list[int]:
+        """How many commits each column has."""
         return [column.commits for column in self._columns]
 
     @property
     def times(self) -> list[tuple[float, float]]:
-        return [(column.first, column.last) for column in self._columns]
+        return [(column.first_at, column.last_at) for column in self._columns]
 
     def by_partition(self) -> tuple[list[int], npt.NDArray[np.float64]]:
         """The partitions that have rows, and a table of their rows: partitions × columns. A sum may exceed an int64."""
-        numbers = sorted({number for column in self._columns for number in column.rows})
-        row = {number: place for place, number in enumerate(numbers)}
-        table = np.zeros((len(numbers), len(self._columns)), np.float64)
-        for place, column in enumerate(self._columns):
-            table[[row[number] for number in column.rows], place] = list(column.rows.values())
-        return numbers, table
+        partitions = sorted({partition for column in self._columns for partition in column.rows})
+        row_of_partition = {partition: row for row, partition in enumerate(partitions)}
+        table = np.zeros((len(partitions), len(self._columns)), np.float64)
+        for number, column in enumerate(self._columns):
+            table[[row_of_partition[partition] for partition in column.rows], number] = list(column.rows.values())
+        return partitions, table
 
     def skew(self) -> Skew | None:
         """None if no partition but 0 has a row, because there may be no other partition. sink/prometheus counts likewise."""
         numbers, table = self.by_partition()
         rows = table.sum(axis=1)
-        highest = max((number for number, written in zip(numbers, rows, strict=True) if written), default=0)
+        highest = max((number for number, rows_written in zip(numbers, rows, strict=True) if rows_written), default=0)
         if not highest:
             return None
-        most, partitions = int(rows.argmax()), highest + 1
+        fullest_row, partitions = int(rows.argmax()), highest + 1
         empty = partitions - int((rows > 0).sum())
-        return Skew(numbers[most], float(rows[most] / rows.sum()), partitions, 1 / partitions, empty)
+        return Skew(numbers[fullest_row], float(rows[fullest_row] / rows.sum()), partitions, 1 / partitions, empty)
 
     def in_words(self) -> str:
         """How evenly the rows are spread, in one or two sentences."""

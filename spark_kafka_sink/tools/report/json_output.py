@@ -25,8 +25,8 @@ def _figures(query: Query) -> dict[str, object]:
         "bytes": totals.bytes,
         "first_at_ms": _milliseconds(query.first_at),
         "last_at_ms": _milliseconds(query.last_at),
-        "rows_per_second": _known(query.rows_per_s),
-        "compression": _known(query.compression),
+        "rows_per_second": _known_or_null(query.rows_per_s),
+        "compression": _known_or_null(query.compression),
         "topics": {topic: query.heat[topic].rows for topic in query.topics_by_rows()},
         "skipped_by_reason": dict(query.skipped),
         "dead_lettered_by_reason": dict(query.dead_lettered),
@@ -41,14 +41,14 @@ def _exactly_once(query: Query) -> dict[str, object] | None:
     return {
         "versions": dict(query.versions),
         "skipped_partitions": query.skipped_partitions,
-        "fenced": query.fenced,
+        "fenced": query.fenced_count,
         "other_rows": query.other_rows,
     }
 
 
-def _known(number: float) -> float | None:
+def _known_or_null(number: float) -> float | None:
     return None if isnan(number) else round(number, 3)
 
 
-def _milliseconds(at: float) -> int | None:
-    return None if isnan(at) else round(at * 1000)
+def _milliseconds(epoch_s: float) -> int | None:
+    return None if isnan(epoch_s) else round(epoch_s * 1000)

@@ -21,7 +21,7 @@ from spark_kafka_sink.tools.words import count
 MAX_LINE_BYTES = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
 KNOWN_VERSION = 4
 FIRST_VERSION = 3  # of the first release. Lines of version 1 do not say their version
-LINES_NAMED = 3  # of those that cannot be read
+MAX_EXAMPLES = 3  # of those that cannot be read
 
 Partitions = Mapping[int, int]  # partition -> rows
 MAX_PARTITIONS = 1_000_000  # no topic has as many
@@ -38,7 +38,7 @@ class VersionOutcome(NamedTuple):
 
     how: str
     skipped_partitions: int
-    fenced: int
+    fenced_count: int
     other_rows: int = 0
 
 
@@ -112,7 +112,7 @@ def _commit(line: Mapping[str, Any]) -> CommitLine:
         skipped=_reasons(line["skipped_by_reason"]),
         dead_lettered=_reasons(line["dead_lettered_by_reason"]),
         exactly_once=_version(line.get("exactly_once")),
-        partitions={_name(topic): _partitions(found) for topic, found in line.get("offsets", {}).items()},
+        partitions={_name(topic): _partitions(partitions) for topic, partitions in line.get("offsets", {}).items()},
     )
 
 
@@ -122,10 +122,10 @@ def _name(value: object) -> str:
     return printable(value, MAX_NAME_CHARACTERS)
 
 
-def _number(value: object, most: float) -> float:
+def _number(value: object, limit: float) -> float:
     """Keep three digits after the point, as the sink writes them. Division by a smaller number could give infinity."""
-    if type(value) not in NUMBERS or not 0 <= value <= most:  # type: ignore[operator]
-        raise ValueError(f"{value!r} is not a number from 0 to {most:g}")
+    if type(value) not in NUMBERS or not 0 <= value <= limit:  # type: ignore[operator]
+        raise ValueError(f"{value!r} is not a number from 0 to {limit:g}")
     return round(float(value), 3)  # type: ignore[arg-type]
 
 
@@ -137,52 +137,54 @@ def _seconds(value: object) -> float:
     return nan if value is None else _number(value, MAX_SECONDS)
 
 
-def _count(value: object, most: int = MAX_COUNT) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{value!r} is not a number from 0 to {most}")
+def _count(value: object, limit: int = MAX_COUNT) -> int:
+    if type(value) is not int or not 0 <= value <= limit:
+        raise ValueError(f"{value!r} is not a number from 0 to {limit}")
     return value
 
 
-def _partitions(found: Mapping[str, Any]) -> Partitions:
-    return {_count(int(number), MAX_PARTITIONS): _count(part["rows"]) for number, part in found.items()}
+def _partitions(offsets: Mapping[str, Any]) -> Partitions:
+    return {_count(int(number), MAX_PARTITIONS): _count(part["rows"]) for number, part in offsets.items()}
 
 
-def _version(found: Mapping[str, Any] | None) -> VersionOutcome | None:
-    if found is None:
+def _version(outcome: Mapping[str, Any] | None) -> VersionOutcome | None:
+    if outcome is None:
         return None
-    counts = (_count(found.get(name, 0)) for name in ("skipped_partitions", "fenced", "other_rows"))
-    return VersionOutcome(_name(found.get("how", "committed")), *counts)
+    counts = (_count(outcome.get(name, 0)) for name in ("skipped_partitions", "fenced", "other_rows"))
+    return VersionOutcome(_name(outcome.get("how", "committed")), *counts)
 
 
-def _reasons(found: Mapping[str, Any]) -> dict[str, int]:
-    return {_name(reason): _count(rows) for reason, rows in found.items()}
+def _reasons(rows_by_reason: Mapping[str, Any]) -> dict[str, int]:
+    return {_name(reason): _count(rows) for reason, rows in rows_by_reason.items()}
 
 
 @dataclass
 class Troubles:
     """The problems of all files, which `sentences` describes."""
 
-    lines: int = 0  # read
-    newer: int = 0
-    unreadable: int = 0
-    named: list[str] = field(default_factory=list)  # the first unreadable lines, and why
-    unfinished: list[str] = field(default_factory=list)  # files whose last line has no end
-    empty: list[str] = field(default_factory=list)  # files without a line
-    began_anew: list[str] = field(default_factory=list)  # files that became shorter while they were followed
+    commit_count: int = 0  # read
+    newer_count: int = 0
+    unreadable_count: int = 0
+    examples: list[str] = field(default_factory=list)  # the first unreadable lines, and why
+    unfinished_files: list[str] = field(default_factory=list)  # files whose last line has no end
+    empty_files: list[str] = field(default_factory=list)  # files without a line
+    shortened_files: list[str] = field(default_factory=list)  # files that became shorter while they were followed
 
     def sentences(self) -> Iterator[str]:
-        if self.unreadable:
-            more = f", and {self.unreadable - len(self.named):,} more" if self.unreadable > len(self.named) else ""
-            verb = "was" if self.unreadable == 1 else "were"
-            yield f"{count(self.unreadable, 'line')} {verb} left out: {'; '.join(self.named)}{more}."
-        for name in self.unfinished:
+        """A sentence for each trouble, or each file with one."""
+        if self.unreadable_count:
+            more_count = self.unreadable_count - len(self.examples)
+            more = f", and {more_count:,} more" if more_count else ""
+            verb = "was" if self.unreadable_count == 1 else "were"
+            yield f"{count(self.unreadable_count, 'line')} {verb} left out: {'; '.join(self.examples)}{more}."
+        for name in self.unfinished_files:
             name = printable(name)
             yield f"The last line of {name} has no end and was left out: the driver is writing it, or died while it did."
-        if self.newer:
-            yield f"{count(self.newer, 'line')} of a newer version of the sink may tell more than is shown here."
-        for name in self.began_anew:
+        if self.newer_count:
+            yield f"{count(self.newer_count, 'line')} of a newer version of the sink may tell more than is shown here."
+        for name in self.shortened_files:
             yield f"{printable(name)} has become shorter, and was read again from its beginning."
-        for name in self.empty:
+        for name in self.empty_files:
             yield f"{printable(name)} has no line yet: nothing was committed, or reportPath names another file."
 
 
@@ -212,22 +214,22 @@ class ReportFile:
         """Whether the file is another one than at the last call, or was cut. Raises OSError."""
         if self._identity is None:
             return False
-        found = self.path.stat()
-        return (found.st_dev, found.st_ino) != self._identity or found.st_size < self._offset
+        status = self.path.stat()
+        return (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset
 
     def commits(self) -> Iterator[CommitLine]:
         """The lines since the last call. A last line without an end is left for the next call. Raises OSError."""
         name = str(self.path)
-        for known in (self._troubles.unfinished, self._troubles.empty):
-            if name in known:
-                known.remove(name)
+        for file_names in (self._troubles.unfinished_files, self._troubles.empty_files):
+            if name in file_names:
+                file_names.remove(name)
         with self.path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            self._identity = (found.st_dev, found.st_ino)
+            status = os.fstat(file.fileno())
+            self._identity = (status.st_dev, status.st_ino)
             file.seek(self._offset)
             yield from self._read(file)
-        if not self._offset and name not in self._troubles.unfinished:
-            self._troubles.empty.append(name)
+        if not self._offset and name not in self._troubles.unfinished_files:
+            self._troubles.empty_files.append(name)
 
     def _read(self, file: BinaryIO) -> Iterator[CommitLine]:
         while text := file.readline(MAX_LINE_BYTES):
@@ -235,7 +237,7 @@ class ReportFile:
             if is_too_long:
                 text = _rest_of_line(file)
             if not text.endswith(b"\n"):
-                self._troubles.unfinished.append(str(self.path))
+                self._troubles.unfinished_files.append(str(self.path))
                 return
             self._offset = file.tell()
             self._line += 1
@@ -247,14 +249,14 @@ class ReportFile:
                 except NotALine as error:
                     self._leave_out(str(error))
                 else:
-                    self._troubles.lines += 1
-                    self._troubles.newer += commit.version > KNOWN_VERSION
+                    self._troubles.commit_count += 1
+                    self._troubles.newer_count += commit.version > KNOWN_VERSION
                     yield commit
 
     def _leave_out(self, why: str) -> None:
-        self._troubles.unreadable += 1
-        if len(self._troubles.named) < LINES_NAMED:
-            self._troubles.named.append(f"{printable(self.path)}, line {self._line}: {why}")
+        self._troubles.unreadable_count += 1
+        if len(self._troubles.examples) < MAX_EXAMPLES:
+            self._troubles.examples.append(f"{printable(self.path)}, line {self._line}: {why}")
 
 
 def _rest_of_line(file: BinaryIO) -> bytes:

@@ -49,10 +49,10 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
     )
     return environment.get_template("page.html").render(
         title="What the sink did",
-        subtitle=f"{count(troubles.lines, 'commit')} from {', '.join(map(printable, files))}",
+        subtitle=f"{count(troubles.commit_count, 'commit')} from {', '.join(map(printable, files))}",
         refresh_s=refresh_s,
-        no_line_is_a_commits=not queries and troubles.unreadable > 0,
-        findings=[{"kind": _kind(each), "text": each.observation, "advice": _marked(each.advice)} for each in top(queries)],
+        no_line_is_a_commits=not queries and troubles.unreadable_count > 0,
+        findings=[{"kind": _kind(each), "text": each.observation, "advice": _in_code_font(each.advice)} for each in top(queries)],
         sections=[_section(query, f"q{number}") for number, query in enumerate(queries[:MAX_SECTIONS])],
         shades=range(len(HEAT)),
         notes=[*troubles.sentences(), *_left_out(statistics, queries), *_how_to_read(queries[:MAX_SECTIONS])],
@@ -63,16 +63,16 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
 
 def replace_file(path: Path, text: str) -> None:
     """Replace the file as a whole: a reader sees the old page or the new one. Raises OSError."""
-    new = path.resolve().with_name(f".{path.name}-{uuid.uuid4().hex}")
+    new_file = path.resolve().with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, path)
+        new_file.write_text(text, encoding="utf-8")
+        os.replace(new_file, path)
     except BaseException:
-        new.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
         raise
 
 
-def _marked(text: str) -> Markup:
+def _in_code_font(text: str) -> Markup:
     """Put the names of options into code font."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if OPTION.fullmatch(part) else part for part in OPTION.split(text)
@@ -85,7 +85,7 @@ def _kind(finding: Finding) -> str:
 
 def _section(query: Query, name: str) -> dict[str, object]:
     """The part of the page about a query."""
-    more = len(query.heat) - MAX_HEAT_MAPS
+    further_count = len(query.heat) - MAX_HEAT_MAPS
     return {
         "name": name,
         "title": query.name[0].upper() + query.name[1:],
@@ -93,8 +93,8 @@ def _section(query: Query, name: str) -> dict[str, object]:
         "tiles": list(_tiles(query)),
         "pictures": pictures(query, name),
         "heat_maps": heat_maps(query, name),
-        "topics_left_out": f"{count(more, 'further topic')} with fewer rows not shown." if more > 0 else "",
-        "tables": [*_single(query), *_rejected(query), *_versions(query)],
+        "topics_left_out": f"{count(further_count, 'further topic')} with fewer rows not shown." if further_count > 0 else "",
+        "tables": [*_numbers_of_one_moment(query), *_unwritten_rows(query), *_versions(query)],
     }
 
 
@@ -110,29 +110,29 @@ def _tiles(query: Query) -> Iterator[tuple[str, str]]:
     yield "sent again", percent(query.series.sum_of("retried") / totals.sent_records) if totals.sent_records else "0"
 
 
-def _single(query: Query) -> Iterator[Table]:
+def _numbers_of_one_moment(query: Query) -> Iterator[Table]:
     """The numbers of a single moment, which have no picture."""
     if not is_one_moment(query):
         return
-    of = query.series.median_of
+    median_of = query.series.median_of
     rows = [
         ("tasks", f"{query.totals.most_tasks:,}"),
-        ("slowest task", seconds(of("slowest_task"))),
-        ("median task", seconds(of("median_task"))),
+        ("slowest task", seconds(median_of("slowest_task"))),
+        ("median task", seconds(median_of("median_task"))),
         ("batches", rounded(query.totals.batches)),
-        ("size of a batch, as sent", size(of("batch_size"))),
+        ("size of a batch, as sent", size(median_of("batch_size"))),
         ("bytes sent of bytes written", percent(query.compression)),
         ("Produce requests", rounded(query.totals.requests)),
-        ("records of a request", rounded(of("records_per_request"))),
-        ("a broker answers in", seconds(of("latency"))),
+        ("records of a request", rounded(median_of("records_per_request"))),
+        ("a broker answers in", seconds(median_of("latency"))),
     ]
     waits = (("memory", "memory_wait"), ("metadata", "metadata_wait"), ("brokers that throttle", "throttle"))
-    rows += [(f"tasks waited for {what}", seconds(waited)) for what, name in waits if (waited := query.series.sum_of(name))]
+    rows += [(f"tasks waited for {what}", seconds(wait_s)) for what, name in waits if (wait_s := query.series.sum_of(name))]
     rows += [(topic, heat.in_words()) for topic, heat in query.heat.items() if heat.rows and heat.skew() is None]
     yield Table("Tasks, batches and requests", ("", "median" if query.totals.commits > 1 else "value"), rows)
 
 
-def _rejected(query: Query) -> Iterator[Table]:
+def _unwritten_rows(query: Query) -> Iterator[Table]:
     reasons = sorted({*query.skipped, *query.dead_lettered}, key=lambda each: -query.skipped[each] - query.dead_lettered[each])
     if reasons:
         rows = [(each or "not told", f"{query.skipped[each]:,}", f"{query.dead_lettered[each]:,}") for each in reasons]
@@ -147,23 +147,23 @@ def _versions(query: Query) -> Iterator[Table]:
         rows += [(how, f"{number:,}") for how, number in query.versions.items() if how not in names]
         rows.append(("Spark partitions that were in Kafka already", f"{query.skipped_partitions:,}"))
         rows.append(("rows of repetitions that were not written", f"{query.other_rows:,}"))
-        rows.append(("transactional ids of earlier runs fenced", f"{query.fenced:,}"))
+        rows.append(("transactional ids of earlier runs fenced", f"{query.fenced_count:,}"))
         yield Table("Exactly once: versions", ("version", "how many"), rows)
 
 
 def _how_to_read(queries: Sequence[Query]) -> Iterator[str]:
-    drawn = [query for query in queries if not is_one_moment(query)]
-    if any(query.is_stream for query in drawn):
+    drawn_queries = [query for query in queries if not is_one_moment(query)]
+    if any(query.is_stream for query in drawn_queries):
         line = "A line is the median, the band around it reaches from the lowest to the highest value."
         yield f"{line} Where it has a gap, nothing was committed."
-    if not all(query.is_stream for query in drawn):
+    if not all(query.is_stream for query in drawn_queries):
         yield "A dot is a batch write, or the median of several, with a bar from the lowest to the highest value."
 
 
 def _left_out(statistics: Statistics, queries: Sequence[Query]) -> Iterator[str]:
-    more = queries[MAX_SECTIONS:]
-    if more:
-        listed = ", ".join(f"{each.name} ({rounded(each.totals.rows)} rows)" for each in more[:MAX_LISTED])
-        yield f"Without pictures, as they have fewer rows: {listed}."
+    further_queries = queries[MAX_SECTIONS:]
+    if further_queries:
+        query_list = ", ".join(f"{each.name} ({rounded(each.totals.rows)} rows)" for each in further_queries[:MAX_LISTED])
+        yield f"Without pictures, as they have fewer rows: {query_list}."
     if statistics.commits_left_out:
         yield f"{count(statistics.commits_left_out, 'commit')} of queries beyond the first {MAX_QUERIES} are not shown."

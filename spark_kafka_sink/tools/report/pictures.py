@@ -62,21 +62,21 @@ class Picture:
 
 def pictures(query: Query, name: str) -> list[Picture]:
     """All pictures of a query, except those without numbers. `name`: unique on the page."""
-    draw = (_speed, _time, _task_time, _bytes, _busy, _tasks, _waits, _batches, _compression, _requests, _retries)
+    draw_functions = (_speed, _time, _task_time, _bytes, _busy, _tasks, _waits, _batches, _compression, _requests, _retries)
     with mpl.rc_context(STYLE):
-        drawn = [each(query, f"{name}-{number}") for number, each in enumerate(draw)]
-    return [picture for picture in drawn if picture is not None]
+        results = [each(query, f"{name}-{number}") for number, each in enumerate(draw_functions)]
+    return [picture for picture in results if picture is not None]
 
 
 def heat_maps(query: Query, name: str) -> list[Picture]:
     """Draw a heat map for each of the topics with the most rows. `name`: unique on the page."""
     topics = [topic for topic in query.topics_by_rows()[:MAX_HEAT_MAPS] if query.heat[topic].rows]
     with mpl.rc_context(STYLE):
-        drawn = [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics)]
-    return [picture for picture in drawn if picture is not None]
+        results = [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics)]
+    return [picture for picture in results if picture is not None]
 
 
-# LINE_COLORS
+# LINES
 
 
 def _speed(query: Query, name: str) -> Picture | None:
@@ -121,10 +121,10 @@ def _busy(query: Query, name: str) -> Picture | None:
 
 
 def _retries(query: Query, name: str) -> Picture | None:
-    retried = query.series.sum_of("retried")
-    if not retried:
+    retried_records = query.series.sum_of("retried")
+    if not retried_records:
         return None
-    caption = f"{several(retried, 'record')} in all; sending again writes nothing twice."
+    caption = f"{several(retried_records, 'record')} in all; sending again writes nothing twice."
     title = f"Records of a {query.unit} that were sent again"
     return _stack(query, name, title, caption, [("records", LINE_COLORS[5], query.series.mean("retried"))], rounded)
 
@@ -133,48 +133,42 @@ def _lines(
     query: Query, name: str, title: str, caption: str, columns: dict[str, str], unit: Callable[[float], str]
 ) -> Picture | None:
     """None if no number is known, or if nothing can change because all commits are at one moment."""
-    known = {column: label for column, label in columns.items() if not np.isnan(query.series.median(column)).all()}
-    if not known or is_one_moment(query):
+    known_columns = {column: label for column, label in columns.items() if not np.isnan(query.series.median(column)).all()}
+    if not known_columns or is_one_moment(query):
         return None
     figure = new_figure()
     axes = figure.add_subplot()
-    for color, (column, label) in zip(LINE_COLORS, known.items(), strict=False):
+    for color, (column, label) in zip(LINE_COLORS, known_columns.items(), strict=False):
         median = query.series.median(column)
         low, high = query.series.low(column), query.series.high(column)
         axes.plot([], [], color=color, label=label)  # for the legend
-        for times, places in _pieces(query):
-            if len(places) == 1:
-                axes.vlines(times, low[places], high[places], color=color, alpha=2 * BAND)
-                axes.plot(times, median[places], color=color, marker="o", markersize=4)
+        for times, positions in _pieces(query):
+            if len(positions) == 1:
+                axes.vlines(times, low[positions], high[positions], color=color, alpha=2 * BAND)
+                axes.plot(times, median[positions], color=color, marker="o", markersize=4)
             else:
-                axes.fill_between(times, low[places], high[places], color=color, alpha=BAND, linewidth=0)
-                axes.plot(times, median[places], color=color)
-    _finish(axes, unit)
-    if len(known) > 1:
-        _legend(axes, len(known))
+                axes.fill_between(times, low[positions], high[positions], color=color, alpha=BAND, linewidth=0)
+                axes.plot(times, median[positions], color=color)
+    _format_axes(axes, unit)
+    if len(known_columns) > 1:
+        _draw_legend(axes, len(known_columns))
     return _picture(figure, query, name, title, caption)
 
 
 def _pieces(query: Query) -> list[tuple[Any, list[int]]]:
     """The pieces of a line: times, and the buckets that they stand for. A bucket with a pause in it is in two pieces."""
-    buckets = query.series.buckets
-    pieces: list[tuple[list[float], list[int]]] = [([], [])]
+    pieces: list[list[tuple[float, int]]] = [[]]
     pauses = query.pauses()
-    for number, bucket in enumerate(buckets):
-        begins = bucket.first
-        for pause in (each for each in pauses if bucket.first <= each.after < bucket.last):
-            _add_to(pieces, (begins + pause.after) / 2, number)
-            pieces.append(([], []))
-            begins = pause.until
-        _add_to(pieces, (begins + bucket.last) / 2, number)
-        if not query.is_stream or any(each.after == bucket.last for each in pauses):
-            pieces.append(([], []))
-    return [(_dates(np.array(times)), places) for times, places in pieces if places]
-
-
-def _add_to(pieces: list[tuple[list[float], list[int]]], time: float, bucket: int) -> None:
-    pieces[-1][0].append(time)
-    pieces[-1][1].append(bucket)
+    for position, bucket in enumerate(query.series.buckets):
+        start = bucket.first_at
+        for pause in (each for each in pauses if bucket.first_at <= each.start < bucket.last_at):
+            pieces[-1].append(((start + pause.start) / 2, position))
+            pieces.append([])
+            start = pause.stop
+        pieces[-1].append(((start + bucket.last_at) / 2, position))
+        if not query.is_stream or any(each.start == bucket.last_at for each in pauses):
+            pieces.append([])
+    return [(_dates(np.array([time for time, _ in piece])), [position for _, position in piece]) for piece in pieces if piece]
 
 
 def is_one_moment(query: Query) -> bool:
@@ -184,25 +178,25 @@ def is_one_moment(query: Query) -> bool:
 
 
 def _dates(times: ColumnValues) -> Any:
-    return date2num([datetime.fromtimestamp(at, UTC) for at in times])
+    return date2num([datetime.fromtimestamp(epoch_s, UTC) for epoch_s in times])
 
 
-def _legend(axes: Axes, columns: int) -> None:
+def _draw_legend(axes: Axes, columns: int) -> None:
     """Draw the legend above the picture."""
     where = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
     axes.legend(**where, ncols=columns, handlelength=1, columnspacing=1, fontsize=10.5)
 
 
-def _finish(axes: Axes, unit: Callable[[float], str]) -> None:
+def _format_axes(axes: Axes, unit: Callable[[float], str]) -> None:
     axes.set_ylim(0, 1.06 * (axes.dataLim.y1 if axes.dataLim.y1 > 0 else 1))
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
     axes.tick_params(length=0)
     axes.spines["left"].set_visible(False)
-    _time_axis(axes)
+    _format_time_axis(axes)
 
 
-def _time_axis(axes: Axes) -> None:
+def _format_time_axis(axes: Axes) -> None:
     locator = AutoDateLocator(minticks=3, maxticks=7)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
@@ -218,38 +212,39 @@ def _picture(figure: Figure, query: Query, name: str, title: str, caption: str, 
 
 
 def _time(query: Query, name: str) -> Picture | None:
-    known = [part for part in TIME_SHARES if query.share_of_time(part) > 0.0005]
-    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.mean(part)) for part in known]
-    caption = f"{_shares({part: query.share_of_time(part) for part in known})} of the time from its first task to its commit."
+    shares = {part: share for part in TIME_SHARES if (share := query.share_of_time(part)) > 0.0005}
+    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.mean(part)) for part in shares]
+    caption = f"{_shares_in_words(shares)} of the time from its first task to its commit."
     return _stack(query, name, f"Where the time of a {query.unit} goes", caption, parts, seconds)
 
 
 def _task_time(query: Query, name: str) -> Picture | None:
-    known = [part for part in TASK_SHARES if query.share(part) > 0.0005]
+    shares = {part: share for part in TASK_SHARES if (share := query.share(part)) > 0.0005}
     tasks = query.series.total("timed_tasks")
-    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.total(part) / np.where(tasks, tasks, np.nan)) for part in known]
-    caption = f"{_shares({part: query.share(part) for part in known})} of the tasks' time. Shown is the mean of the tasks."
+    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.total(part) / np.where(tasks, tasks, np.nan)) for part in shares]
+    caption = f"{_shares_in_words(shares)} of the tasks' time. Shown is the mean of the tasks."
     return _stack(query, name, "What a task does with its time", caption, parts, seconds)
 
 
-def _shares(parts: Mapping[str, float]) -> str:
-    """The shares in words, the largest first."""
-    text = "; ".join(f"{PART_NAMES[part]} {percent(share)}" for part, share in sorted(parts.items(), key=lambda each: -each[1]))
+def _shares_in_words(shares: Mapping[str, float]) -> str:
+    """The largest share first."""
+    text = "; ".join(f"{PART_NAMES[part]} {percent(share)}" for part, share in sorted(shares.items(), key=lambda each: -each[1]))
     return f"{text[:1].upper()}{text[1:]}"
 
 
 def _waits(query: Query, name: str) -> Picture | None:
-    columns = {"memory_wait": "memory", "metadata_wait": "metadata", "throttle": "throttled by brokers"}
-    known = {column: label for column, label in columns.items() if query.series.sum_of(column)}
-    if not known:
+    labels = {"memory_wait": "memory", "metadata_wait": "metadata", "throttle": "throttled by brokers"}
+    columns = {column: label for column, label in labels.items() if query.series.sum_of(column)}
+    if not columns:
         return None
     title = f"What tasks wait for in a {query.unit}"
-    waited = ", ".join(f"{label} {seconds(query.series.sum_of(column))}" for column, label in known.items())
-    caption = f"All tasks together: {waited}."
+    waits_in_words = ", ".join(f"{label} {seconds(query.series.sum_of(column))}" for column, label in columns.items())
+    caption = f"All tasks together: {waits_in_words}."
     if is_one_moment(query):
-        parts = [(label, LINE_COLORS[number], query.series.mean(column)) for number, (column, label) in enumerate(known.items())]
+        means = [query.series.mean(column) for column in columns]
+        parts = list(zip(columns.values(), LINE_COLORS, means, strict=False))
         return _stack(query, name, title, caption, parts, seconds)
-    return _lines(query, name, title, caption, known, seconds)
+    return _lines(query, name, title, caption, columns, seconds)
 
 
 def _stack(
@@ -262,31 +257,31 @@ def _stack(
     figure = new_figure(24 + 34 * len(parts) if is_still else HEIGHT)
     axes = figure.add_subplot()
     if is_still:
-        _bars(axes, parts, unit)
+        _draw_bars(axes, parts, unit)
     else:
-        _areas(axes, query, parts)
-        _finish(axes, unit)
+        _draw_areas(axes, query, parts)
+        _format_axes(axes, unit)
         if len(parts) > 1:
-            _legend(axes, 2)
+            _draw_legend(axes, 2)
     return _picture(figure, query, name, title, caption)
 
 
-def _areas(axes: Axes, query: Query, parts: Sequence[Part]) -> None:
+def _draw_areas(axes: Axes, query: Query, parts: Sequence[Part]) -> None:
     values = np.nan_to_num(np.array([each for _, _, each in parts]))
     colors = [color for _, color, _ in parts]
     for label, color, _ in parts:
         axes.fill_between([], [], color=color, label=label)  # for the legend
-    times = _dates(query.series.times)
-    width = BAR_WIDTH * (times[-1] - times[0])
-    for at, places in _pieces(query):
-        if len(places) == 1:
-            bottoms = np.cumsum(values[:, places[0]]) - values[:, places[0]]
-            axes.bar(np.repeat(at, len(parts)), values[:, places[0]], width, bottoms, color=colors)
+    all_times = _dates(query.series.times)
+    width = BAR_WIDTH * (all_times[-1] - all_times[0])
+    for times, positions in _pieces(query):
+        if len(positions) == 1:
+            bottoms = np.cumsum(values[:, positions[0]]) - values[:, positions[0]]
+            axes.bar(np.repeat(times, len(parts)), values[:, positions[0]], width, bottoms, color=colors)
         else:
-            axes.stackplot(at, values[:, places], colors=colors, linewidth=0)
+            axes.stackplot(times, values[:, positions], colors=colors, linewidth=0)
 
 
-def _bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> None:
+def _draw_bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> None:
     """Draw horizontal bars with their labels, when all commits are at one moment."""
     means = [float(np.nanmean(values)) for _, _, values in parts]
     axes.barh(range(len(parts)), means, color=[color for _, color, _ in parts], height=0.6)
@@ -294,17 +289,17 @@ def _bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> No
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.set_xlim(right=1.3 * max(means, default=1) or 1)
-    _without_frame(axes)
+    _remove_frame(axes)
     _annotate(axes, means, unit)
 
 
 def _annotate(axes: Axes, lengths: Sequence[float], unit: Callable[[float], str]) -> None:
     """Write the length of each bar beside its end."""
-    for place, length in enumerate(lengths):
-        axes.annotate(unit(length), (length, place), (5, 0), textcoords="offset points", va="center")
+    for position, length in enumerate(lengths):
+        axes.annotate(unit(length), (length, position), (5, 0), textcoords="offset points", va="center")
 
 
-def _without_frame(axes: Axes) -> None:
+def _remove_frame(axes: Axes) -> None:
     axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -316,8 +311,8 @@ def _without_frame(axes: Axes) -> None:
 def _heat_map(topic: str, query: Query, name: str) -> Picture | None:
     """None if there is only one bar: a table has its number."""
     heat = query.heat[topic]
-    numbers, table = heat.by_partition()
-    labels, table = _joined(numbers, table)
+    partitions, table = heat.by_partition()
+    labels, table = _join_rows(partitions, table)
     rows = len(labels)
     title = f"Rows by partition of {topic}"
     caption = heat.in_words()
@@ -328,13 +323,13 @@ def _heat_map(topic: str, query: Query, name: str) -> Picture | None:
     figure = new_figure(height if is_still else height + 38)
     axes = figure.add_subplot()
     if is_still:
-        _partition_bars(axes, labels, table.sum(axis=1))
+        _draw_partition_bars(axes, labels, table.sum(axis=1))
     else:
-        _cells(axes, table / np.array(heat.commits), _columns(query, heat.times))
-        _time_axis(axes)
+        _draw_cells(axes, table / np.array(heat.commit_counts), _columns(query, heat.times))
+        _format_time_axis(axes)
         _label_rows(axes, labels, 0.5)
         axes.set_ylim(rows, 0)
-    _without_frame(axes)
+    _remove_frame(axes)
     axes.set_ylabel("partition")
     return _picture(figure, query, name, title, caption, has_shades=not is_still)
 
@@ -342,40 +337,40 @@ def _heat_map(topic: str, query: Query, name: str) -> Picture | None:
 def _columns(query: Query, times: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
     """From when to when each column of a heat map is drawn: to the next one, but not across a pause of a stream."""
     pauses = query.pauses()
-    least = (times[-1][1] - times[0][0]) * BAR_WIDTH
+    min_width = (times[-1][1] - times[0][0]) * BAR_WIDTH
     columns = []
     for (first, last), (following, _) in zip(times, [*times[1:], (inf, inf)], strict=True):
-        within = [each for each in pauses if first <= each.after < last]
-        begins = [first, *(each.until for each in within)]
-        ends = [*(each.after for each in within), last]
-        pause = next((each.after for each in pauses if last <= each.after < following), None)  # commits may lack the topic
+        inner_pauses = [each for each in pauses if first <= each.start < last]
+        starts = [first, *(each.stop for each in inner_pauses)]
+        stops = [*(each.start for each in inner_pauses), last]
+        pause = next((each.start for each in pauses if last <= each.start < following), None)  # commits may lack the topic
         is_last = not query.is_stream or following == inf or pause is not None
-        ends[-1] = max(last if pause is None else pause, begins[-1] + least) if is_last else following
-        columns.append(list(zip(begins, ends, strict=True)))
+        stops[-1] = max(last if pause is None else pause, starts[-1] + min_width) if is_last else following
+        columns.append(list(zip(starts, stops, strict=True)))
     return columns
 
 
-def _joined(numbers: Sequence[int], table: Any) -> tuple[list[str], Any]:
+def _join_rows(partitions: Sequence[int], table: Any) -> tuple[list[str], Any]:
     """Join partitions into at most MAX_ROWS rows. A row shows its fullest partition, so that no skew is hidden."""
-    if len(numbers) <= MAX_ROWS:
-        return [str(number) for number in numbers], table
-    starts = np.unique(np.linspace(0, len(numbers), MAX_ROWS + 1).astype(int))[:-1]
-    ends = [*starts[1:], len(numbers)]
-    labels = [f"{numbers[start]}–{numbers[end - 1]}" for start, end in zip(starts, ends, strict=True)]
+    if len(partitions) <= MAX_ROWS:
+        return [str(partition) for partition in partitions], table
+    starts = np.unique(np.linspace(0, len(partitions), MAX_ROWS + 1).astype(int))[:-1]
+    stops = [*starts[1:], len(partitions)]
+    labels = [f"{partitions[start]}–{partitions[stop - 1]}" for start, stop in zip(starts, stops, strict=True)]
     return labels, np.maximum.reduceat(table, starts, axis=0)
 
 
-def _cells(axes: Axes, table: Any, columns: Sequence[Sequence[tuple[float, float]]]) -> None:
+def _draw_cells(axes: Axes, table: Any, columns: Sequence[Sequence[tuple[float, float]]]) -> None:
     """Draw all cells of a shade as one outline, which takes a tenth of the bytes of one outline for each cell."""
     edges = [_dates(np.array(spans).ravel()).reshape(-1, 2) for spans in columns]
-    some = table[table > 0]
+    positive_values = table[table > 0]
     # Rows that are all alike get the shade in the middle.
-    top = max(float(some.max()), 2 * float(some.mean())) if some.size else 1.0
+    top = max(float(positive_values.max()), 2 * float(positive_values.mean())) if positive_values.size else 1.0
     shades = np.where(table > 0, 1 + np.minimum(len(HEAT) - 2, (table / top * (len(HEAT) - 1)).astype(int)), 0)
     for shade, color in enumerate(HEAT):
-        places = np.argwhere(shades == shade)
-        if len(places):
-            cells = (_cell(left, right, row) for row, column in places for left, right in edges[column])
+        positions = np.argwhere(shades == shade)
+        if len(positions):
+            cells = (_cell(left, right, row) for row, column in positions for left, right in edges[column])
             outline = Outline.make_compound_path(*cells)
             axes.add_patch(PathPatch(outline, facecolor=color, linewidth=0, antialiased=False))
     axes.set_xlim(edges[0][0, 0], edges[-1][-1, 1])
@@ -388,7 +383,7 @@ def _cell(left: float, right: float, row: int) -> Outline:
     )
 
 
-def _partition_bars(axes: Axes, labels: Sequence[str], rows: Any) -> None:
+def _draw_partition_bars(axes: Axes, labels: Sequence[str], rows: Any) -> None:
     axes.barh(range(len(labels)), rows, color=LINE_COLORS[0], height=0.7)
     _label_rows(axes, labels, 0)
     axes.invert_yaxis()
@@ -401,4 +396,4 @@ def _partition_bars(axes: Axes, labels: Sequence[str], rows: Any) -> None:
 def _label_rows(axes: Axes, labels: Sequence[str], offset: float) -> None:
     """Label at most 12 rows."""
     step = 1 if len(labels) <= 12 else -(-len(labels) // 8)
-    axes.set_yticks([place + offset for place in range(0, len(labels), step)], labels[::step])
+    axes.set_yticks([row + offset for row in range(0, len(labels), step)], labels[::step])

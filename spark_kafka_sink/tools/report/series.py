@@ -23,35 +23,37 @@ SAMPLE = 32  # rows of a bucket from which its medians are taken
 class Bucket:
     """Consecutive rows, summed up. Arrays have a value for each column, NaN where no row had one."""
 
-    first: float  # when, of the first row
-    last: float
+    first_at: float  # when, of the first row
+    last_at: float
     rows: int
     low: ColumnValues
     high: ColumnValues
     total: ColumnValues
-    known: ColumnValues  # how many rows had a value
+    known_counts: ColumnValues  # how many rows had a value
     sample: ColumnValues  # rows × columns
 
     @classmethod
     def of(cls, times: Sequence[float], rows: ColumnValues) -> Bucket:
+        """Sum up `rows`, a table of rows × columns."""
         low, high = np.fmin.reduce(rows), np.fmax.reduce(rows)
-        known = (~np.isnan(rows)).sum(axis=0).astype(float)
-        return cls(min(times), max(times), len(rows), low, high, np.nansum(rows, axis=0), known, _thinned(rows))
+        known_counts = (~np.isnan(rows)).sum(axis=0).astype(float)
+        return cls(min(times), max(times), len(rows), low, high, np.nansum(rows, axis=0), known_counts, _sample_of(rows))
 
-    def joined(self, other: Bucket) -> Bucket:
+    def join_with(self, other: Bucket) -> Bucket:
+        """A new bucket with the rows of both."""
         return Bucket(
-            min(self.first, other.first),
-            max(self.last, other.last),
+            min(self.first_at, other.first_at),
+            max(self.last_at, other.last_at),
             self.rows + other.rows,
             np.fmin(self.low, other.low),
             np.fmax(self.high, other.high),
             self.total + other.total,
-            self.known + other.known,
-            _thinned(np.concatenate([self.sample, other.sample])),
+            self.known_counts + other.known_counts,
+            _sample_of(np.concatenate([self.sample, other.sample])),
         )
 
 
-def _thinned(rows: ColumnValues) -> ColumnValues:
+def _sample_of(rows: ColumnValues) -> ColumnValues:
     """Take at most SAMPLE of them, evenly spread."""
     if len(rows) <= SAMPLE:
         return rows
@@ -63,12 +65,12 @@ class Series:
 
     Args:
         names: of the columns.
-        most: buckets; for tests.
+        max_buckets: only tests pass it.
     """
 
-    def __init__(self, names: Sequence[str], most: int = MAX_BUCKETS) -> None:
+    def __init__(self, names: Sequence[str], max_buckets: int = MAX_BUCKETS) -> None:
         self._column = {name: number for number, name in enumerate(names)}
-        self._most = most
+        self._max_buckets = max_buckets
         self._width = 1  # rows of a bucket
         self._buckets: list[Bucket] = []
         self._open_times: list[float] = []  # the rows of the bucket that is not full
@@ -83,16 +85,16 @@ class Series:
 
     def _close(self) -> None:
         """Put the open rows into a bucket. A bucket of very many rows is filled in parts, so that few rows are held."""
-        made = Bucket.of(self._open_times, np.array(self._open_rows, float))
+        bucket = Bucket.of(self._open_times, np.array(self._open_rows, float))
         self._open_times, self._open_rows = [], []
         if self._buckets and self._buckets[-1].rows < self._width:
-            self._buckets[-1] = self._buckets[-1].joined(made)
+            self._buckets[-1] = self._buckets[-1].join_with(bucket)
         else:
-            self._buckets.append(made)
-        if len(self._buckets) >= self._most and self._buckets[-1].rows >= self._width:
+            self._buckets.append(bucket)
+        if len(self._buckets) >= self._max_buckets and self._buckets[-1].rows >= self._width:
             pairs = zip(self._buckets[::2], self._buckets[1::2], strict=False)
             odd = self._buckets[-1:] if len(self._buckets) % 2 else []
-            self._buckets = [*(one.joined(two) for one, two in pairs), *odd]
+            self._buckets = [*(earlier.join_with(later) for earlier, later in pairs), *odd]
             self._width *= 2
 
     @property
@@ -104,7 +106,7 @@ class Series:
 
     @property
     def times(self) -> ColumnValues:
-        return np.array([(bucket.first + bucket.last) / 2 for bucket in self.buckets])
+        return np.array([(bucket.first_at + bucket.last_at) / 2 for bucket in self.buckets])
 
     def low(self, name: str) -> ColumnValues:
         return np.array([bucket.low[self._column[name]] for bucket in self.buckets])
@@ -116,8 +118,9 @@ class Series:
         return np.array([bucket.total[self._column[name]] for bucket in self.buckets])
 
     def mean(self, name: str) -> ColumnValues:
-        known = np.array([bucket.known[self._column[name]] for bucket in self.buckets])
-        mean: ColumnValues = np.divide(self.total(name), known, out=np.full(len(known), np.nan), where=known > 0)
+        """The mean of each bucket; NaN where no row has a value."""
+        counts = np.array([bucket.known_counts[self._column[name]] for bucket in self.buckets])
+        mean: ColumnValues = np.divide(self.total(name), counts, out=np.full(len(counts), np.nan), where=counts > 0)
         return mean
 
     def median(self, name: str) -> ColumnValues:
@@ -140,10 +143,10 @@ class Series:
 
 
 def highest(values: ColumnValues) -> float:
-    """Return the highest value that is known; NaN if none is."""
+    """The highest value that is known; NaN if none is."""
     return float(np.fmax.reduce(values, initial=np.nan))
 
 
 def _median(values: ColumnValues) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else np.nan
+    known_values = values[~np.isnan(values)]
+    return float(np.median(known_values)) if len(known_values) else np.nan

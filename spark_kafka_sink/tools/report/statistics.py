@@ -84,8 +84,8 @@ class Pause(NamedTuple):
     """A stream's pause: nothing was committed between two commits, for `seconds` until the first task of the later one."""
 
     seconds: float
-    after: float  # when the earlier one was committed, seconds since 1970
-    until: float  # when the later one was
+    start: float  # when the earlier one was committed, seconds since 1970
+    stop: float  # when the later one was
 
 
 class Query:
@@ -104,9 +104,9 @@ class Query:
         self.dead_lettered: Counter[str] = Counter()
         self.versions: Counter[str] = Counter()  # exactly-once: how they came to be committed
         self.skipped_partitions = 0
-        self.fenced = 0
+        self.fenced_count = 0
         self.other_rows = 0
-        self.repeated = 0  # commits of a micro-batch that had been committed before
+        self.repeated_count = 0  # commits of a micro-batch that had been committed before
         self.first_at = nan
         self.last_at = nan
         self._last_batch: int | None = None
@@ -137,6 +137,7 @@ class Query:
         return sorted(self.heat, key=lambda topic: -self.heat[topic].rows)
 
     def add(self, commit: CommitLine) -> None:
+        """Add the next commit: to the sums, the series, the pauses, and the heat of its topics."""
         self.totals.add(commit)
         self._count(commit)
         row = self._row(commit)
@@ -152,17 +153,17 @@ class Query:
         self.last_at = commit.committed_at
 
     def _count(self, commit: CommitLine) -> None:
-        for known, more in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
-            for reason, rows in more.items():
-                known[reason if reason in known or len(known) < MAX_REASONS else ""] += rows
+        for rows_by_reason, new_rows in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
+            for reason, rows in new_rows.items():
+                rows_by_reason[reason if reason in rows_by_reason or len(rows_by_reason) < MAX_REASONS else ""] += rows
         if commit.batch is not None:
-            self.repeated += self._last_batch is not None and commit.batch <= self._last_batch
+            self.repeated_count += self._last_batch is not None and commit.batch <= self._last_batch
             self._last_batch = commit.batch
         if commit.exactly_once is not None:
             how = commit.exactly_once.how
             self.versions[how if how in self.versions or len(self.versions) < MAX_REASONS else "otherwise"] += 1
             self.skipped_partitions += commit.exactly_once.skipped_partitions
-            self.fenced += commit.exactly_once.fenced
+            self.fenced_count += commit.exactly_once.fenced_count
             self.other_rows += commit.exactly_once.other_rows
 
     def _remember_pause(self, pause: Pause) -> None:
@@ -172,15 +173,15 @@ class Query:
 
     def pauses(self) -> list[Pause]:
         """The pauses that are long for this stream, such as an outage, a restart or a night without rows; in order of time."""
-        long = LONG_PAUSE * self.series.median_of("cycle")
-        return sorted((each for each in self._pauses if each.seconds > long), key=lambda pause: pause.after)
+        long_pause_s = LONG_PAUSE * self.series.median_of("cycle")
+        return sorted((each for each in self._pauses if each.seconds > long_pause_s), key=lambda pause: pause.start)
 
     def _row(self, commit: CommitLine) -> tuple[float, ...]:
-        counted = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COLUMNS_OF_COUNTERS.items()}
-        running, own = commit.running, 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
+        counters = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COLUMNS_OF_COUNTERS.items()}
+        running, commit_seconds = commit.running, 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
         wall = commit.committed_at - commit.started_at
         if not isnan(running):
-            wall = max(wall, running + own)  # a machine with another clock
+            wall = max(wall, running + commit_seconds)  # a machine with another clock
         cycle = max(commit.committed_at - self.last_at, wall) if self.is_stream else nan  # NaN for the first commit
         bytes_before = commit.counters.get("uncompressed-byte-total", 0) or nan
         values = {
@@ -193,15 +194,15 @@ class Query:
             "busy": wall / (cycle or nan),
             "between": cycle - wall,
             "running": running,
-            "outside": max(wall - running - own, 0.0),  # NaN stays NaN
-            "commit": own if not isnan(wall - running) else nan,
-            **_task_shares(commit, counted["memory_wait"] + counted["metadata_wait"] + counted["flush"]),
+            "outside": max(wall - running - commit_seconds, 0.0),  # NaN stays NaN
+            "commit": commit_seconds if not isnan(wall - running) else nan,
+            **_task_shares(commit, counters["memory_wait"] + counters["metadata_wait"] + counters["flush"]),
             "slowest_task": commit.slowest_task,
             "median_task": commit.median_task,
             "timed_tasks": nan if isnan(commit.task_seconds) else commit.tasks,
             "task_seconds": commit.task_seconds,
             "compression": commit.counters.get("byte-total", nan) / bytes_before,
-            **counted,
+            **counters,
         }
         return tuple(values[name] for name in COLUMNS)
 
@@ -218,26 +219,26 @@ class Query:
         return self.totals.sent_bytes / before if before else nan
 
     def share(self, name: str) -> float:
-        """Return the share of all tasks' time that a column of seconds has: 0 to 1; NaN if it is not known."""
+        """The share of all tasks' time that a column of seconds has: 0 to 1; NaN if it is not known."""
         total = self.series.sum_of("task_seconds")
         return min(1.0, self.series.sum_of(name) / total) if total else nan
 
     def share_of_time(self, name: str) -> float:
-        """Return the share of all commits' time that one of TIME_SHARES has; NaN if it is not known."""
-        known = sum(self.series.sum_of(each) for each in TIME_SHARES)
-        return self.series.sum_of(name) / known if known else nan
+        """The share of all commits' time that one of TIME_SHARES has; NaN if it is not known."""
+        total = sum(self.series.sum_of(each) for each in TIME_SHARES)
+        return self.series.sum_of(name) / total if total else nan
 
 
-def _task_shares(commit: CommitLine, waited_for_brokers: float) -> dict[str, float]:
+def _task_shares(commit: CommitLine, wait_for_brokers: float) -> dict[str, float]:
     """TASK_SHARES, in seconds of all tasks together."""
     if isnan(commit.task_seconds):
         return dict.fromkeys(TASK_SHARES, nan)
-    left = commit.task_seconds
+    seconds_left = commit.task_seconds
     parts = {}
-    for name, waited in (("spark", commit.spark_seconds), ("held_back", commit.held_back), ("brokers", waited_for_brokers)):
-        parts[name] = min(0.0 if isnan(waited) else waited, left)
-        left -= parts[name]
-    return {**parts, "sink": left}
+    for name, part_seconds in (("spark", commit.spark_seconds), ("held_back", commit.held_back), ("brokers", wait_for_brokers)):
+        parts[name] = min(0.0 if isnan(part_seconds) else part_seconds, seconds_left)
+        seconds_left -= parts[name]
+    return {**parts, "sink": seconds_left}
 
 
 @dataclass
@@ -248,6 +249,7 @@ class Statistics:
     commits_left_out: int = 0
 
     def add(self, commits: Iterable[CommitLine]) -> None:
+        """Add each commit to its query, or count it in `commits_left_out`."""
         for commit in commits:
             query = self.queries.get(commit.query)
             if query is None:

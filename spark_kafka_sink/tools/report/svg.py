@@ -57,10 +57,10 @@ def new_figure(height: float = HEIGHT) -> Figure:
 
 def to_svg(figure: Figure, name: str, title: str, description: str) -> str:
     """An <svg> element for a page, with a title and a description for those who cannot see it. `name`: unique on the page."""
-    drawn = io.StringIO()
+    buffer = io.StringIO()
     with mpl.rc_context(STYLE):
-        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = drawn.getvalue()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)

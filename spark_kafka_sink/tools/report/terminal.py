@@ -51,7 +51,7 @@ def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
     for number, finding in enumerate(top(queries), 1):
         yield f"{number}. {printable(finding.sentence, 1000)}"
     if not queries:
-        if troubles.unreadable:
+        if troubles.unreadable_count:
             yield "No line is a commit's: is this the file that reportPath names?"
         else:
             yield "No commit has been reported yet: set reportPath, let a write commit, and look again."
@@ -91,7 +91,7 @@ def sparkline(values: ColumnValues, width: int = SPARKLINE_WIDTH) -> str:
     if len(values) < 2:
         return ""
     step = max(1.0, len(values) / width)
-    places = [values[int(at * step) : max(int(at * step) + 1, int((at + 1) * step))] for at in range(min(width, len(values)))]
-    highs = [highest(place) for place in places]
+    groups = [values[int(i * step) : max(int(i * step) + 1, int((i + 1) * step))] for i in range(min(width, len(values)))]
+    highs = [highest(group) for group in groups]
     top_value = np.nan_to_num(highest(values)) or 1.0
     return "".join(" " if isnan(high) else TICKS[min(7, int(8 * max(0.0, high) / top_value))] for high in highs)

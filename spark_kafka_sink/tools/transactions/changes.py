@@ -48,22 +48,22 @@ class _Change(ABC):
         before = self._look()
         for warning in output.warnings(before.survey):
             self._console.note(f"warning: {warning}")
-        concerned = self._concerned(before.survey)
-        if not concerned:
+        transactions = self._transactions_to_end(before.survey)
+        if not transactions:
             self._console.say(f"Nothing to {self.VERB}{self._why_nothing(before.survey)}")
             return exit_codes.DONE
-        self._console.say(*output.shown(concerned), "")
+        self._console.say(*output.short_table(transactions), "")
         after = self._look_again(before) if self._arguments.watch_seconds else before
         verdicts = self._judge(before, after)
         self._console.say(*output.verdict_lines(verdicts, self.PARTICIPLE))
         if not verdicts:
             self._console.say(f"Nothing to {self.VERB} any more: all of them have ended by themselves.")
-        if _chosen(verdicts):
+        if _to_be_ended(verdicts):
             return self._ask_and_end(verdicts, after)
         return exit_codes.FAILED if verdicts else exit_codes.DONE
 
-    def _why_nothing(self, found: Survey) -> str:
-        prefixes = None if found.states else other_prefixes(self._client, self._names)
+    def _why_nothing(self, prefix_survey: Survey) -> str:
+        prefixes = None if prefix_survey.states else other_prefixes(self._client, self._names)
         if prefixes is not None:
             return f". {output.no_such_prefix(self._names.prefix, prefixes)}"
         return f": prefix {printable(self._names.prefix)} has no open transaction{self.OF_WHAT}."
@@ -80,36 +80,36 @@ class _Change(ABC):
         self._console.let_pass(seconds * MS_PER_S)
         return self._look(before)
 
-    def _ask_and_end(self, verdicts: Sequence[Verdict], seen: Look) -> int:
+    def _ask_and_end(self, verdicts: Sequence[Verdict], last_look: Look) -> int:
         if not self._arguments.yes:
-            if not self._console.confirms(f"{self.VERB.capitalize()} {output.plan(_chosen(verdicts))}?"):
+            if not self._console.confirms(f"{self.VERB.capitalize()} {output.plan(_to_be_ended(verdicts))}?"):
                 self._console.say(f"Nothing was {self.PARTICIPLE}.")
                 return exit_codes.FAILED
-            verdicts = self._judge_again(verdicts, seen)
-        chosen = _chosen(verdicts)
+            verdicts = self._judge_again(verdicts, last_look)
+        verdicts_to_end = _to_be_ended(verdicts)
         with self._console.note_if_slow(f"to {self.VERB} transactions"):
-            has_ended_all = self._end(chosen)
-        return exit_codes.DONE if has_ended_all and len(chosen) == len(verdicts) else exit_codes.FAILED
+            has_ended_all = self._end(verdicts_to_end)
+        return exit_codes.DONE if has_ended_all and len(verdicts_to_end) == len(verdicts) else exit_codes.FAILED
 
-    def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:
+    def _judge_again(self, verdicts: Sequence[Verdict], last_look: Look) -> list[Verdict]:
         """Look and judge again after the question, which may have waited for hours."""
-        asked = {each.transaction.task for each in _chosen(verdicts)}
-        again = [each for each in self._judge(seen, self._look(seen)) if each.transaction.task in asked]
-        self._console.say(*output.verdict_lines(again, self.PARTICIPLE))
-        return [each for each in verdicts if each.is_left_alone] + again
+        tasks = {each.transaction.task for each in _to_be_ended(verdicts)}
+        new_verdicts = [each for each in self._judge(last_look, self._look(last_look)) if each.transaction.task in tasks]
+        self._console.say(*output.verdict_lines(new_verdicts, self.PARTICIPLE))
+        return [each for each in verdicts if each.is_left_alone] + new_verdicts
 
     @abstractmethod
-    def _concerned(self, found: Survey) -> list[SurveyedTransaction]: ...
+    def _transactions_to_end(self, prefix_survey: Survey) -> list[SurveyedTransaction]: ...
 
     @abstractmethod
     def _judge(self, before: Look, after: Look) -> list[Verdict]: ...
 
     @abstractmethod
-    def _end(self, chosen: Sequence[Verdict]) -> bool:
+    def _end(self, verdicts: Sequence[Verdict]) -> bool:
         """End them, and print which have ended and what failed. Returns whether all have ended."""
 
 
-def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _to_be_ended(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return [each for each in verdicts if not each.is_left_alone]
 
 
@@ -118,43 +118,44 @@ class AbortOpen(_Change):
 
     VERB, PARTICIPLE = "abort", "aborted"
 
-    def _concerned(self, found: Survey) -> list[SurveyedTransaction]:
-        return found.unfinished
+    def _transactions_to_end(self, prefix_survey: Survey) -> list[SurveyedTransaction]:
+        return prefix_survey.unfinished_transactions
 
     def _judge(self, before: Look, after: Look) -> list[Verdict]:
-        allowed = (FORCE if self._arguments.force else set()) | (EVEN_DECIDED if self._arguments.even_decided else set())
-        return judge(before, after, allowed)
+        overridden = (FORCE if self._arguments.force else set()) | (EVEN_DECIDED if self._arguments.even_decided else set())
+        return judge(before, after, overridden)
 
-    def _end(self, chosen: Sequence[Verdict]) -> bool:
-        verdicts = {each.transaction.task: each for each in chosen}
-        now, trouble = self._fence(verdicts)
-        failed = [each for each in now.unfinished if each.task in verdicts and _is_left(each, verdicts[each.task].transaction)]
-        for each in failed:
-            del verdicts[each.task]
-        if verdicts:
-            self._console.say(f"Aborted: {output.plan(list(verdicts.values()))}.")
-        if failed:
-            self._console.say(*output.shown(failed))
-            why = "they have begun anew: is the query alive?" if trouble is None else str(trouble)
-            self._console.note(f"error: {count(len(failed), 'transactional id')} not ended: {why}")
-        return not failed
+    def _end(self, verdicts: Sequence[Verdict]) -> bool:
+        by_task = {each.transaction.task: each for each in verdicts}
+        new_survey, error = self._fence(by_task)
+        unfinished = [each for each in new_survey.unfinished_transactions if each.task in by_task]
+        remaining = [each for each in unfinished if _is_left(each, by_task[each.task].transaction)]
+        for each in remaining:
+            del by_task[each.task]
+        if by_task:
+            self._console.say(f"Aborted: {output.plan(list(by_task.values()))}.")
+        if remaining:
+            self._console.say(*output.short_table(remaining))
+            why = "they have begun anew: is the query alive?" if error is None else str(error)
+            self._console.note(f"error: {count(len(remaining), 'transactional id')} not ended: {why}")
+        return not remaining
 
     def _fence(self, tasks: Collection[AttemptId]) -> tuple[Survey, KafkaError | None]:
         """Fence the ids. Returns what there is then, and an error if an id could not be fenced. Fenced ids may be Empty."""
-        trouble: KafkaError | None = None
+        fence_error: KafkaError | None = None
         try:
             fence_all(self._client, self._names, tasks)
         except KafkaError as error:
-            trouble = error
+            fence_error = error
         try:
-            return survey(self._client, self._names, self._console.wall_ms), trouble
+            return survey(self._client, self._names, self._console.wall_ms), fence_error
         except KafkaError as error:
-            raise trouble or error from error
+            raise fence_error or error from error
 
 
-def _is_left(now: SurveyedTransaction, before: SurveyedTransaction) -> bool:
+def _is_left(later: SurveyedTransaction, earlier: SurveyedTransaction) -> bool:
     """Whether a transaction is still open, or its task can still begin one. A fenced id can be Empty, with another identity."""
-    return now.is_ongoing or (now.is_empty and now.identity == before.identity)
+    return later.is_ongoing or (later.is_empty and later.identity == earlier.identity)
 
 
 class CommitDecided(_Change):
@@ -163,18 +164,18 @@ class CommitDecided(_Change):
     VERB, PARTICIPLE = "commit", "committed"
     OF_WHAT = " of a version that is decided"
 
-    def _concerned(self, found: Survey) -> list[SurveyedTransaction]:
-        return [each for each in found.unfinished if each.is_decided]
+    def _transactions_to_end(self, prefix_survey: Survey) -> list[SurveyedTransaction]:
+        return [each for each in prefix_survey.unfinished_transactions if each.is_decided]
 
     def _judge(self, before: Look, after: Look) -> list[Verdict]:
         """--force does not override ALIVE: a live query may decide its next version, and this command would overwrite that."""
         return judge_decided(before, after, {Obstacle.UNWATCHED} if self._arguments.force else ())
 
-    def _end(self, chosen: Sequence[Verdict]) -> bool:
-        owners = dict.fromkeys(each.transaction.task.owner for each in chosen)
-        found = decisions_of(self._client, self._names, owners).values()
-        ended = [self._roll_forward(each[-1].ledger) for each in found if each]
-        return all(ended)
+    def _end(self, verdicts: Sequence[Verdict]) -> bool:
+        owners = dict.fromkeys(each.transaction.task.owner for each in verdicts)
+        decisions = decisions_of(self._client, self._names, owners).values()
+        successes = [self._roll_forward(each[-1].ledger) for each in decisions if each]
+        return all(successes)
 
     def _roll_forward(self, ledger: Ledger) -> bool:
         name = printable(unquote(ledger.owner))

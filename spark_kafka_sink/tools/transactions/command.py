@@ -64,31 +64,33 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     command = _add_command(commands, prog, "list", what)
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
-    recent = "also show ended transactions that began within this time; it takes a look at every id (default: %(default)s, none)"
-    command.add_argument("--recent-minutes", type=non_negative_int, default=0, metavar="N", help=recent)
+    recent_help = (
+        "also show ended transactions that began within this time; it takes a look at every id (default: %(default)s, none)"
+    )
+    command.add_argument("--recent-minutes", type=non_negative_int, default=0, metavar="N", help=recent_help)
     what = "abort the open transactions of queries that have died; asks before"
     command = _add_changing_command(commands, prog, "abort", what)
-    force = "also abort a query that is alive; it fails. Nothing is lost or doubled when it is run again"
-    command.add_argument("--force", action="store_true", help=force)
-    lost = f"also abort a version that is decided: {output.WHAT_IS_LOST}"
-    command.add_argument("--even-decided", action="store_true", help=lost)
+    force_help = "also abort a query that is alive; it fails. Nothing is lost or doubled when it is run again"
+    command.add_argument("--force", action="store_true", help=force_help)
+    lost_help = f"also abort a version that is decided: {output.WHAT_IS_LOST}"
+    command.add_argument("--even-decided", action="store_true", help=lost_help)
     what = "commit the versions that are decided, of queries that have died; asks before"
     command = _add_changing_command(commands, prog, "commit", what)
-    force = "also where it cannot be seen whether the query is alive; never where it shows a sign of life"
-    command.add_argument("--force", action="store_true", help=force)
+    force_help = "also where it cannot be seen whether the query is alive; never where it shows a sign of life"
+    command.add_argument("--force", action="store_true", help=force_help)
     return parser
 
 
 def _add_changing_command(commands: Commands, prog: str, verb: str, what: str) -> argparse.ArgumentParser:
     needs = " Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
     command = _add_command(commands, prog, verb, what, needs)
-    yes = f"{verb} without a question; needed where there is no terminal to ask at"
-    command.add_argument("--yes", action="store_true", help=yes)
-    watch = (
+    yes_help = f"{verb} without a question; needed where there is no terminal to ask at"
+    command.add_argument("--yes", action="store_true", help=yes_help)
+    watch_help = (
         "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 to 8 s that"
     )
-    watch += " they are at work; 0 only with --force"
-    command.add_argument("--watch-seconds", type=non_negative_int, default=10, metavar="N", help=watch)
+    watch_help += " they are at work; 0 only with --force"
+    command.add_argument("--watch-seconds", type=non_negative_int, default=10, metavar="N", help=watch_help)
     return command
 
 
@@ -104,13 +106,13 @@ def _add_command(commands: Commands, prog: str, name: str, what: str, needs: str
     add = command.add_argument
     add("--prefix", required=True, type=_prefix, help="the option transactionalIdPrefix of the query or job")
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers; overrides the next two")
-    prop = "a client option of Kafka; overrides the files'; repeatable"
-    add("--command-property", type=pair, action="append", default=[], metavar="NAME=VALUE", help=prop)
-    config = ".properties file with client options of Kafka; put passwords here. A --config file of the other jobs will do: the"
-    config += " sink's own options are passed over; repeatable, later files override earlier ones"
-    add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config)
-    timeout = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
-    add("--timeout-ms", type=positive_int, default=10_000, metavar="MS", help=timeout)
+    property_help = "a client option of Kafka; overrides the files'; repeatable"
+    add("--command-property", type=pair, action="append", default=[], metavar="NAME=VALUE", help=property_help)
+    config_help = ".properties file with client options of Kafka; put passwords here. A --config file of the other jobs will do: "
+    config_help += "the sink's own options are passed over; repeatable, later files override earlier ones"
+    add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config_help)
+    timeout_help = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
+    add("--timeout-ms", type=positive_int, default=10_000, metavar="MS", help=timeout_help)
     return command
 
 
@@ -138,19 +140,19 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
 def list_transactions(client: TransactionClient, names: PrefixNames, arguments: argparse.Namespace, console: Console) -> int:
     """Print the open transactions, and recent ones. Returns the exit code."""
     with console.note_if_slow("for transactions"):
-        surveyed = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
-        prefixes = None if surveyed.transactions else other_prefixes(client, names)
-    for warning in output.warnings(surveyed):
+        new_survey = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
+        prefixes = None if new_survey.transactions else other_prefixes(client, names)
+    for warning in output.warnings(new_survey):
         console.note(f"warning: {warning}")
-    summary = output.summary(surveyed, names.prefix, count(arguments.recent_minutes, "minute"))
+    summary = output.summary(new_survey, names.prefix, count(arguments.recent_minutes, "minute"))
     if prefixes is not None:
         summary = output.no_such_prefix(names.prefix, prefixes)
     if arguments.json:
-        console.say(*map(output.json_line, surveyed.transactions), output.summary_json(surveyed, names.prefix, prefixes))
+        console.say(*map(output.json_line, new_survey.transactions), output.summary_json(new_survey, names.prefix, prefixes))
         console.note(summary)
         return DONE
-    if surveyed.transactions:
-        console.say(*output.table(surveyed.transactions), "")
+    if new_survey.transactions:
+        console.say(*output.table(new_survey.transactions), "")
     console.say(summary)
     return DONE
 

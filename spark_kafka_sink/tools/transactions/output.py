@@ -71,8 +71,8 @@ def table(transactions: Iterable[SurveyedTransaction]) -> list[str]:
 
 
 def _form(transaction: SurveyedTransaction) -> str:
-    begin = transaction.transactional_id.removesuffix(f"-{transaction.task.partition}-{transaction.task.attempt}")
-    return f"{begin}-TASK-ATTEMPT"
+    common_part = transaction.transactional_id.removesuffix(f"-{transaction.task.partition}-{transaction.task.attempt}")
+    return f"{common_part}-TASK-ATTEMPT"
 
 
 TABLE_HEADINGS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
@@ -88,7 +88,7 @@ def _cells(transaction: SurveyedTransaction) -> tuple[str, ...]:
         NONE if left_ms is None else duration(left_ms) if left_ms > 0 else "due",
         NONE if transaction.is_complete else str(transaction.decided_version) if transaction.is_decided else NOT_KNOWN,
         _decision(transaction),
-        partitions_text(transaction.written or transaction.known.partitions),
+        partitions_text(transaction.written_partitions or transaction.description.partitions),
     )
 
 
@@ -117,13 +117,13 @@ def partitions_text(partitions: Iterable[TopicPartition]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    ends: list[list[int]] = []  # first and last of each range
+    ranges: list[list[int]] = []  # first and last of each range
     for number in numbers:
-        if ends and ends[-1][1] == number - 1:
-            ends[-1][1] = number
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            ends.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+            ranges.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 # JSON
@@ -131,25 +131,25 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def json_line(transaction: SurveyedTransaction) -> str:
     """One transaction as an object. Times are milliseconds; `version` is null unless a decision names this transaction."""
-    known, decision, began_ms = transaction.known, transaction.decision, transaction.known.start_time_ms
-    started = None if began_ms is None else datetime.fromtimestamp(began_ms / 1000, UTC).isoformat("T", "milliseconds")
-    last = {"version": decision.version, "state": decision.state.value} if isinstance(decision, Decision) else None
+    description, decision, start_ms = transaction.description, transaction.decision, transaction.description.start_time_ms
+    start_time = None if start_ms is None else datetime.fromtimestamp(start_ms / 1000, UTC).isoformat("T", "milliseconds")
+    last_decision = {"version": decision.version, "state": decision.state.value} if isinstance(decision, Decision) else None
     return json.dumps(
         {
             "transactional_id": transaction.transactional_id,
             "state": transaction.state,
             "age_ms": transaction.age_ms,
             "time_left_ms": transaction.time_left_ms,
-            "timeout_ms": known.timeout_ms,
-            "started": started,
-            "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(known.partitions)],
+            "timeout_ms": description.timeout_ms,
+            "started": start_time,
+            "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(description.partitions)],
             "owner": transaction.owner,
             "version": transaction.decided_version if transaction.is_decided else None,
             "task": transaction.task.partition,
             "attempt": transaction.task.attempt,
-            "producer_id": known.producer_id,
-            "producer_epoch": known.producer_epoch,
-            "last_decision": last,
+            "producer_id": description.producer_id,
+            "producer_epoch": description.producer_epoch,
+            "last_decision": last_decision,
             "last_decision_error": str(decision) if isinstance(decision, KafkaError) else None,
         }
     )
@@ -158,14 +158,14 @@ def json_line(transaction: SurveyedTransaction) -> str:
 # SENTENCES
 
 
-def summary(found: Survey, prefix: str, recent: str) -> str:
+def summary(survey: Survey, prefix: str, recent: str) -> str:
     """How many transactional ids there are in which state."""
-    ended = sum(each.is_complete for each in found.transactions)
-    empty = sum(each.is_empty for each in found.transactions)
-    still_open = len(found.transactions) - ended - empty
-    parts = [f"{still_open:,} open"]
-    parts += [f"{empty:,} of {_tasks(empty)} without a row"] if empty else []
-    parts += [f"{ended:,} ended that began within {recent}"] if ended else []
+    ended_count = sum(each.is_complete for each in survey.transactions)
+    empty_count = sum(each.is_empty for each in survey.transactions)
+    open_count = len(survey.transactions) - ended_count - empty_count
+    parts = [f"{open_count:,} open"]
+    parts += [f"{empty_count:,} of {_tasks(empty_count)} without a row"] if empty_count else []
+    parts += [f"{ended_count:,} ended that began within {recent}"] if ended_count else []
     return f"Transactional ids of prefix {printable(prefix)}: {', '.join(parts)}; all others are complete."
 
 
@@ -174,31 +174,33 @@ def _tasks(number: int) -> str:
 
 
 def no_such_prefix(prefix: str, known_prefixes: Sequence[str]) -> str:
-    known = ", ".join(map(printable, known_prefixes[:PREFIXES_SHOWN]))
-    more = len(known_prefixes) - PREFIXES_SHOWN
-    others = f"known are {known}{f' and {more:,} more' if more > 0 else ''}" if known else "the brokers know no other either"
+    """The sentence for a prefix without a transactional id. `known_prefixes`: those of other writes."""
+    prefix_list = ", ".join(map(printable, known_prefixes[:PREFIXES_SHOWN]))
+    more_count = len(known_prefixes) - PREFIXES_SHOWN
+    more = f" and {more_count:,} more" if more_count > 0 else ""
+    others = f"known are {prefix_list}{more}" if prefix_list else "the brokers know no other either"
     return f"There is no transactional id of prefix {printable(prefix)}; {others}."
 
 
-def summary_json(found: Survey, prefix: str, known_prefixes: Sequence[str] | None) -> str:
+def summary_json(survey: Survey, prefix: str, known_prefixes: Sequence[str] | None) -> str:
     """The last line of `list --json`. `known_prefixes` is null unless there is no id of this prefix."""
-    return json.dumps({"prefix": prefix, "transactions": len(found.transactions), "known_prefixes": known_prefixes})
+    return json.dumps({"prefix": prefix, "transactions": len(survey.transactions), "known_prefixes": known_prefixes})
 
 
-def warnings(found: Survey) -> list[str]:
+def warnings(survey: Survey) -> list[str]:
     """What the survey could not find out, each thing once."""
-    errors = {str(each.decision) for each in found.unfinished if isinstance(each.decision, KafkaError)}
-    hidden = [found.warning] if found.warning else []
+    errors = {str(each.decision) for each in survey.unfinished_transactions if isinstance(each.decision, KafkaError)}
+    hidden = [survey.warning] if survey.warning else []
     return hidden + [f"the decision of an owner is not known: {error}" for error in sorted(errors)]
 
 
-def shown(transactions: Sequence[SurveyedTransaction]) -> list[str]:
+def short_table(transactions: Sequence[SurveyedTransaction]) -> list[str]:
     """The table, cut off after TABLE_ROWS."""
     more = len(transactions) - TABLE_ROWS
     return table(transactions[:TABLE_ROWS]) + ([f"and {more:,} more, which `list` shows"] if more > 0 else [])
 
 
-def verdict_lines(verdicts: Sequence[Verdict], done: str) -> list[str]:
+def verdict_lines(verdicts: Sequence[Verdict], participle: str) -> list[str]:
     """What is left alone and why, and which obstacles are overridden: two lines for each owner and obstacle."""
     groups: dict[tuple[str, bool, Obstacle, str], list[SurveyedTransaction]] = {}
     for verdict in verdicts:
@@ -206,18 +208,18 @@ def verdict_lines(verdicts: Sequence[Verdict], done: str) -> list[str]:
             groups.setdefault((verdict.transaction.owner, verdict.is_left_alone, obstacle, more), []).append(verdict.transaction)
     lines = []
     for (owner, is_left_alone, obstacle, more), group in groups.items():
-        what = "Left alone" if is_left_alone else f"To be {done} all the same"
+        what = "Left alone" if is_left_alone else f"To be {participle} all the same"
         who = f"owner {printable(owner)}: {count(len(group), 'transactional id')}"
         why = f"{obstacle.value}: {more}" if more else obstacle.value
-        then = REMEDIES if is_left_alone else CONSEQUENCES[done]
-        lines += [f"{what}: {who}. {_sentence(why)}", f"    {then[obstacle]}"]
+        advice = REMEDIES if is_left_alone else CONSEQUENCES[participle]
+        lines += [f"{what}: {who}. {_sentence(why)}", f"    {advice[obstacle]}"]
     return lines
 
 
-def plan(chosen: Sequence[Verdict]) -> str:
+def plan(verdicts: Sequence[Verdict]) -> str:
     """What will be aborted or committed, as a noun phrase."""
-    ongoing = sum(each.transaction.is_ongoing for each in chosen)
-    empty = len(chosen) - ongoing
-    parts = [count(ongoing, "open transaction")] if ongoing else []
-    parts += [f"{count(empty, 'transactional id')} of {_tasks(empty)} without a row"] if empty else []
+    ongoing_count = sum(each.transaction.is_ongoing for each in verdicts)
+    empty_count = len(verdicts) - ongoing_count
+    parts = [count(ongoing_count, "open transaction")] if ongoing_count else []
+    parts += [f"{count(empty_count, 'transactional id')} of {_tasks(empty_count)} without a row"] if empty_count else []
     return " and ".join(parts)

@@ -48,39 +48,40 @@ class Look:
 
 def look(client: TransactionClient, names: PrefixNames, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
     """Look at the prefix, and again at the ids of the look before. Blocks and raises as `survey` does."""
-    found = survey(client, names, wall_ms, also=() if before is None else before.survey.states)
-    ongoing = [each for each in found.transactions if each.is_ongoing]
-    written = {partition for each in ongoing for partition in each.written}
-    producers = client.describe_producers(sorted(written), {each.known.producer_id for each in ongoing})
-    return Look(found, producers, _heartbeats(client, names, {each.task.owner for each in found.unfinished}))
+    new_survey = survey(client, names, wall_ms, extra_tasks=() if before is None else before.survey.states)
+    ongoing = [each for each in new_survey.transactions if each.is_ongoing]
+    partitions = {partition for each in ongoing for partition in each.written_partitions}
+    producers = client.describe_producers(sorted(partitions), {each.description.producer_id for each in ongoing})
+    owners = {each.task.owner for each in new_survey.unfinished_transactions}
+    return Look(new_survey, producers, _heartbeats(client, names, owners))
 
 
 def _heartbeats(client: TransactionClient, names: PrefixNames, owners: Iterable[str]) -> Mapping[str, LastHeartbeat]:
     groups = {owner: names.heartbeat_group(owner) for owner in owners}
     try:
-        found = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
+        offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
     except KafkaError as error:
         return dict.fromkeys(groups, error)
-    return {owner: found[group] for owner, group in groups.items()}
+    return {owner: offsets[group] for owner, group in groups.items()}
 
 
-def unwatched(before: Look, after: Look) -> dict[str, str]:
+def unwatched_owners(before: Look, after: Look) -> dict[str, str]:
     """Owner -> why brokers do not show whether its rows still arrive, or whether its tasks send heartbeats."""
-    heartbeats = ((owner, heartbeat) for seen in (before, after) for owner, heartbeat in seen.heartbeats.items())
+    heartbeats = ((owner, heartbeat) for one_look in (before, after) for owner, heartbeat in one_look.heartbeats.items())
     reasons = {owner: str(heartbeat) for owner, heartbeat in heartbeats if isinstance(heartbeat, KafkaError)}
     for transaction in after.survey.transactions:
-        if transaction.is_ongoing and not transaction.known.partitions:
+        if transaction.is_ongoing and not transaction.description.partitions:
             reasons[transaction.task.owner] = NOTHING_SHOWN
-        for seen in (before, after):
-            for trouble in map(seen.producers.get, transaction.written):
-                if isinstance(trouble, KafkaError) and not _is_gone(trouble):
-                    reasons[transaction.task.owner] = str(trouble)
+        for one_look in (before, after):
+            for error in map(one_look.producers.get, transaction.written_partitions):
+                if isinstance(error, KafkaError) and not _is_deleted(error):
+                    reasons[transaction.task.owner] = str(error)
     return reasons
 
 
-def _is_gone(trouble: KafkaError) -> bool:
+def _is_deleted(error: KafkaError) -> bool:
     """Whether the topic was deleted: no row arrives there, and nobody waits for any."""
-    return isinstance(trouble, BrokerError) and trouble.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
+    return isinstance(error, BrokerError) and error.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
 
 
 def signs_of_life(before: Look, after: Look) -> dict[str, list[str]]:
@@ -95,52 +96,53 @@ def _of_transactions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
     earlier = {each.task: each for each in before.survey.transactions}
     later = {each.task: each for each in after.survey.transactions}
     for task, state in after.survey.states.items():
-        was = before.survey.states.get(task)
+        old_state = before.survey.states.get(task)
         signs: list[str] = []
-        if was is None:
+        if old_state is None:
             signs = ["has begun"]
-        elif was != state:
-            signs = [f"went from {printable(was)} to {printable(state)}"] if _is_its_own_doing(was, state) else []
+        elif old_state != state:
+            transition = f"went from {printable(old_state)} to {printable(state)}"
+            signs = [transition] if _is_its_own_doing(old_state, state) else []
         elif task in earlier and task in later:
             signs = [*_changes(earlier[task], later[task]), *_arrivals(later[task], before, after)]
         yield from ((task.owner, f"the transaction of task {task.partition}, attempt {task.attempt}, {each}") for each in signs)
 
 
-def _is_its_own_doing(was: str, state: str) -> bool:
+def _is_its_own_doing(old_state: str, new_state: str) -> bool:
     """Whether the change counts as the query's own: it is no abort, and not the end of a commit that had begun."""
-    return state not in ABORTED and not (was in ENDING and state in COMPLETE)
+    return new_state not in ABORTED and not (old_state in ENDING and new_state in COMPLETE)
 
 
-def _changes(was: SurveyedTransaction, now: SurveyedTransaction) -> list[str]:
-    if was.identity != now.identity:
+def _changes(earlier: SurveyedTransaction, later: SurveyedTransaction) -> list[str]:
+    if earlier.identity != later.identity:
         return ["has another producer"]
-    if was.known.start_time_ms != now.known.start_time_ms:
+    if earlier.description.start_time_ms != later.description.start_time_ms:
         return ["has begun anew"]
-    if now.known.partitions - was.known.partitions:
+    if later.description.partitions - earlier.description.partitions:
         return ["has further partitions"]
     return []
 
 
-def _arrivals(now: SurveyedTransaction, before: Look, after: Look) -> list[str]:
-    for partition in now.written:
+def _arrivals(transaction: SurveyedTransaction, before: Look, after: Look) -> list[str]:
+    for partition in transaction.written_partitions:
         old, new = before.producers.get(partition), after.producers.get(partition)
-        if old is None or new is None or isinstance(old, KafkaError) or isinstance(new, KafkaError):
-            continue  # see `unwatched`
-        if old.get(now.known.producer_id) != new.get(now.known.producer_id):
+        if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+            continue  # see `unwatched_owners`
+        if old.get(transaction.description.producer_id) != new.get(transaction.description.producer_id):
             return [f"has new rows in {printable(partition)}"]
     return []
 
 
 def _of_decisions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
-    old, new = ({each.task.owner: each.decision for each in seen.survey.transactions} for seen in (before, after))
-    for owner, decision in new.items():
-        was = old.get(owner, decision)
-        if isinstance(decision, Decision) and was != decision and not isinstance(was, KafkaError):
+    earlier, later = ({each.task.owner: each.decision for each in one_look.survey.transactions} for one_look in (before, after))
+    for owner, decision in later.items():
+        earlier_decision = earlier.get(owner, decision)
+        if isinstance(decision, Decision) and earlier_decision != decision and not isinstance(earlier_decision, KafkaError):
             yield owner, f"version {decision.version} is now {decision.state.value}"
 
 
 def _of_heartbeats(before: Look, after: Look) -> Iterator[tuple[str, str]]:
     for owner, heartbeat in after.heartbeats.items():
-        was = before.heartbeats.get(owner, heartbeat)
-        if was != heartbeat and not isinstance(was, KafkaError) and not isinstance(heartbeat, KafkaError):
+        earlier = before.heartbeats.get(owner, heartbeat)
+        if earlier != heartbeat and not isinstance(earlier, KafkaError) and not isinstance(heartbeat, KafkaError):
             yield owner, "a task has shown that it is at work"

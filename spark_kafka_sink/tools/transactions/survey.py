@@ -31,22 +31,22 @@ class SurveyedTransaction:
     """One transactional id, its transaction and its owner's decision. Times are milliseconds, by this machine's clock."""
 
     task: AttemptId
-    known: TransactionDescription
-    seen_ms: int  # since 1970-01-01 UTC
+    description: TransactionDescription
+    surveyed_ms: int  # since 1970-01-01 UTC
     decision: KnownDecision = None  # the last one of its owner
     decided_version: int | None = None  # the version that it is a part of, if that is decided and not carried out
 
     @property
     def transactional_id(self) -> str:
-        return self.known.transactional_id
+        return self.description.transactional_id
 
     @property
     def state(self) -> str:
-        return self.known.state
+        return self.description.state
 
     @property
     def identity(self) -> ProducerIdentity:
-        return self.known.identity
+        return self.description.identity
 
     @property
     def owner(self) -> str:
@@ -73,17 +73,17 @@ class SurveyedTransaction:
     @property
     def age_ms(self) -> int | None:
         """The time since the transaction's first request; 0 if the brokers' clocks are ahead."""
-        return None if self.known.start_time_ms is None else max(0, self.seen_ms - self.known.start_time_ms)
+        return None if self.description.start_time_ms is None else max(0, self.surveyed_ms - self.description.start_time_ms)
 
     @property
     def time_left_ms(self) -> int | None:
         """The time until brokers abort the transaction; below zero when the abort is due. None if it is not ongoing."""
-        return None if self.age_ms is None or not self.is_ongoing else self.known.timeout_ms - self.age_ms
+        return None if self.age_ms is None or not self.is_ongoing else self.description.timeout_ms - self.age_ms
 
     @property
-    def written(self) -> list[TopicPartition]:
+    def written_partitions(self) -> list[TopicPartition]:
         """The partitions to which the transaction has written rows, in order."""
-        return sorted(each for each in self.known.partitions if each.topic != OFFSETS_TOPIC)
+        return sorted(each for each in self.description.partitions if each.topic != OFFSETS_TOPIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +93,17 @@ class Survey:
     Args:
         states: of every id that was looked at.
         transactions: open ones, then Empty ones, then complete ones that began lately; the oldest of each first.
-        seen_ms: since 1970-01-01 UTC.
+        surveyed_ms: since 1970-01-01 UTC.
         warning: what may be missing here, and why.
     """
 
     states: Mapping[AttemptId, str]
     transactions: tuple[SurveyedTransaction, ...]
-    seen_ms: int
+    surveyed_ms: int
     warning: str = ""
 
     @property
-    def unfinished(self) -> list[SurveyedTransaction]:
+    def unfinished_transactions(self) -> list[SurveyedTransaction]:
         return [each for each in self.transactions if not each.is_complete]
 
 
@@ -112,35 +112,37 @@ def survey(
     names: PrefixNames,
     wall_ms: Callable[[], int],
     recent_ms: int = 0,
-    also: Iterable[AttemptId] = (),
+    extra_tasks: Iterable[AttemptId] = (),
 ) -> Survey:
     """Look at the ids of the prefix. Blocks for several calls of the client, for each at most max.block.ms.
 
     Args:
         wall_ms: returns the time since 1970-01-01 UTC.
         recent_ms: complete transactions are described if they began no longer ago than this; 0: none is.
-        also: ids to look at, whatever their state is by now.
+        extra_tasks: ids to look at, whatever their state is by now.
 
     Raises:
         AuthorizationError: no id is listed, and the user lacks DESCRIBE.
         KafkaError: as the client's methods, for any other problem.
     """
-    tasks = set(also) | _tasks(client, names, () if recent_ms else UNFINISHED)
-    warning = _what_is_hidden(client, names, has_found=bool(tasks))
+    tasks = set(extra_tasks) | _tasks(client, names, () if recent_ms else UNFINISHED)
+    warning = _warning_of_hidden_ids(client, names, has_ids=bool(tasks))
     ids = {names.transactional_id(task): task for task in tasks}
-    described = client.describe_transactions(ids)
-    seen_ms = wall_ms()
+    descriptions = client.describe_transactions(ids)
+    surveyed_ms = wall_ms()
     # An id that brokers do not know any more has expired since it was listed.
-    looked_at = [SurveyedTransaction(ids[each], known, seen_ms) for each, known in described.items() if known is not None]
-    shown = [each for each in looked_at if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
-    shown = _with_decisions(shown, names, _decisions(client, names, {each.task.owner for each in shown}))
-    return Survey({each.task: each.state for each in looked_at}, tuple(sorted(shown, key=_order)), seen_ms, warning)
+    known = ((ids[each], description) for each, description in descriptions.items() if description is not None)
+    all_transactions = [SurveyedTransaction(task, description, surveyed_ms) for task, description in known]
+    shown = [each for each in all_transactions if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
+    transactions = _with_decisions(shown, names, _decisions(client, names, {each.task.owner for each in shown}))
+    states = {each.task: each.state for each in all_transactions}
+    return Survey(states, tuple(sorted(transactions, key=_sort_key)), surveyed_ms, warning)
 
 
 def _tasks(client: TransactionClient, names: PrefixNames, states: Collection[str] = ()) -> set[AttemptId]:
     """The ids of this prefix in these states, or in any."""
-    listed = (names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix, states))
-    return {task for task in listed if task is not None}
+    attempt_ids = (names.parse(each.transactional_id) for each in client.list_transactions(names.id_prefix, states))
+    return {task for task in attempt_ids if task is not None}
 
 
 def other_prefixes(client: TransactionClient, names: PrefixNames) -> tuple[str, ...] | None:
@@ -151,15 +153,15 @@ def other_prefixes(client: TransactionClient, names: PrefixNames) -> tuple[str, 
         ids = [each.transactional_id for each in client.list_transactions("", probed=names.id_prefix)]
     except ResponseTooLargeError:
         return None
-    begins = ((each.rsplit("-", FIELDS_AFTER_PREFIX)[0], each) for each in ids)
-    return tuple(sorted({begin for begin, each in begins if PrefixNames(begin).parse(each) is not None}))
+    candidates = ((each.rsplit("-", FIELDS_AFTER_PREFIX)[0], each) for each in ids)
+    return tuple(sorted({prefix for prefix, each in candidates if PrefixNames(prefix).parse(each) is not None}))
 
 
-def _order(transaction: SurveyedTransaction) -> tuple[bool, bool, int, AttemptId]:
+def _sort_key(transaction: SurveyedTransaction) -> tuple[bool, bool, int, AttemptId]:
     return transaction.is_complete, transaction.is_empty, -(transaction.age_ms or 0), transaction.task
 
 
-def _what_is_hidden(client: TransactionClient, names: PrefixNames, *, has_found: bool) -> str:
+def _warning_of_hidden_ids(client: TransactionClient, names: PrefixNames, *, has_ids: bool) -> str:
     """Return the warning to show, if any: brokers omit ids that the user may not DESCRIBE.
 
     Raises AuthorizationError if nothing was listed and the user lacks DESCRIBE.
@@ -167,7 +169,7 @@ def _what_is_hidden(client: TransactionClient, names: PrefixNames, *, has_found:
     try:
         client.describe_transactions([names.id_prefix])
     except AuthorizationError as error:
-        if not has_found:
+        if not has_ids:
             raise
         return f"transactional ids that the user may not DESCRIBE are left out: {error}"
     return ""
@@ -177,11 +179,11 @@ def _decisions(client: TransactionClient, names: PrefixNames, owners: Iterable[s
     """Return the decisions by owner."""
     owners = list(owners)
     try:
-        found = decisions_of(client, names, owners)
+        decisions_of_owners = decisions_of(client, names, owners)
     except KafkaError as error:
         return dict.fromkeys(owners, error)
-    last = {owner: each[-1].decision if each else None for owner, each in found.items()}
-    return last | _hidden_decisions(client, names, [owner for owner, each in found.items() if not each])
+    last_decisions = {owner: each[-1].decision if each else None for owner, each in decisions_of_owners.items()}
+    return last_decisions | _hidden_decisions(client, names, [owner for owner, each in decisions_of_owners.items() if not each])
 
 
 def _hidden_decisions(client: TransactionClient, names: PrefixNames, owners: Collection[str]) -> dict[str, KafkaError]:
@@ -189,7 +191,7 @@ def _hidden_decisions(client: TransactionClient, names: PrefixNames, owners: Col
     if not owners:
         return {}
     try:
-        have_committed = {task.owner for task in _tasks(client, names, [TransactionState.COMPLETE_COMMIT])}
+        owners_with_commits = {task.owner for task in _tasks(client, names, [TransactionState.COMPLETE_COMMIT])}
     except KafkaError as error:
         return dict.fromkeys(owners, error)
     return {
@@ -199,12 +201,12 @@ def _hidden_decisions(client: TransactionClient, names: PrefixNames, owners: Col
             " (option markerTopic, or topic)"
         )
         for owner in owners
-        if owner in have_committed
+        if owner in owners_with_commits
     }
 
 
 def _with_decisions(
-    found: Iterable[SurveyedTransaction], names: PrefixNames, decisions: Mapping[str, KnownDecision]
+    transactions: Iterable[SurveyedTransaction], names: PrefixNames, decisions: Mapping[str, KnownDecision]
 ) -> list[SurveyedTransaction]:
     versions: dict[tuple[str, tuple[int, int]], int] = {}  # transactional id and producer -> version
     for owner, decision in decisions.items():
@@ -213,5 +215,5 @@ def _with_decisions(
                 versions[entry.prepared_transaction(names, owner).transactional_id, entry.identity] = decision.version
     return [
         replace(each, decision=decisions[each.task.owner], decided_version=versions.get((each.transactional_id, each.identity)))
-        for each in found
+        for each in transactions
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from spark_kafka_sink.errors import KafkaError, printable_list
-from spark_kafka_sink.tools.transactions.signs_of_life import NOTHING_SHOWN, Look, signs_of_life, unwatched
+from spark_kafka_sink.tools.transactions.signs_of_life import NOTHING_SHOWN, Look, signs_of_life, unwatched_owners
 from spark_kafka_sink.tools.transactions.survey import SurveyedTransaction
 
 SHOWN_SIGNS = 3  # of an owner's signs of life
@@ -44,29 +44,29 @@ class Verdict:
     is_left_alone: bool = False
 
 
-def judge(before: Look, after: Look, allowed: Collection[Obstacle]) -> list[Verdict]:
+def judge(before: Look, after: Look, overridden_obstacles: Collection[Obstacle]) -> list[Verdict]:
     """A verdict on aborting each transaction that is open, Empty or stuck in its end at the second look, in its order.
 
     Args:
-        allowed: the obstacles that are overridden.
+        overridden_obstacles: those that flags override, so that they do not stand in the way.
     """
-    signs, unseen = signs_of_life(before, after), unwatched(before, after)
-    earlier = {each.task: each.known for each in before.survey.transactions}
+    signs, unwatched = signs_of_life(before, after), unwatched_owners(before, after)
+    earlier = {each.task: each.description for each in before.survey.transactions}
     verdicts = []
-    for transaction in after.survey.unfinished:
+    for transaction in after.survey.unfinished_transactions:
         if transaction.is_ongoing or transaction.is_empty:
-            obstacles = dict(_obstacles(transaction, signs, unseen))
-            standing = next((obstacle for obstacle in obstacles if obstacle not in allowed), None)
-            shown = obstacles if standing is None else {standing: obstacles[standing]}
-            verdicts.append(Verdict(transaction, shown, standing is not None))
-        elif earlier.get(transaction.task) == transaction.known:  # on the way to an end, and no further than before
+            obstacles = dict(_obstacles(transaction, signs, unwatched))
+            standing_obstacle = next((obstacle for obstacle in obstacles if obstacle not in overridden_obstacles), None)
+            shown_obstacles = obstacles if standing_obstacle is None else {standing_obstacle: obstacles[standing_obstacle]}
+            verdicts.append(Verdict(transaction, shown_obstacles, is_left_alone=standing_obstacle is not None))
+        elif earlier.get(transaction.task) == transaction.description:  # on the way to an end, and no further than before
             verdicts.append(Verdict(transaction, {Obstacle.ENDING: ""}, is_left_alone=True))
     return verdicts
 
 
-def judge_decided(before: Look, after: Look, allowed: Collection[Obstacle]) -> list[Verdict]:
+def judge_decided(before: Look, after: Look, overridden_obstacles: Collection[Obstacle]) -> list[Verdict]:
     """A verdict on committing each open transaction of a version that is decided."""
-    verdicts = judge(before, after, EVEN_DECIDED.union(allowed))
+    verdicts = judge(before, after, EVEN_DECIDED.union(overridden_obstacles))
     return [
         replace(verdict, obstacles={each: why for each, why in verdict.obstacles.items() if each not in EVEN_DECIDED})
         for verdict in verdicts
@@ -75,16 +75,16 @@ def judge_decided(before: Look, after: Look, allowed: Collection[Obstacle]) -> l
 
 
 def _obstacles(
-    transaction: SurveyedTransaction, signs: Mapping[str, Sequence[str]], unseen: Mapping[str, str]
+    transaction: SurveyedTransaction, signs: Mapping[str, Sequence[str]], unwatched: Mapping[str, str]
 ) -> Iterator[tuple[Obstacle, str]]:
     owner = transaction.task.owner
     if owner in signs:
         yield Obstacle.ALIVE, printable_list(signs[owner], SHOWN_SIGNS)
-    elif owner in unseen:
-        yield Obstacle.UNWATCHED, unseen[owner]
+    elif owner in unwatched:
+        yield Obstacle.UNWATCHED, unwatched[owner]
     if transaction.is_decided:
         yield Obstacle.DECIDED, ""
     elif transaction.is_ongoing and isinstance(transaction.decision, KafkaError):
         yield Obstacle.UNREADABLE, str(transaction.decision)
-    elif transaction.is_ongoing and transaction.decision is None and not transaction.known.partitions:
+    elif transaction.is_ongoing and transaction.decision is None and not transaction.description.partitions:
         yield Obstacle.UNREADABLE, NOTHING_SHOWN  # brokers hide decisions that name a topic that may not be described

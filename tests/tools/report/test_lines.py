@@ -96,7 +96,7 @@ def test_a_line_without_its_time_is_left_out_of_the_page(tmp_path: Path) -> None
     statistics = Statistics()
     statistics.add(commits)
     page.html(statistics, troubles, ["r.jsonl"])
-    assert (len(commits), troubles.unreadable) == (1, 1)
+    assert (len(commits), troubles.unreadable_count) == (1, 1)
 
 
 @pytest.mark.filterwarnings("error")
@@ -107,7 +107,7 @@ def test_a_line_that_others_have_made_up_costs_no_more_than_itself(rest: list[st
     for text in hostile():
         path = write(tmp_path / "r.jsonl", iter([text, *rest]))
         commits, troubles = read(path)
-        assert len(commits) + troubles.unreadable == 1 + len(rest)
+        assert len(commits) + troubles.unreadable_count == 1 + len(rest)
         statistics = Statistics()
         statistics.add(commits)
         for query in statistics.by_rows():
@@ -121,7 +121,7 @@ def test_a_page_can_be_made_of_all_lines_that_others_have_made_up(tmp_path: Path
     path = write(tmp_path / "r.jsonl", hostile())
     commits, troubles = read(path)
     assert len(commits) > 100
-    assert troubles.unreadable > 100
+    assert troubles.unreadable_count > 100
     statistics = Statistics()
     statistics.add(commits)
     text = page.html(statistics, troubles, ["a\x1b.jsonl", "b\udcff.jsonl"])
@@ -160,7 +160,7 @@ def test_a_line_that_is_too_long_is_left_out_and_the_next_one_read(tmp_path: Pat
     commits, troubles = read(path)
     assert len(commits) == 2
     assert "line 2: it has more than" in next(troubles.sentences())
-    assert troubles.unfinished == [str(path)]
+    assert troubles.unfinished_files == [str(path)]
 
 
 def test_an_empty_file_is_reported(tmp_path: Path) -> None:

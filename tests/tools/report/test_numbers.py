@@ -80,7 +80,7 @@ def query_of(*lines: Mapping[str, Any]) -> Query:
 
 def text_of(*lines: Mapping[str, Any]) -> str:
     """The page's words, with one space between them."""
-    text = page.html(statistics_of(*lines), Troubles(lines=len(lines)), ["r.jsonl"])
+    text = page.html(statistics_of(*lines), Troubles(commit_count=len(lines)), ["r.jsonl"])
     body = text[text.index("<body") :]
     return " ".join(re.sub(r"<style.*?</style>|<[^>]+>", " ", body, flags=re.DOTALL).split())
 
@@ -139,7 +139,7 @@ def test_shell_page_and_quick_start_name_one_speed() -> None:
     assert sentence in text_of(line)
     assert re.search(r"rows/s while tasks ran 75k\b", text_of(line))
     assert any(sentence in each for each in report_lines(json.dumps(line), 12.0))
-    assert any(sentence in each for each in terminal.lines(statistics_of(line), Troubles(lines=1)))
+    assert any(sentence in each for each in terminal.lines(statistics_of(line), Troubles(commit_count=1)))
 
 
 def test_the_speed_of_several_writes_is_that_of_all_their_rows_while_tasks_ran() -> None:
@@ -162,8 +162,8 @@ def test_bytes_sent_and_their_part_are_of_the_same_bytes() -> None:
 def test_one_of_a_thing_is_not_several() -> None:
     """The page said "1 records each" and "in 1 batches"."""
     later = story(committed_at_ms=T0 + 60_000, started_at_ms=T0 + 50_000)
-    shown = page.html(statistics_of(story(), later), Troubles(lines=2), ["r.jsonl"]) + page.html(
-        statistics_of(story(tasks=1)), Troubles(lines=1), ["r.jsonl"]
+    shown = page.html(statistics_of(story(), later), Troubles(commit_count=2), ["r.jsonl"]) + page.html(
+        statistics_of(story(tasks=1)), Troubles(commit_count=1), ["r.jsonl"]
     )
     said = re.findall(r"<figcaption>(.*?)</figcaption>|<li[^>]*>(.*?)</li>|<p[^>]*>(.*?)</p>", shown)
     sentences = " ".join("".join(each) for each in said)

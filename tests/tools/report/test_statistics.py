@@ -70,7 +70,7 @@ def test_a_heat_map_keeps_the_rows_of_each_partition(commits: list[dict[int, int
         heat.add(time, partitions)
     numbers, table = heat.by_partition()
     assert table.shape[1] <= MAX_COLUMNS
-    assert sum(heat.commits) == len(commits)
+    assert sum(heat.commit_counts) == len(commits)
     for number, row in zip(numbers, table, strict=True):
         assert row.sum() == sum(partitions.get(number, 0) for partitions in commits)
 
@@ -118,11 +118,11 @@ def test_what_exactly_once_did_is_counted() -> None:
     hows = ["committed", "committed", "found", "rolled-forward"]
     query = query_of(*(line(i, batch=i, version=VersionSummary("o", i, how, 2, 1)) for i, how in enumerate(hows)))
     assert query.versions == {"committed": 2, "found": 1, "rolled-forward": 1}
-    assert (query.skipped_partitions, query.fenced) == (8, 4)
+    assert (query.skipped_partitions, query.fenced_count) == (8, 4)
 
 
 def test_a_micro_batch_that_ran_again_is_counted() -> None:
-    assert query_of(line(1, batch=1), line(2, batch=2), line(3, batch=2), line(4, batch=3)).repeated == 1
+    assert query_of(line(1, batch=1), line(2, batch=2), line(3, batch=2), line(4, batch=3)).repeated_count == 1
 
 
 def test_each_query_is_told_apart_and_batch_writes_are_one() -> None:
