@@ -41,35 +41,36 @@ EXAMPLES = """
 
 def build_parser() -> argparse.ArgumentParser:
     parser = command_line.new_parser("batch_to_kafka", "Write a file or a directory to a Kafka topic, once.", EXAMPLES)
-    number = "with --exactly-once: number of this write, higher for each new one; the same number again writes nothing twice"
-    parser.add_argument_group("batch").add_argument("--txn-version", metavar="N", help=f"{number} (txnVersion; txnAppId is NAME)")
+    version_help = "with --exactly-once: number of this write, higher for each new one; the same number again writes nothing"
+    version_help += " twice (txnVersion; txnAppId is NAME)"
+    parser.add_argument_group("batch").add_argument("--txn-version", metavar="N", help=version_help)
     return parser
 
 
 def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     """Write the input once. Returns the line that the job prints."""
-    started = time.monotonic()
+    start = time.monotonic()
     format_name = command_line.input_format(arguments)
     reader = spark.read.format(format_name).options(**command_line.input_options(arguments, format_name))
     if arguments.schema:
         reader = reader.schema(arguments.schema)
     rows = command_line.records(reader.load(arguments.input), arguments)
-    known = time.monotonic()
-    checked = command_line.checked_options(arguments)
-    with reported(command_line.sink_options(arguments)) as (options, read_report):
-        with spark_job.status_lines(spark, checked):
+    write_start = time.monotonic()
+    checked_options = command_line.checked_options(arguments)
+    with with_report_path(command_line.sink_options(arguments)) as (options, read_report):
+        with spark_job.status_lines(spark, checked_options):
             rows.write.format(spark_job.FORMAT).options(**options).mode("append").save()
-        found = read_report()
-    ended = time.monotonic()
+        report = read_report()
+    stop = time.monotonic()
     return (
-        f"batch_to_kafka: wrote {in_words(found)}{arguments.input or format_name} to topic {options['topic']} in"
-        f" {ended - started:.1f} s ({known - started:.1f} s to find columns and types, {ended - known:.1f} s to write)"
-        f"{in_kafka_already(found)}"
+        f"batch_to_kafka: wrote {in_words(report)}{arguments.input or format_name} to topic {options['topic']} in"
+        f" {stop - start:.1f} s ({write_start - start:.1f} s to find columns and types, {stop - write_start:.1f} s to write)"
+        f"{in_kafka_already(report)}"
     )
 
 
 @contextlib.contextmanager
-def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Callable[[], Mapping[str, Any] | None]]]:
+def with_report_path(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Callable[[], Mapping[str, Any] | None]]]:
     """The options with a reportPath, and a function that reads the report that the write appends to that file.
 
     Uses a temporary file if the user has set none. The user's file may contain reports of other writes.
@@ -77,15 +78,15 @@ def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Callable
     with tempfile.TemporaryDirectory(prefix="pykafka-sink-") as directory:
         name = next((each for each in options if each.lower() == "reportpath"), "reportPath")
         path = options.get(name) or str(Path(directory, "report.jsonl"))
-        begin = Path(path).stat().st_size if Path(path).exists() else 0
-        yield {**options, name: path}, partial(_last_report, Path(path), begin)
+        start = Path(path).stat().st_size if Path(path).exists() else 0
+        yield {**options, name: path}, partial(_last_report, Path(path), start)
 
 
-def _last_report(path: Path, begin: int) -> Mapping[str, Any] | None:
-    """The last report from byte `begin` on. None if there is none: the sink has logged why it could not write it."""
+def _last_report(path: Path, start: int) -> Mapping[str, Any] | None:
+    """The last report from byte `start` on. None if there is none: the sink has logged why it could not write it."""
     try:
         with path.open("rb") as file:
-            file.seek(begin)
+            file.seek(start)
             report: Mapping[str, Any] = json.loads(file.read().splitlines()[-1])
     except (OSError, ValueError, IndexError):
         return None
@@ -96,9 +97,9 @@ def in_words(report: Mapping[str, Any] | None) -> str:
     """The number of rows, to be followed by their source; nothing without a report."""
     if report is None:
         return ""
-    others = {"skipped": report["skipped"], "dead-lettered": report["dead_lettered"]}
-    rest = ", ".join(f"{count:,} {name}" for name, count in others.items() if count)
-    return f"{report['rows']:,} rows{f' ({rest})' if rest else ''} of "
+    counts = {"skipped": report["skipped"], "dead-lettered": report["dead_lettered"]}
+    other_counts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    return f"{report['rows']:,} rows{f' ({other_counts})' if other_counts else ''} of "
 
 
 # Why an exactly-once write has not written its version: what had become of that version before.
@@ -112,8 +113,8 @@ _NOT_WRITTEN = {
 def in_kafka_already(report: Mapping[str, Any] | None) -> str:
     """Why an exactly-once write has not written all of its version; empty if it has."""
     version = (report or {}).get("exactly_once") or {}
-    why = _NOT_WRITTEN.get(version.get("how", ""))
-    return "" if why is None else f"; number {version['version']} of {version['owner']} {why}"
+    reason = _NOT_WRITTEN.get(version.get("how", ""))
+    return "" if reason is None else f"; number {version['version']} of {version['owner']} {reason}"
 
 
 def main(argv: list[str] | None = None) -> int:

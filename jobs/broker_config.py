@@ -67,6 +67,7 @@ def new_cluster_id() -> str:
 
 
 def write_properties(file: Path, properties: Mapping[str, str]) -> None:
+    """Write a .properties file that only its owner can read."""
     file.touch(mode=0o600)  # listener properties may contain passwords
     lines = [f"{_key(key)}={_value(value)}\n" for key, value in properties.items()]
     file.write_text("".join(lines), encoding="ascii")
@@ -74,14 +75,14 @@ def write_properties(file: Path, properties: Mapping[str, str]) -> None:
 
 def _value(value: object) -> str:
     """A value for .properties files. Java skips blanks before it."""
-    return re.sub("^ ", r"\\ ", _escaped(value))
+    return re.sub("^ ", r"\\ ", _escape(value))
 
 
 def _key(text: object) -> str:
     """A key ends at the first blank or separator, and `#` or `!` at its beginning makes the line a comment."""
-    return re.sub("[ =:#!]", r"\\\g<0>", _escaped(text))
+    return re.sub("[ =:#!]", r"\\\g<0>", _escape(text))
 
 
-def _escaped(text: object) -> str:
+def _escape(text: object) -> str:
     """Java reads .properties files as Latin-1, and knows all of JSON's escapes but the one for a backspace."""
     return json.dumps(str(text))[1:-1]

@@ -103,13 +103,14 @@ def input_format(arguments: argparse.Namespace) -> str:
     if not arguments.input:
         raise UsageError("--input is missing: name a file or directory (or an --input-format that needs none).")
     suffixes = [suffix for suffix in Path(arguments.input).suffixes if suffix not in COMPRESSION_SUFFIXES]
-    known = FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
-    if known is None:
+    format_name = FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
+    if format_name is None:
         raise UsageError(f"The format of {arguments.input} is not known from its extension: pass --input-format.")
-    return known
+    return format_name
 
 
 def input_options(arguments: argparse.Namespace, format_name: str) -> dict[str, str]:
+    """The options for Spark's reader: --input-option, which overrides INPUT_DEFAULTS."""
     return INPUT_DEFAULTS.get(format_name, {}) | dict(arguments.input_option)
 
 
@@ -118,15 +119,15 @@ def records(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     formats = _formats(arguments)
     default = "struct(*)" if formats["value"] == AVRO else "to_json(struct(*))"
     columns = {"key": arguments.key, "value": arguments.value or default, "headers": arguments.headers}
-    found = rows.selectExpr(*(f"({expression}) AS {name}" for name, expression in columns.items() if expression))
-    for name, type_name in found.dtypes:
+    selection = rows.selectExpr(*(f"({expression}) AS {name}" for name, expression in columns.items() if expression))
+    for name, type_name in selection.dtypes:
         if formats.get(name, AVRO) != AVRO:
             _check_type(name, columns[name], type_name)
-    return found
+    return selection
 
 
 def _formats(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the formats of key and value. The sink checks the names."""
+    """The formats of key and value. The sink checks the names."""
     options = sink_options(arguments)
     return {part: options.get(f"{part}Format", "").strip().lower() for part in ("key", "value")}
 
@@ -135,9 +136,9 @@ def _check_types_of_schema(arguments: argparse.Namespace) -> None:
     """Check the type of a key or value that is a column of --schema, before Spark starts."""
     for name, expression in (("key", arguments.key), ("value", arguments.value)):
         if arguments.schema and _formats(arguments)[name] != AVRO and re.fullmatch(r"\w+", expression or ""):
-            found = re.search(rf"(?:^|,)\s*`?{expression}`?\s*:?\s+(\w+)", arguments.schema, re.IGNORECASE)
-            if found:
-                _check_type(name, expression, found[1].lower())
+            match = re.search(rf"(?:^|,)\s*`?{expression}`?\s*:?\s+(\w+)", arguments.schema, re.IGNORECASE)
+            if match:
+                _check_type(name, expression, match[1].lower())
 
 
 def _check_type(name: str, expression: str, type_name: str) -> None:

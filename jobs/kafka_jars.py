@@ -46,17 +46,17 @@ def be_quiet(_line: str) -> None:
 
 @dataclass(frozen=True)
 class Dependency:
-    """One artifact; `transitive`: with its own dependencies."""
+    """One artifact; `is_transitive`: with its own dependencies."""
 
     organisation: str
     artifact: str
     revision: str
-    transitive: bool = True
+    is_transitive: bool = True
 
     def as_xml(self) -> str:
         return (
             f'<dependency org="{self.organisation}" name="{self.artifact}" rev="{self.revision}"'
-            f' conf="default->default" transitive="{str(self.transitive).lower()}"/>'
+            f' conf="default->default" transitive="{str(self.is_transitive).lower()}"/>'
         )
 
 
@@ -64,7 +64,7 @@ def kafka_dependencies(version: str) -> tuple[Dependency, ...]:
     """A broker and its command-line tools, without the tools' dependencies: only commands of Connect need them."""
     return (
         Dependency("org.apache.kafka", "kafka_2.13", version),
-        Dependency("org.apache.kafka", "kafka-tools", version, transitive=False),
+        Dependency("org.apache.kafka", "kafka-tools", version, is_transitive=False),
         Dependency("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_BINDING_VERSION),
     )
 
@@ -113,17 +113,18 @@ def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be
 
 
 def directory_name(name: str, dependencies: Sequence[Dependency]) -> str:
+    """The name with a hash of the dependencies, so that others get another directory."""
     digest = hashlib.sha256("".join(each.as_xml() for each in dependencies).encode()).hexdigest()[:8]
     return f"{name}-{digest}"
 
 
 def check(directory: Path, name: str) -> None:
     """Raises ToolError if the jars are not those that CHECKSUMS lists under this name. A name that it does not list passes."""
-    listed = _listed(name)
-    if not listed:
+    listed_checksums = _listed_checksums(name)
+    if not listed_checksums:
         return
-    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in directory.iterdir()}
-    wrong = sorted(jar for jar in {*found, *listed} if found.get(jar) != listed.get(jar))
+    checksums = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in directory.iterdir()}
+    wrong = sorted(jar for jar in {*checksums, *listed_checksums} if checksums.get(jar) != listed_checksums.get(jar))
     if wrong:
         raise ToolError(
             f"{directory} does not hold the jars that {CHECKSUMS.name} lists ({len(wrong)} differ, such as {wrong[0]}), and is"
@@ -131,7 +132,7 @@ def check(directory: Path, name: str) -> None:
         )
 
 
-def _listed(name: str) -> dict[str, str]:
+def _listed_checksums(name: str) -> dict[str, str]:
     lines = [line.split() for line in CHECKSUMS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     places = [(checksum, *place.split("/")) for checksum, place in lines]
     return {jar: checksum for checksum, directory, jar in places if directory == name}
@@ -148,10 +149,10 @@ def make_dir(path: Path) -> Path:
 
 def require_free_space(path: Path) -> None:
     """Raises ToolError if the file system of `path` has less than MINIMUM_FREE_BYTES left."""
-    free = shutil.disk_usage(path).free
-    if free < MINIMUM_FREE_BYTES:
+    free_bytes = shutil.disk_usage(path).free
+    if free_bytes < MINIMUM_FREE_BYTES:
         raise ToolError(
-            f"Only {free / 2**20:,.0f} MB are free at {path}, and {MINIMUM_FREE_BYTES / 2**20:,.0f} MB are needed:"
+            f"Only {free_bytes / 2**20:,.0f} MB are free at {path}, and {MINIMUM_FREE_BYTES / 2**20:,.0f} MB are needed:"
             " free some, or choose another directory."
         )
 
@@ -165,7 +166,7 @@ def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
     deadline = time.monotonic() + timeout_s
     while True:
         with path.open("w") as file:
-            if _is_locked_now(file, path):
+            if _try_to_lock(file, path):
                 yield
                 return
         if time.monotonic() > deadline:
@@ -173,8 +174,8 @@ def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
         time.sleep(0.1)
 
 
-def _is_locked_now(file: TextIO, path: Path) -> bool:
-    """Lock the file, if no other process has locked it. False also if its last holder has deleted it."""
+def _try_to_lock(file: TextIO, path: Path) -> bool:
+    """Lock the file, if no other process has. Returns whether it is locked now; not if its last holder has deleted it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -216,33 +217,33 @@ def _ivy_class_path() -> str:
             "PySpark is not installed, and its Ivy fetches Kafka's jars: install this project with the extra [spark]."
         )
     jars = Path(spec.origin).parent / "jars"
-    found = [*jars.glob("ivy-*.jar"), *jars.glob("commons-cli-*.jar")]
-    if len(found) < 2:
+    class_path = [*jars.glob("ivy-*.jar"), *jars.glob("commons-cli-*.jar")]
+    if len(class_path) < 2:
         raise ToolError(f"PySpark's Ivy is not in {jars}: install pyspark (pyspark-client has no jars).")
-    return os.pathsep.join(map(str, found))
+    return os.pathsep.join(map(str, class_path))
 
 
 def _ivy_settings() -> list[str]:
-    named = os.environ.get("IVY_SETTINGS_FILE")
-    settings = Path(named) if named else Path.home() / ".ivy2" / "ivysettings.xml"
-    return ["-settings", str(settings)] if named or settings.is_file() else []
+    configured_file = os.environ.get("IVY_SETTINGS_FILE")
+    file = Path(configured_file) if configured_file else Path.home() / ".ivy2" / "ivysettings.xml"
+    return ["-settings", str(file)] if configured_file or file.is_file() else []
 
 
 def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
     lines: list[str] = []
-    fetched = 0
+    fetched_count = 0
     with (
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as ivy,
-        _killed_after(ivy, FETCH_TIMEOUT_S) as timed_out,
+        _kill_after(ivy, FETCH_TIMEOUT_S) as timed_out,
     ):
         assert ivy.stdout is not None
         for line in ivy.stdout:
             lines.append(re.sub(r"://[^\s]*@", "://", line.strip()))  # without a login in the URL of a repository
-            fetched += "[SUCCESSFUL ]" in line
-            if "[SUCCESSFUL ]" in line and fetched % 10 == 0:
-                progress(f"fetched {fetched} files of {name}")
+            fetched_count += "[SUCCESSFUL ]" in line
+            if "[SUCCESSFUL ]" in line and fetched_count % 10 == 0:
+                progress(f"fetched {fetched_count} files of {name}")
     if timed_out.is_set():
         raise ToolError(f"Fetching {name} took more than {FETCH_TIMEOUT_S} s and was stopped: run it again to continue.")
     if ivy.returncode != 0:
@@ -250,7 +251,7 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
 
 
 @contextlib.contextmanager
-def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[threading.Event]:
+def _kill_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[threading.Event]:
     """Kill a process if the block raises, or after `timeout_s` seconds. The event is set in the second case only."""
     timed_out = threading.Event()
 

@@ -53,22 +53,23 @@ def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: f
         response = _ask(address, CREATE_TOPICS, 4, body, timeout_s + 5)
     except (OSError, EOFError) as error:
         raise ToolError(f"The broker at {address[0]}:{address[1]} did not answer CreateTopics ({error}).") from error
-    return _existing(response)
+    return _existing_topics(response)
 
 
-def _existing(response: bytes) -> set[str]:
-    existing: set[str] = set()
+def _existing_topics(response: bytes) -> set[str]:
+    """The topics that existed before. Raises ToolError for one that the broker rejected."""
+    existing_topics: set[str] = set()
     _throttle_ms, count = struct.unpack_from(">ii", response)
-    at = 8
+    position = 8
     for _ in range(count):
-        name, at = _read_string(response, at)
-        (code,) = struct.unpack_from(">h", response, at)
-        message, at = _read_string(response, at + 2)
+        name, position = _read_string(response, position)
+        (code,) = struct.unpack_from(">h", response, position)
+        message, position = _read_string(response, position + 2)
         if code == TOPIC_ALREADY_EXISTS:
-            existing.add(name)
+            existing_topics.add(name)
         elif code:
             raise ToolError(f"The broker did not create topic {name!r} (error {code}): {message or 'no reason given'}")
-    return existing
+    return existing_topics
 
 
 def _ask(address: tuple[str, int], api_key: int, version: int, body: bytes, timeout_s: float) -> bytes:
@@ -97,7 +98,7 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(encoded)) + encoded
 
 
-def _read_string(data: bytes, at: int) -> tuple[str, int]:
-    (size,) = struct.unpack_from(">h", data, at)
-    start = at + 2
+def _read_string(data: bytes, position: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from(">h", data, position)
+    start = position + 2
     return ("", start) if size < 0 else (data[start : start + size].decode(), start + size)

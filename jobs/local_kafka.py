@@ -151,11 +151,11 @@ class LocalKafka:
         Returns false for a topic that exists: it stays as it is. Blocks for about TOPIC_TIMEOUT_S at most. Raises ToolError.
         """
         factor = replication_factor or min(3, len(self.nodes))
-        up = self.running()
-        if not up:
+        running_ids = self.running()
+        if not running_ids:
             raise ToolError(f"No broker runs in {self.work_dir}: start one before you create topics.")
         topics = [NewTopic(name, partitions, factor, config or {})]
-        return not create_topics((HOST, self.nodes[up[0]].port), topics, TOPIC_TIMEOUT_S)
+        return not create_topics((HOST, self.nodes[running_ids[0]].port), topics, TOPIC_TIMEOUT_S)
 
     # STARTING AND STOPPING
 
@@ -180,8 +180,8 @@ class LocalKafka:
         with _file_errors_in_a_sentence(self.work_dir), lock:
             earlier = LocalKafka.load(self.work_dir)
             if earlier is not None and earlier.running():
-                where = f"{self.work_dir} at {earlier.bootstrap_servers}"
-                raise ToolError(f"A broker already runs in {where}: stop it, or choose another directory.")
+                place = f"{self.work_dir} at {earlier.bootstrap_servers}"
+                raise ToolError(f"A broker already runs in {place}: stop it, or choose another directory.")
             self._assign_ports()
             self.jars = fetch_kafka(self.version, progress)
             progress(f"starting Apache Kafka {self.version} in {self.work_dir}")
@@ -191,21 +191,21 @@ class LocalKafka:
                     self._launch(node)
                 self._await_answers(list(self.nodes.values()), timeout_s)
             except BaseException:
-                stopped = self.stop(STOP_TIMEOUT_S / 4)
-                if stopped:
-                    progress(f"stopped what had been started: {count(len(stopped), 'broker')}")
+                stopped_ids = self.stop(STOP_TIMEOUT_S / 4)
+                if stopped_ids:
+                    progress(f"stopped what had been started: {count(len(stopped_ids), 'broker')}")
                 raise
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
         """Ask every node to stop; kill those that are up `timeout_s` seconds later. Returns the ids of nodes that were up."""
-        stopped = self.running()
-        self._end(stopped, signal.SIGTERM, timeout_s)
+        stopped_ids = self.running()
+        self._end(stopped_ids, signal.SIGTERM, timeout_s)
         for node in self.nodes.values():
             node.pid = None
         if self.nodes and self.work_dir.is_dir():
             self._save()
-        return stopped
+        return stopped_ids
 
     def kill(self, node_id: int) -> None:
         """End one node without warning, like a crash."""
@@ -237,8 +237,8 @@ class LocalKafka:
             return
         lock = file_lock(self.work_dir / LOCK, STOP_TIMEOUT_S, "a start is under way")
         with _file_errors_in_a_sentence(self.work_dir), lock:
-            found = LocalKafka.load(self.work_dir)
-            if self.running() or (found is not None and found.running()):
+            earlier = LocalKafka.load(self.work_dir)
+            if self.running() or (earlier is not None and earlier.running()):
                 raise ToolError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
             for path in sorted(self.work_dir.glob("*"), key=lambda path: path.name == LOCK):  # the lock last: it holds until then
                 if OWN_FILES.fullmatch(path.name):
@@ -249,23 +249,23 @@ class LocalKafka:
     # PORTS, FILES, PROCESSES
 
     def _assign_ports(self) -> None:
-        controllers = 3 if self._brokers >= 3 else 1
+        controller_count = 3 if self._brokers >= 3 else 1
         for port in (self._port, self._port + self._brokers - 1):
             if not 0 <= port <= LAST_PORT:
                 raise ToolError(f"There is no port {port}: pass another --port (0: a free one).")
-        taken: set[int] = set()
+        taken_ports: set[int] = set()
         for node_id in range(1, self._brokers + 1):
-            port = free_port(taken) if self._port == 0 else claim_port(self._port + node_id - 1, taken)
+            port = free_port(taken_ports) if self._port == 0 else claim_port(self._port + node_id - 1, taken_ports)
             self.nodes[node_id] = LocalNode(
                 node_id,
                 port,
-                free_port(taken) if node_id <= controllers else None,
-                {name: free_port(taken) for name in self._extra_listeners},
+                free_port(taken_ports) if node_id <= controller_count else None,
+                {name: free_port(taken_ports) for name in self._extra_listeners},
             )
 
     def _server_properties(self, node: LocalNode) -> dict[str, str]:
-        set_here = server_properties(node, self.nodes.values(), self._data_dir(node), self._extra_listeners)
-        return {**set_here, **self._properties}
+        own_properties = server_properties(node, self.nodes.values(), self._data_dir(node), self._extra_listeners)
+        return {**own_properties, **self._properties}
 
     def _data_dir(self, node: LocalNode) -> Path:
         return self.work_dir / f"data-{node.node_id}"
@@ -287,13 +287,13 @@ class LocalKafka:
                 try:
                     output, _ = tool.communicate(timeout=max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
-                    took = f"more than {timeout_s:.0f} s"
-                    raise ToolError(f"Formatting {self._data_dir(node)} took {took}: try again, or raise --timeout.") from None
+                    what = f"Formatting {self._data_dir(node)}"
+                    raise ToolError(f"{what} took more than {timeout_s:.0f} s: try again, or raise --timeout.") from None
                 if tool.returncode != 0:
                     raise ToolError(f"Kafka could not format {self._data_dir(node)}: {_last_lines(output)}.")
 
     def _format_tool(self, node: LocalNode) -> subprocess.Popen[str]:
-        command = self._java("128m", "kafka.tools.StorageTool", quick=True)
+        command = self._java("128m", "kafka.tools.StorageTool", is_quick=True)
         command += ["format", "-t", self._cluster_id(), "-c", str(self._config_file(node)), *self._format_options]
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -309,9 +309,9 @@ class LocalKafka:
             raise ToolError(f"{file} is damaged: delete the directory, with its data, or choose another.")
         return text
 
-    def _java(self, heap: str, main: str, *, quick: bool = False) -> list[str]:
+    def _java(self, heap: str, main: str, *, is_quick: bool = False) -> list[str]:
         jars = self.jars or fetch_kafka(self.version)
-        flags = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS") or (QUICK_JVM if quick else "-XX:+UseG1GC")
+        flags = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS") or (QUICK_JVM if is_quick else "-XX:+UseG1GC")
         return [
             str(find_java()), f"-Xmx{heap}", *flags.split(),
             f"-Dlog4j2.configurationFile={BROKER_LOGGING}", "-Djava.awt.headless=true",
@@ -331,16 +331,16 @@ class LocalKafka:
 
     def _await_answers(self, nodes: list[LocalNode], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        waiting = list(nodes)
-        while waiting:
-            for node in waiting:
+        waiting_nodes = list(nodes)
+        while waiting_nodes:
+            for node in waiting_nodes:
                 if not self._is_alive(node):
                     raise ToolError(f"Broker {node.node_id} ended during its start; {self._log_tail(node)}")
             if time.monotonic() > deadline:
-                late = waiting[0]
-                within = f"at {HOST}:{late.port} within {timeout_s:.0f} s"
-                raise ToolError(f"Broker {late.node_id} did not answer {within}; {self._log_tail(late)}")
-            waiting = [node for node in waiting if not self._answers(node, deadline)]
+                late_node = waiting_nodes[0]
+                where = f"at {HOST}:{late_node.port} within {timeout_s:.0f} s"
+                raise ToolError(f"Broker {late_node.node_id} did not answer {where}; {self._log_tail(late_node)}")
+            waiting_nodes = [node for node in waiting_nodes if not self._answers(node, deadline)]
             time.sleep(POLL_S)
 
     def _answers(self, node: LocalNode, deadline: float) -> bool:
@@ -352,11 +352,11 @@ class LocalKafka:
         file = self.log_file(node.node_id)
         return f"its log {file} ends with: {_last_lines(file.read_text(encoding='utf-8', errors='replace'))}"
 
-    def _end(self, node_ids: Sequence[int], how: signal.Signals, timeout_s: float = STOP_TIMEOUT_S) -> None:
+    def _end(self, node_ids: Sequence[int], signal_number: signal.Signals, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Send the signal to these nodes, and kill those that are up `timeout_s` later."""
         nodes = [self.nodes[node_id] for node_id in node_ids]
         for node in nodes:
-            self._signal(node, how)
+            self._signal(node, signal_number)
         deadline = time.monotonic() + timeout_s
         for node in nodes:
             if not self._await_end(node, deadline):
@@ -364,12 +364,12 @@ class LocalKafka:
                 self._await_end(node, time.monotonic() + timeout_s)
             node.pid = None
 
-    def _signal(self, node: LocalNode, how: signal.Signals) -> None:
+    def _signal(self, node: LocalNode, signal_number: signal.Signals) -> None:
         """Send a signal to a node's process, unless the process has ended."""
         if self._is_alive(node):
             assert node.pid is not None
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(node.pid, how)
+                os.kill(node.pid, signal_number)
 
     def _is_alive(self, node: LocalNode) -> bool:
         child = self._children.get(node.node_id)
@@ -470,19 +470,19 @@ def _parser() -> argparse.ArgumentParser:
 def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
     cluster = LocalKafka.load(work_dir)
     if cluster is not None and cluster.running():
-        other = ", ".join(_differing(cluster, arguments))
-        if other:
+        differences = ", ".join(_differences(cluster, arguments))
+        if differences:
             remedy = "stop it first, or start another with --work-dir"
-            raise ToolError(f"A broker runs already at {cluster.bootstrap_servers}, with another {other}: {remedy}.")
+            raise ToolError(f"A broker runs already at {cluster.bootstrap_servers}, with another {differences}: {remedy}.")
         print(f"already running at {cluster.bootstrap_servers}")
     else:
-        brokers = 1 if arguments.brokers is None else arguments.brokers
-        if brokers < 1:
+        broker_count = 1 if arguments.brokers is None else arguments.brokers
+        if broker_count < 1:
             raise ToolError("--brokers must be at least 1.")
         cluster = LocalKafka(
             work_dir,
             port=DEFAULT_PORT if arguments.port is None else arguments.port,
-            brokers=brokers,
+            brokers=broker_count,
             version=arguments.kafka_version,
             heap=arguments.heap or DEFAULT_HEAP,
             properties=dict(arguments.set),
@@ -497,7 +497,7 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _differing(running: LocalKafka, arguments: argparse.Namespace) -> Iterator[str]:
+def _differences(running: LocalKafka, arguments: argparse.Namespace) -> Iterator[str]:
     """The arguments that differ from those of the broker that runs."""
     if arguments.port and arguments.port != next(iter(running.nodes.values())).port:
         yield "--port"
@@ -513,8 +513,8 @@ def _differing(running: LocalKafka, arguments: argparse.Namespace) -> Iterator[s
 
 def _stop(work_dir: Path, arguments: argparse.Namespace) -> int:
     cluster = LocalKafka.load(work_dir)
-    stopped = cluster.stop() if cluster is not None else []
-    print(f"stopped {count(len(stopped), 'broker')}" if stopped else "nothing was running")
+    stopped_ids = cluster.stop() if cluster is not None else []
+    print(f"stopped {count(len(stopped_ids), 'broker')}" if stopped_ids else "nothing was running")
     if arguments.delete and cluster is not None:
         cluster.delete()
         print(f"deleted its data in {work_dir}")
@@ -523,14 +523,14 @@ def _stop(work_dir: Path, arguments: argparse.Namespace) -> int:
 
 def _status(work_dir: Path, _arguments: argparse.Namespace) -> int:
     cluster = LocalKafka.load(work_dir)
-    up = cluster.running() if cluster is not None else []
-    if cluster is None or not up:
+    running_ids = cluster.running() if cluster is not None else []
+    if cluster is None or not running_ids:
         print("not running")
         return DOWN
     for node in cluster.nodes.values():
-        state = f"running, process {node.pid}" if node.node_id in up else "down"
+        state = f"running, process {node.pid}" if node.node_id in running_ids else "down"
         print(f"broker {node.node_id} at {HOST}:{node.port}: {state}; log {cluster.log_file(node.node_id)}")
-    return DONE if len(up) == len(cluster.nodes) else DOWN
+    return DONE if len(running_ids) == len(cluster.nodes) else DOWN
 
 
 def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
@@ -545,8 +545,8 @@ def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
     try:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=READ_TIMEOUT_S, check=False).returncode
     except subprocess.TimeoutExpired:
-        took = f"more than {READ_TIMEOUT_S:.0f} s, and was stopped"
-        raise ToolError(f"Reading {arguments.topic} took {took}: read fewer records with --max-records.") from None
+        duration = f"more than {READ_TIMEOUT_S:.0f} s, and was stopped"
+        raise ToolError(f"Reading {arguments.topic} took {duration}: read fewer records with --max-records.") from None
     if code != 0:
         raise ToolError(f"Kafka's console consumer failed with exit code {code}: see what it says above.")
     return DONE

@@ -12,22 +12,22 @@ HOST = "127.0.0.1"
 FREE_PORTS = range(15_000, 32_000)
 
 
-def free_port(taken: set[int]) -> int:
-    """A free port that was not in `taken`, to which it is added. Raises ToolError if none is found."""
+def free_port(taken_ports: set[int]) -> int:
+    """A free port that was not in `taken_ports`, to which it is added. Raises ToolError if none is found."""
     for port in random.sample(FREE_PORTS, 200):
-        if port not in taken and _can_bind(port):
-            taken.add(port)
+        if port not in taken_ports and _can_bind(port):
+            taken_ports.add(port)
             return port
     raise ToolError(
         f"200 ports between {FREE_PORTS.start} and {FREE_PORTS.stop - 1} were tried, none is free: stop servers on some."
     )
 
 
-def claim_port(port: int, taken: set[int]) -> int:
-    """The given port, added to `taken`. Raises ToolError when it is in use."""
+def claim_port(port: int, taken_ports: set[int]) -> int:
+    """The given port, added to `taken_ports`. Raises ToolError when it is in use."""
     if not _can_bind(port):
         raise ToolError(f"Port {port} on {HOST} is in use: stop the server there, or pass another --port (0: a free one).")
-    taken.add(port)
+    taken_ports.add(port)
     return port
 
 

@@ -23,6 +23,7 @@ def process_start(pid: int) -> str:
 
 
 def command_line_of(pid: int) -> str:
+    """The words of a process's command line, with blanks between them; empty if it has ended."""
     if Path("/proc/self/cmdline").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

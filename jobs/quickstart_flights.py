@@ -95,9 +95,9 @@ def _run(arguments: argparse.Namespace) -> int:
     with _target(arguments) as (target, rows_before):
         flights = fetch_flights(cache_dir() / "flights")
         say("input", f"{ROWS:,} flights of 2013, {flights.stat().st_size / 1e6:.1f} MB of CSV in {flights}")
-        started = time.monotonic()
+        started_at = time.monotonic()
         report = _write(flights, target, arguments.report, verbose=arguments.verbose)
-        for line in report_lines(report, time.monotonic() - started):
+        for line in report_lines(report, time.monotonic() - started_at):
             say("", line)
         _check(target, rows_before)
         _show_two_records(target)
@@ -125,14 +125,14 @@ def _target(arguments: argparse.Namespace) -> Iterator[tuple[Destination, int]]:
         _create_topic(target)
         yield target, 0
         return
-    with _own_broker(arguments.work_dir, arguments.port, keep=arguments.keep_broker) as cluster:
+    with _own_broker(arguments.work_dir, arguments.port, must_keep=arguments.keep_broker) as cluster:
         cluster.create_topic(arguments.topic, PARTITIONS)
         target = Destination(cluster.bootstrap_servers, arguments.topic, jars, arguments.config)
         yield target, _rows_in(target)
 
 
 @contextlib.contextmanager
-def _own_broker(work_dir: Path, port: int, *, keep: bool) -> Iterator[LocalKafka]:
+def _own_broker(work_dir: Path, port: int, *, must_keep: bool) -> Iterator[LocalKafka]:
     """A new broker with an empty directory, or the one that an earlier --keep-broker has left running."""
     cluster = LocalKafka.load(work_dir)
     try:
@@ -141,13 +141,13 @@ def _own_broker(work_dir: Path, port: int, *, keep: bool) -> Iterator[LocalKafka
         else:
             if cluster is not None:
                 cluster.delete()
-            started = time.monotonic()
+            started_at = time.monotonic()
             cluster = LocalKafka(work_dir, port=port).start(progress=spark_job.say)
-            took = f"{time.monotonic() - started:.1f} s"
-            say("broker", f"Apache Kafka {cluster.version} at {cluster.bootstrap_servers}, started in {took}")
+            duration = f"{time.monotonic() - started_at:.1f} s"
+            say("broker", f"Apache Kafka {cluster.version} at {cluster.bootstrap_servers}, started in {duration}")
         yield cluster
     finally:
-        if cluster is not None and not keep and cluster.stop():
+        if cluster is not None and not must_keep and cluster.stop():
             cluster.delete()
             say("stopped", "the broker; nothing that was started still runs")
         elif cluster is not None and cluster.running():
@@ -242,9 +242,9 @@ def report_lines(line: str, seconds: float) -> Iterator[str]:
             yield f"{name:<20} {part['rows']:>10,} {part['first']:>13,} {part['last']:>12,} {part['bytes']:>13,}"
     rows, counters = report["rows"], report["counters"]
     yield f"{'all':<20} {rows:>10,} {'':>13} {'':>12} {report['bytes']:>13,}"
-    raw, sent = counters["uncompressed-byte-total"], counters["byte-total"]
+    raw_bytes, sent_bytes = counters["uncompressed-byte-total"], counters["byte-total"]
     batches = count(counters["batch-send-total"], "batch", "batches")
-    yield f"{batches} of {sent:,} bytes, {raw / max(1, sent):.1f} times smaller by compression"
+    yield f"{batches} of {sent_bytes:,} bytes, {raw_bytes / max(1, sent_bytes):.1f} times smaller by compression"
     query = Query(None)
     query.add(parse(line.encode()))
     yield speed_in_words(query)
@@ -293,8 +293,8 @@ def _tool(target: Destination, main_class: str, *arguments: str) -> subprocess.C
     command = [*tool(target.jars, main_class, target.bootstrap_servers, target.config), *arguments]
     answer = _call(command, TOOL_TIMEOUT_S, name)
     if answer.returncode != 0:
-        words = (answer.stdout + answer.stderr).strip().partition("\n")[0] or "no message"
-        raise ToolError(f"Kafka's {name} failed at {target.bootstrap_servers} ({words}): check the address and --config.")
+        first_line = (answer.stdout + answer.stderr).strip().partition("\n")[0] or "no message"
+        raise ToolError(f"Kafka's {name} failed at {target.bootstrap_servers} ({first_line}): check the address and --config.")
     return answer
 
 

@@ -128,11 +128,11 @@ def failure_line(text: str) -> str:
 
     The sink's own `[KAFKA_…]` message if there is one, else the Python error, else the first line.
     """
-    own = list(re.finditer(r"\[KAFKA_[A-Z_]+\] ", text))
-    if own:
-        return _until_trace(text[own[-1].start() :])
-    raised = re.findall(r"^[A-Za-z_][\w.]*(?:Error|Exception): .+", text, re.MULTILINE) if "Traceback (most" in text else []
-    lines = [*raised[-1:], *(line.strip() for line in text.splitlines() if line.strip())]
+    own_messages = list(re.finditer(r"\[KAFKA_[A-Z_]+\] ", text))
+    if own_messages:
+        return _until_trace(text[own_messages[-1].start() :])
+    errors = re.findall(r"^[A-Za-z_][\w.]*(?:Error|Exception): .+", text, re.MULTILINE) if "Traceback (most" in text else []
+    lines = [*errors[-1:], *(line.strip() for line in text.splitlines() if line.strip())]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):  # Py4J's, before ": some.java.Exception: …"
         return re.sub(r"^: [\w.$]+: ", "", lines[1])
     return lines[0] if lines else "failed without a message"
@@ -141,9 +141,9 @@ def failure_line(text: str) -> str:
 def _until_trace(message: str) -> str:
     """Cut off what follows the message, which may have several lines: text of Spark or Java."""
     lines = message.splitlines()
-    foreign = re.compile(r"\s*$|\s+at |\s*SQLSTATE: |Driver stack|===")
-    ends = (number for number, line in enumerate(lines) if foreign.match(line))
-    return "\n".join(lines[: next(ends, len(lines))]).strip()
+    foreign_line = re.compile(r"\s*$|\s+at |\s*SQLSTATE: |Driver stack|===")
+    foreign_numbers = (number for number, line in enumerate(lines) if foreign_line.match(line))
+    return "\n".join(lines[: next(foreign_numbers, len(lines))]).strip()
 
 
 def say(line: str) -> None:
@@ -165,13 +165,13 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # started by python -m, not by spark-submit
         _prepare_environment()
-    started = time.monotonic()
-    with _signals_held():
+    started_at = time.monotonic()
+    with _hold_signals():
         SparkContext._ensure_initialized()  # starts the JVM, which knows what the user has set
-        given = SparkConf()
+        user_conf = SparkConf()
         builder = SparkSession.builder.appName(name)
         for key, value in FAST_ROWS.items():
-            builder = builder.config(key, given.get(key, value))
+            builder = builder.config(key, user_conf.get(key, value))
         # No progress bar, because it would overwrite the lines of status_lines.
         spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     signal.signal(signal.SIGINT, _interrupt)  # PySpark's own handler calls the JVM in the middle of another call
@@ -180,7 +180,7 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
     if spark.conf.get(ARROW_COMPRESSION, "none") == "lz4":
         say(f"warning: {ARROW_COMPRESSION}=lz4 makes every sink in Python many times slower; leave it at none")
     spark.dataSource.register(KafkaDataSource)  # Spark does not search --py-files for data sources
-    say(f"Spark {spark.version} started in {time.monotonic() - started:.1f} s")
+    say(f"Spark {spark.version} started in {time.monotonic() - started_at:.1f} s")
     return spark
 
 
@@ -202,17 +202,17 @@ def _quieten(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def _hold_signals() -> Iterator[None]:
     """Delay Ctrl-C and similar signals until the block ends. If PySpark is interrupted while it starts a JVM, the JVM goes on."""
-    held: list[int] = []
-    handlers = {number: signal.signal(number, lambda number, _frame: held.append(number)) for number in ENDING_SIGNALS}
+    late_signals: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _frame: late_signals.append(number)) for number in ENDING_SIGNALS}
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for late in held:
-            signal.raise_signal(late)
+        for late_signal in late_signals:
+            signal.raise_signal(late_signal)
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
@@ -227,18 +227,18 @@ def call_apart(call: Callable[[], object]) -> None:
     Ctrl-C may have interrupted this thread in the middle of an answer from the JVM. The thread's connection is then unusable:
     without another thread, the next call fails with "Answer from Java side is empty", and that error hides the interrupt.
     """
-    done: Future[None] = Future()
+    outcome: Future[None] = Future()
 
     def run() -> None:
         try:
             call()
         except Exception as error:  # noqa: BLE001 - raised in the caller's thread
-            done.set_exception(error)
+            outcome.set_exception(error)
         else:
-            done.set_result(None)
+            outcome.set_result(None)
 
     threading.Thread(target=run, name="call-apart", daemon=True).start()
-    done.result(STOP_LIMIT_S)
+    outcome.result(STOP_LIMIT_S)
 
 
 def end_jvm() -> None:
@@ -262,16 +262,16 @@ def end_jvm() -> None:
 
 @contextlib.contextmanager
 def status_lines(
-    spark: SparkSession, options: SinkOptions | None = None, *, progress: bool = True, interval_s: float = STATUS_INTERVAL_S
+    spark: SparkSession, options: SinkOptions | None = None, *, has_progress: bool = True, interval_s: float = STATUS_INTERVAL_S
 ) -> Iterator[None]:
     """While the block runs, print to stderr: progress, failed tasks, and a warning when no broker can be reached.
 
-    A progress line comes every `interval_s`, unless `progress` is off: how many tasks are done and how many rows are read.
+    A progress line comes every `interval_s`, if `has_progress`: how many tasks are done and how many rows are read.
     The warning needs the `options` of the sink. Spark learns how many rows were read when a task ends, and from running tasks
     every spark.executor.heartbeatInterval.
     """
     ended = threading.Event()
-    status = Status(spark, interval_s, progress=progress)
+    status = Status(spark, interval_s, has_progress=has_progress)
     threads = [threading.Thread(target=status.run, args=(ended,), name="status-lines", daemon=True)]
     if options is not None:
         servers, wait_ms = options.producer.bootstrap_servers, options.producer.max_block_ms
@@ -290,12 +290,12 @@ def status_lines(
 class Status:
     """Prints progress and failed tasks, from the store behind Spark's UI: PySpark's status tracker has no rows and no errors."""
 
-    def __init__(self, spark: SparkSession, interval_s: float, *, progress: bool) -> None:
+    def __init__(self, spark: SparkSession, interval_s: float, *, has_progress: bool) -> None:
         self._store: Any = spark.sparkContext._jsc.sc().statusStore()
         self._java: Any = spark.sparkContext._jvm
         self._interval_s = interval_s
-        self._progress = progress
-        self._shown: set[int] = set()  # ids of failed task attempts
+        self._has_progress = has_progress
+        self._shown_ids: set[int] = set()  # ids of failed task attempts
         self.attempts = int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())  # 1 with local[n]
 
     def run(self, ended: threading.Event) -> None:
@@ -305,20 +305,20 @@ class Status:
         while not ended.wait(min(LOOK_INTERVAL_S, self._interval_s)):
             is_due = time.monotonic() >= next_line
             try:
-                self._look(is_due and self._progress)
+                self._look(is_progress_due=is_due and self._has_progress)
             except Py4JError as error:
                 logging.getLogger(__name__).debug("! no status: %s", error)
             if is_due:
                 next_line += self._interval_s
 
-    def _look(self, says_progress: bool) -> None:
+    def _look(self, *, is_progress_due: bool) -> None:
         stages = self._store.activeStages()
         for stage in map(stages.apply, range(stages.size())):
-            failed = self._failed_attempts(stage) if stage.numFailedTasks() + stage.numKilledTasks() else []
-            for attempt in failed:
+            failed_attempts = self._failed_attempts(stage) if stage.numFailedTasks() + stage.numKilledTasks() else []
+            for attempt in failed_attempts:
                 self._show_failure(attempt)
-            if says_progress:
-                rows = stage.inputRecords() - sum(map(_rows_read, failed))  # the next attempts read these rows again
+            if is_progress_due:
+                rows = stage.inputRecords() - sum(map(_rows_read, failed_attempts))  # the next attempts read these rows again
                 say(f"{stage.numCompleteTasks():,} of {stage.numTasks():,} tasks done, {max(0, rows):,} rows read so far")
 
     def _failed_attempts(self, stage: Any) -> list[Any]:
@@ -326,15 +326,15 @@ class Status:
         statuses = self._java.java.util.ArrayList()
         statuses.add(v1.TaskStatus.FAILED)
         statuses.add(v1.TaskStatus.KILLED)
-        at_most = stage.numFailedTasks() + stage.numKilledTasks()
-        found = self._store.taskList(stage.stageId(), stage.attemptId(), 0, at_most, v1.TaskSorting.ID, statuses)
-        return [found.apply(number) for number in range(found.size())]
+        limit = stage.numFailedTasks() + stage.numKilledTasks()
+        attempts = self._store.taskList(stage.stageId(), stage.attemptId(), 0, limit, v1.TaskSorting.ID, statuses)
+        return [attempts.apply(number) for number in range(attempts.size())]
 
     def _show_failure(self, attempt: Any) -> None:
-        if attempt.taskId() in self._shown or attempt.status() != "FAILED" or len(self._shown) > SHOWN_FAILURES:
+        if attempt.taskId() in self._shown_ids or attempt.status() != "FAILED" or len(self._shown_ids) > SHOWN_FAILURES:
             return
-        self._shown.add(attempt.taskId())
-        if len(self._shown) > SHOWN_FAILURES:
+        self._shown_ids.add(attempt.taskId())
+        if len(self._shown_ids) > SHOWN_FAILURES:
             say("more tasks have failed; their errors are not shown here")
             return
         message = attempt.errorMessage()
@@ -357,12 +357,12 @@ def warn_of_missing_brokers(
     """A few seconds after a write has started: warn if no server accepts a connection, and say when one does."""
     if ended.wait(after_s):
         return
-    trouble = unreachable(servers)
-    if trouble is None:
+    reason = unreachable(servers)
+    if reason is None:
         return
     waits = f"a task waits up to {wait_ms / 1000:g} s for one (kafka.max.block.ms)"
     retries = f", and Spark runs a failing task up to {attempts} times" if attempts > 1 else ""
-    say(f"warning: the driver cannot connect to any broker ({trouble}); {waits}{retries}")
+    say(f"warning: the driver cannot connect to any broker ({reason}); {waits}{retries}")
     while not ended.wait(LOOK_INTERVAL_S):
         if unreachable(servers) is None:
             say("a broker accepts connections now")

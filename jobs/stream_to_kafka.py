@@ -43,10 +43,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser = command_line.new_parser("stream_to_kafka", what, EXAMPLES)
     parser.set_defaults(is_stream=True)
     add = parser.add_argument_group("stream").add_argument
-    where = "directory where Spark records what the query has written, so that a restart continues there; one per query"
-    add("--checkpoint", required=True, metavar="DIR", help=where)
-    when = "available-now (write what is available, then end), once, or an interval like '10 seconds' (default: one batch"
-    add("--trigger", default=None, metavar="WHEN", help=f"{when} after the other)")
+    checkpoint_help = "directory where Spark records what the query has written, so that a restart continues there; one per query"
+    add("--checkpoint", required=True, metavar="DIR", help=checkpoint_help)
+    trigger_help = "available-now (write what is available, then end), once, or an interval like '10 seconds' (default: one batch"
+    add("--trigger", default=None, metavar="WHEN", help=f"{trigger_help} after the other)")
     add("--query-name", default=None, metavar="NAME", help="name of the query in Spark's UI and log")
     return parser
 
@@ -63,13 +63,13 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     if arguments.trigger:
         writer = _with_trigger(writer, arguments.trigger)
     query = writer.start()
-    written = Written()
+    totals = WrittenRows()
     try:
-        with spark_job.status_lines(spark, command_line.checked_options(arguments), progress=False):
-            _follow(query, written)
+        with spark_job.status_lines(spark, command_line.checked_options(arguments), has_progress=False):
+            _follow(query, totals)
     finally:
         spark_job.call_apart(query.stop)
-    return f"stream_to_kafka: the query to topic {options['topic']} ended: {written}"
+    return f"stream_to_kafka: the query to topic {options['topic']} ended: {totals}"
 
 
 def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
@@ -82,32 +82,32 @@ def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
         raise UsageError(f"--trigger {trigger}: not available-now, once, or an interval like '10 seconds' ({reason})") from error
 
 
-def _follow(query: StreamingQuery, written: Written) -> None:
+def _follow(query: StreamingQuery, totals: WrittenRows) -> None:
     """Wait until the query ends. Print how much is written every STATUS_INTERVAL_S, if there are new rows."""
-    printed, printed_at = written.rows, time.monotonic()
+    printed_rows, printed_at = totals.rows, time.monotonic()
     while not query.awaitTermination(POLL_S):
-        written.add(query.recentProgress)
-        if written.rows > printed and time.monotonic() - printed_at >= spark_job.STATUS_INTERVAL_S:
-            spark_job.say(f"{written} so far")
-            printed, printed_at = written.rows, time.monotonic()
-    written.add(query.recentProgress)
+        totals.add(query.recentProgress)
+        if totals.rows > printed_rows and time.monotonic() - printed_at >= spark_job.STATUS_INTERVAL_S:
+            spark_job.say(f"{totals} so far")
+            printed_rows, printed_at = totals.rows, time.monotonic()
+    totals.add(query.recentProgress)
 
 
-class Written:
+class WrittenRows:
     """Counts a query's rows and batches from its progress reports."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.batches = 0
-        self._seen: set[tuple[int, str]] = set()  # (id, timestamp), as Spark reports again under an id when no rows come
+        self._counted_batches: set[tuple[int, str]] = set()  # (id, timestamp): Spark reports an id again when no rows come
 
-    def add(self, recent: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, progress_reports: Iterable[Mapping[str, Any]]) -> None:
         """Count the batches that have rows and are new."""
-        fresh = {(each["batchId"], each["timestamp"]): max(0, each["sink"]["numOutputRows"]) for each in recent}
-        new = {key: rows for key, rows in fresh.items() if key not in self._seen and rows}
-        self._seen = set(fresh)  # a batch that Spark no longer lists does not come back
-        self.rows += sum(new.values())
-        self.batches += len(new)
+        rows_by_batch = {(each["batchId"], each["timestamp"]): max(0, each["sink"]["numOutputRows"]) for each in progress_reports}
+        new_rows = {key: rows for key, rows in rows_by_batch.items() if key not in self._counted_batches and rows}
+        self._counted_batches = set(rows_by_batch)  # a batch that Spark no longer lists does not come back
+        self.rows += sum(new_rows.values())
+        self.batches += len(new_rows)
 
     def __str__(self) -> str:
         return f"{count(self.rows, 'row')} written in {count(self.batches, 'batch', 'batches')}"

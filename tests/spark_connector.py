@@ -8,10 +8,10 @@ from jobs.kafka_jars import Dependency, fetch
 
 NAME = "spark-kafka"
 DEPENDENCIES = (  # PySpark has the others
-    Dependency("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
-    Dependency("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False),
-    Dependency("org.apache.kafka", "kafka-clients", "3.9.2", transitive=False),
-    Dependency("org.apache.commons", "commons-pool2", "2.13.1", transitive=False),
+    Dependency("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", is_transitive=False),
+    Dependency("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", is_transitive=False),
+    Dependency("org.apache.kafka", "kafka-clients", "3.9.2", is_transitive=False),
+    Dependency("org.apache.commons", "commons-pool2", "2.13.1", is_transitive=False),
 )
 
 
@@ -22,4 +22,4 @@ def fetch_spark_kafka() -> Path:
 
 def fetch_spark_avro() -> Path:
     """The directory of the jar with to_avro and from_avro, fetched if absent. PySpark has Avro itself."""
-    return fetch("spark-avro", (Dependency("org.apache.spark", "spark-avro_2.13", "4.1.1", transitive=False),))
+    return fetch("spark-avro", (Dependency("org.apache.spark", "spark-avro_2.13", "4.1.1", is_transitive=False),))

@@ -11,13 +11,13 @@ from jobs import batch_to_kafka
 def test_the_rows_are_those_of_the_report_that_this_write_appended(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     path.write_text('{"rows": 1}\n')
-    with batch_to_kafka.reported({"REPORTPATH": str(path)}) as (options, read_report):
+    with batch_to_kafka.with_report_path({"REPORTPATH": str(path)}) as (options, read_report):
         assert options == {"REPORTPATH": str(path)}
         assert read_report() is None  # the line there is another write's
         with path.open("a") as file:
             file.write(json.dumps({"rows": 336_776, "skipped": 0, "dead_lettered": 2}) + "\n")
         assert batch_to_kafka.in_words(read_report()) == "336,776 rows (2 dead-lettered) of "
-    with batch_to_kafka.reported({"topic": "t"}) as (options, read_report):
+    with batch_to_kafka.with_report_path({"topic": "t"}) as (options, read_report):
         own = Path(options["reportPath"])
         assert own.parent.is_dir()
         assert batch_to_kafka.in_words(read_report()) == ""

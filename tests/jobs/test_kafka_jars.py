@@ -30,7 +30,7 @@ from spark_kafka_sink.tools.errors import ToolError
 from tests import spark_connector
 from tests.jobs.fake_java import put_on_path
 
-DEPENDENCIES = (Dependency("org.example", "thing", "1.0", transitive=False),)
+DEPENDENCIES = (Dependency("org.example", "thing", "1.0", is_transitive=False),)
 
 # Plays Ivy: takes the pattern after -retrieve, and does what FAKE_IVY says.
 IVY = """#!/bin/sh
@@ -109,7 +109,7 @@ def test_the_jars_that_jobs_and_tests_start_by_default_are_listed() -> None:
         (f"kafka-{DEFAULT_KAFKA_VERSION}", kafka_dependencies(DEFAULT_KAFKA_VERSION)),
         (spark_connector.NAME, spark_connector.DEPENDENCIES),
     ]:
-        assert kafka_jars._listed(directory_name(name, dependencies))
+        assert kafka_jars._listed_checksums(directory_name(name, dependencies))
 
 
 def test_two_fetches_at_once_fetch_once(ivy: Path) -> None:

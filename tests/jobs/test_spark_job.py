@@ -83,7 +83,7 @@ def test_ctrl_c_is_delayed_until_spark_has_started() -> None:
     started = []
 
     def start() -> None:
-        with spark_job._signals_held():
+        with spark_job._hold_signals():
             signal.raise_signal(signal.SIGINT)
             started.append(True)
 
@@ -137,7 +137,7 @@ def status_of(failed: list[SimpleNamespace], rows: int) -> spark_job.Status:
     spark = SimpleNamespace(
         sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context), _jvm=SimpleNamespace(**packages))
     )
-    return spark_job.Status(spark, 10, progress=True)
+    return spark_job.Status(spark, 10, has_progress=True)
 
 
 class FakeArrayList(list[object]):
@@ -148,25 +148,25 @@ def test_a_failed_task_is_reported_at_once_and_once(capsys: pytest.CaptureFixtur
     """Four attempts took a minute each, and nothing was printed before the last one had failed."""
     status = status_of([failed_attempt(7, 1, 0, 5, f"Traceback …\n{TRACEBACK}")], 5)
     for _ in range(3):
-        status._look(says_progress=False)
+        status._look(is_progress_due=False)
     assert capsys.readouterr().err.splitlines()[0] == (
         "task 1 failed (attempt 1 of 4): [KAFKA_DELIVERY_FAILED] 3 rows not acknowledged:"
     )
-    status._look(says_progress=False)
+    status._look(is_progress_due=False)
     assert capsys.readouterr().err == ""
 
 
 def test_rows_that_failed_attempts_have_read_are_not_counted_again(capsys: pytest.CaptureFixture[str]) -> None:
     """The progress line said that 745,971 rows were read, from a file of 336,776."""
     attempts = [failed_attempt(1, 0, 0, 100, "x"), failed_attempt(2, 0, 1, 70, "x"), failed_attempt(3, 1, 0, 9, "x", "KILLED")]
-    status_of(attempts, 300)._look(says_progress=True)
+    status_of(attempts, 300)._look(is_progress_due=True)
     stderr = capsys.readouterr().err
     assert "0 of 4 tasks done, 121 rows read so far" in stderr
     assert stderr.count("failed (attempt") == 2  # Spark kills attempts that are needed no more
 
 
 def test_very_many_failures_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    status_of([failed_attempt(number, number, 0, 0, "x") for number in range(100)], 0)._look(says_progress=False)
+    status_of([failed_attempt(number, number, 0, 0, "x") for number in range(100)], 0)._look(is_progress_due=False)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == spark_job.SHOWN_FAILURES + 1
     assert lines[-1].startswith("more tasks have failed")
