@@ -44,13 +44,9 @@ def java_program() -> Path:
 
 def _major_version(java: Path) -> int:
     try:
+        command = [str(java), "-version"]
         answer = subprocess.run(
-            [str(java), "-version"],
-            capture_output=True,
-            text=True,
-            timeout=VERSION_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
+            command, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolError(f"{java} does not run ({error}): {_REMEDY}.") from error

@@ -57,7 +57,6 @@ def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: f
 
 
 def _existing_topics(response: bytes) -> set[str]:
-    """The topics that existed before. Raises ToolError for one that the broker rejected."""
     existing_topics: set[str] = set()
     _throttle_ms, count = struct.unpack_from(">ii", response)
     position = 8

@@ -446,14 +446,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--kafka-version", default=None, help=f"version of Apache Kafka (default: KAFKA_VERSION or {DEFAULT_KAFKA_VERSION})")
     topic_form = "NAME:PARTITIONS[:KEY=VALUE,...]"
     add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="topic to create; repeatable")
-    add(
-        "--set",
-        type=parse_pair,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="broker property, without escapes; repeatable",
-    )
+    property_help = "broker property, without escapes; repeatable"
+    add("--set", type=parse_pair, action="append", default=[], metavar="KEY=VALUE", help=property_help)
     add("--heap", default=None, help=f"Java heap of each broker (default: {DEFAULT_HEAP})")
     add("--timeout", type=parse_timeout, default=START_TIMEOUT_S, help="seconds to wait for the broker (default: %(default)s)")
     stop = commands.add_parser("stop", help="stop the brokers that were started")

@@ -124,10 +124,7 @@ def _run_in_session(name: str, job: Job, arguments: argparse.Namespace) -> int:
 
 
 def failure_line(text: str) -> str:
-    """The relevant part of a Spark exception's text.
-
-    The sink's own `[KAFKA_…]` message if there is one, else the Python error, else the first line.
-    """
+    """What matters in Spark's error: the sink's own `[KAFKA_…]` message, else the Python error, else the first line."""
     own_messages = list(re.finditer(r"\[KAFKA_[A-Z_]+\] ", text))
     if own_messages:
         return _until_trace(text[own_messages[-1].start() :])
@@ -154,10 +151,7 @@ def say(line: str) -> None:
 
 
 def start_spark(name: str, *, verbose: bool) -> SparkSession:
-    """A session with the configuration of spark-submit or the environment, and with the sink registered.
-
-    Sets FAST_ROWS, except where the user has set another value.
-    """
+    """A session as spark-submit or the environment configures it, with the sink, and FAST_ROWS where the user sets nothing."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -348,11 +342,7 @@ def _rows_read(attempt: Any) -> int:
 
 
 def warn_of_missing_brokers(
-    servers: Sequence[tuple[str, int]],
-    wait_ms: int,
-    attempts: int,
-    ended: threading.Event,
-    after_s: float = BROKER_CHECK_AFTER_S,
+    servers: Sequence[tuple[str, int]], wait_ms: int, attempts: int, ended: threading.Event, after_s: float = BROKER_CHECK_AFTER_S
 ) -> None:
     """A few seconds after a write has started: warn if no server accepts a connection, and say when one does."""
     if ended.wait(after_s):

@@ -59,12 +59,8 @@ def option_table() -> list[TableRow]:
     by_key = {row.key: row for row in rows}
     most_used = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
     serializers = [_table_row("serializers", row) for row in options_of(SerializerConfig).values()]
-    without_effect = [
-        _row_without_effect(PRODUCER_PREFIX + key, reason)
-        for key, reason in PRODUCER_KEYS_WITHOUT_EFFECT.items()
-        if key not in SERIALIZERS
-    ]
-    without_effect += [_row_without_effect(key, reason) for key, reason in REGISTRY_KEYS_WITHOUT_EFFECT.items()]
+    reasons = {PRODUCER_PREFIX + key: reason for key, reason in PRODUCER_KEYS_WITHOUT_EFFECT.items() if key not in SERIALIZERS}
+    without_effect = [_row_without_effect(key, reason) for key, reason in {**reasons, **REGISTRY_KEYS_WITHOUT_EFFECT}.items()]
     registry = [_table_row("registry", row) for row in options_of(RegistryConfig).values()]
     legacy = [_table_row("legacy", row) for row in options_of(LegacyProducerConfig).values()]
     return [*most_used, *by_key.values(), *registry, *serializers, *without_effect, *legacy]

@@ -15,15 +15,9 @@ from spark_kafka_sink.tools.errors import UsageError
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
 # sink_arguments.py and the jobs look these up. The sink accepts them in upper or lower case; here they get one spelling.
 _LOOKED_UP_NAMES = (
-    "kafka.bootstrap.servers",
-    "topic",
-    "deliveryGuarantee",
-    "transactionalIdPrefix",
-    "txnAppId",
-    "txnVersion",
-    "valueFormat",
+    "kafka.bootstrap.servers", "topic", "deliveryGuarantee", "transactionalIdPrefix", "txnAppId", "txnVersion", "valueFormat",
     "keyFormat",
-)
+)  # fmt: skip
 SPELLINGS = {name.lower(): name for name in _LOOKED_UP_NAMES}
 
 

@@ -65,11 +65,11 @@ def _results(
     yield from judge_addresses(addresses, address_answers, config)
     if any(is_reached(each) for each in address_answers):
         part_answers = answers[len(addresses) :]
-        for number, (part, subject) in enumerate(zip(parts, subjects, strict=True)):
+        for part, subject, schema, mode in zip(parts, subjects, part_answers[::2], part_answers[1::2], strict=True):
             if isinstance(subject, ConfigError):
                 yield yellow(SUBJECT, part.part, f"not known: {subject.message}")
             else:
-                yield judge_part(PartAnswers(part, subject, *part_answers[2 * number : 2 * number + 2]), config)
+                yield judge_part(PartAnswers(part, subject, schema, mode), config)
 
 
 def _subject(part: PartOptions, config: RegistryConfig, topic: str | None) -> str | ConfigError:
@@ -174,12 +174,8 @@ def judge_part(answers: PartAnswers, config: RegistryConfig) -> CheckResult:
     if not is_derived:
         return green(SUBJECT, subject, f"{_schema_text(schema)} is what rows are written with", ms)
     how = "becomes the next version, if that allows it" if config.auto_register_schemas else "is refused"
-    return green(
-        SUBJECT,
-        subject,
-        f"{_schema_text(schema)}; compatibility {_mode(answers.mode)}; a schema that differs {how}",
-        ms,
-    )
+    finding = f"{_schema_text(schema)}; compatibility {_mode(answers.mode)}; a schema that differs {how}"
+    return green(SUBJECT, subject, finding, ms)
 
 
 def _judge_missing_schema(answers: PartAnswers, error: KafkaError, config: RegistryConfig, subject: str, ms: int) -> CheckResult:

@@ -176,9 +176,8 @@ def _kind(argument: Argument) -> str:
 
 
 def _choices(options: Iterable[OptionName]) -> str:
-    return "\n".join(
-        f"        {_pattern(names)}) echo '{' '.join(values)}' ;;" for values, names in names_by_choices(options).items()
-    )
+    pairs = names_by_choices(options).items()
+    return "\n".join(f"        {_pattern(names)}) echo '{' '.join(values)}' ;;" for values, names in pairs)
 
 
 def _pattern(words: Iterable[str]) -> str:

@@ -29,11 +29,7 @@ class Value(Enum):
 
 
 # What the text of an argument is, by the argument's destination in its parser.
-KIND_BY_DEST = {
-    "option": Value.SINK_OPTION,
-    "command_property": Value.PRODUCER_OPTION,
-    "words": Value.OPTION_NAME,
-}
+KIND_BY_DEST = {"option": Value.SINK_OPTION, "command_property": Value.PRODUCER_OPTION, "words": Value.OPTION_NAME}
 MANY = ("+", "*")  # argparse's numbers of arguments
 
 

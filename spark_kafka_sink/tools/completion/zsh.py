@@ -168,10 +168,8 @@ def _descriptions(options: Iterable[OptionName]) -> str:
 
 
 def _choices(options: Iterable[OptionName]) -> str:
-    return "\n".join(
-        f"        {'|'.join(names)}) print {' '.join(map(_quote, values))} ;;"
-        for values, names in names_by_choices(options).items()
-    )
+    pairs = names_by_choices(options).items()
+    return "\n".join(f"        {'|'.join(names)}) print {' '.join(map(_quote, values))} ;;" for values, names in pairs)
 
 
 # TEXT

@@ -79,13 +79,8 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     add("--command-property", "--producer-props", **properties, help="producer options; override the file's")  # type: ignore[arg-type]
     add("--command-config", "--producer.config", type=Path, metavar="FILE", help=".properties file with producer options")
     add("--warmup-records", type=int, default=0, help="print a second summary that leaves these first records out")
-    add(
-        "--reporting-interval",
-        type=positive_int,
-        default=5000,
-        metavar="MS",
-        help="between progress lines (default: %(default)s)",
-    )
+    interval_help = "between progress lines (default: %(default)s)"
+    add("--reporting-interval", type=positive_int, default=5000, metavar="MS", help=interval_help)
     add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
     add("--json", action="store_true", help="print the totals as one JSON object; progress lines go to stderr")
     add("--single", action="store_true", help="one send() with a callback per record, as in Java (default: columns)")

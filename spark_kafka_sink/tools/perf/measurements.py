@@ -81,9 +81,8 @@ class Window:
         """What `line` says, and percentiles of the latencies."""
         if not self.records:
             return f"0{self._kind} records sent."
-        parts = [
-            f"{ms:.1f} ms {name}" for ms, name in zip(self.percentiles_ms(), ("50th", "95th", "99th", "99.9th"), strict=True)
-        ]
+        names = ("50th", "95th", "99th", "99.9th")
+        parts = [f"{ms:.1f} ms {name}" for ms, name in zip(self.percentiles_ms(), names, strict=True)]
         return f"{self.line()}, {', '.join(parts)}."
 
 

@@ -14,10 +14,7 @@ DEFAULT_DURATION_MS = 3000
 
 
 def transactional_options(options: Mapping[str, str], transactional_id: str | None, duration_ms: int | None) -> dict[str, str]:
-    """The producer's options with the transactional.id that --transactional-id and --transaction-duration-ms ask for.
-
-    The argument overrides the option. With a duration only, the id is a new one.
-    """
+    """The options, with a transactional.id: the argument, else the option's, else a new one if a duration is given, else none."""
     if transactional_id is not None:
         return {**options, TRANSACTIONAL_ID: transactional_id}
     if duration_ms is not None and TRANSACTIONAL_ID not in options:

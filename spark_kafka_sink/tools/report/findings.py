@@ -8,7 +8,7 @@ docs/report.md lists the rules, and docs/tuning.md explains the options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
@@ -110,15 +110,12 @@ def findings(query: Query) -> list[Finding]:
     return list(by_option.values())
 
 
-def top(queries: Iterable[Query]) -> list[Finding]:
+def top(queries: Sequence[Query]) -> list[Finding]:
     """The sentences for the top of the page, with the names of the queries where there are several."""
-    query_list = list(queries)
     all_findings = [
-        _with_query_name(finding, query) if len(query_list) > 1 else finding
-        for query in query_list
-        for finding in findings(query)
+        _with_query_name(finding, query) if len(queries) > 1 else finding for query in queries for finding in findings(query)
     ]
-    return [*_arrival_findings(query_list), *sorted(all_findings, key=lambda finding: -finding.weight)[:SHOWN]]
+    return [*_arrival_findings(queries), *sorted(all_findings, key=lambda finding: -finding.weight)[:SHOWN]]
 
 
 def _with_query_name(finding: Finding, query: Query) -> Finding:
@@ -126,7 +123,7 @@ def _with_query_name(finding: Finding, query: Query) -> Finding:
     return replace(finding, observation=f"In {query.name}, {text[0].lower()}{text[1:]}")
 
 
-def _arrival_findings(queries: list[Query]) -> list[Finding]:
+def _arrival_findings(queries: Sequence[Query]) -> list[Finding]:
     """The finding that all rows arrived; none if some did not."""
     if not queries or any(query.skipped.total() or query.dead_lettered.total() or query.other_rows for query in queries):
         return []

@@ -51,10 +51,8 @@ def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
     for number, finding in enumerate(top(queries), 1):
         yield f"{number}. {printable(finding.sentence, 1000)}"
     if not queries:
-        if troubles.unreadable_count:
-            yield "No line is a commit's: is this the file that reportPath names?"
-        else:
-            yield "No commit has been reported yet: set reportPath, let a write commit, and look again."
+        nothing_yet = "No commit has been reported yet: set reportPath, let a write commit, and look again."
+        yield "No line is a commit's: is this the file that reportPath names?" if troubles.unreadable_count else nothing_yet
     for query in queries[:SHOWN_QUERIES]:
         yield ""
         yield from _block(query)

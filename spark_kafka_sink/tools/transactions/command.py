@@ -64,9 +64,8 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     command = _add_command(commands, prog, "list", what)
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
-    recent_help = (
-        "also show ended transactions that began within this time; it takes a look at every id (default: %(default)s, none)"
-    )
+    recent_help = "also show ended transactions that began within this time; it takes a look at every id"
+    recent_help += " (default: %(default)s, none)"
     command.add_argument("--recent-minutes", type=non_negative_int, default=0, metavar="N", help=recent_help)
     what = "abort the open transactions of queries that have died; asks before"
     command = _add_changing_command(commands, prog, "abort", what)

@@ -27,7 +27,6 @@ from spark_kafka_sink.tools.transactions.survey import Survey, SurveyedTransacti
 ABORTED = frozenset((TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT))
 NOTHING_SHOWN = "brokers show none of its partitions: grant the user READ on the topics that the query writes to"
 
-
 LastHeartbeat = Mapping[TopicPartition, CommittedOffset] | KafkaError
 
 

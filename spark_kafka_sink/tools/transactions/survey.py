@@ -162,10 +162,7 @@ def _sort_key(transaction: SurveyedTransaction) -> tuple[bool, bool, int, Attemp
 
 
 def _warning_of_hidden_ids(client: TransactionClient, names: PrefixNames, *, has_ids: bool) -> str:
-    """Return the warning to show, if any: brokers omit ids that the user may not DESCRIBE.
-
-    Raises AuthorizationError if nothing was listed and the user lacks DESCRIBE.
-    """
+    """A warning if brokers omit ids that the user may not DESCRIBE, else "". Raises AuthorizationError if they listed none."""
     try:
         client.describe_transactions([names.id_prefix])
     except AuthorizationError as error:
@@ -176,7 +173,7 @@ def _warning_of_hidden_ids(client: TransactionClient, names: PrefixNames, *, has
 
 
 def _decisions(client: TransactionClient, names: PrefixNames, owners: Iterable[str]) -> dict[str, KnownDecision]:
-    """Return the decisions by owner."""
+    """The last decision of each owner."""
     owners = list(owners)
     try:
         decisions_of_owners = decisions_of(client, names, owners)
