@@ -87,18 +87,18 @@ def judge_timeout(
     check = "transaction time"
     limit_ms = number_in_setting(answer)
     if limit_ms is None:
-        ours = f"{OUR_TIMEOUT}={configured_ms}" if configured_ms is not None else f"{default_ms} ms, Kafka's default, are assumed"
+        text = f"{OUR_TIMEOUT}={configured_ms}" if configured_ms is not None else f"{default_ms} ms, Kafka's default, are assumed"
         if is_written:
-            return green(check, "", f"{ours}: brokers accept it", ms)
+            return green(check, "", f"{text}: brokers accept it", ms)
         is_denied = isinstance(answer, AuthorizationError)
         why = f" ({answer})" if isinstance(answer, KafkaError) and not is_denied else ""
         remedy = "grant the user DESCRIBE_CONFIGS on the cluster" if is_denied else ""
-        return yellow(check, "", f"{BROKER_MAX_TIMEOUT}: {FIND_OUT}{why}; {ours}", remedy, ms)
+        return yellow(check, "", f"{BROKER_MAX_TIMEOUT}: {FIND_OUT}{why}; {text}", remedy, ms)
     if configured_ms is not None and configured_ms > limit_ms:
         remedy = f"lower {OUR_TIMEOUT}, or leave it out: a write then takes what brokers allow"
         return red(check, "", f"{OUR_TIMEOUT}={configured_ms} is above the brokers' {BROKER_MAX_TIMEOUT}={limit_ms}", remedy, ms)
-    ours = f"our {configured_ms} ms" if configured_ms is not None else "so long may a task, and the commit after it, take"
-    return green(check, "", f"{BROKER_MAX_TIMEOUT}={limit_ms}: {ours}", ms)
+    text = f"our {configured_ms} ms" if configured_ms is not None else "so long may a task, and the commit after it, take"
+    return green(check, "", f"{BROKER_MAX_TIMEOUT}={limit_ms}: {text}", ms)
 
 
 def judge_leftovers(

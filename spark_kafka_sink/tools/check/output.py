@@ -82,8 +82,8 @@ def line(result: CheckResult, columns: int = 0) -> str:
 def _sentences(result: CheckResult) -> str:
     if not result.remedy:
         return result.finding
-    end = "" if result.finding.endswith((".", "?")) else "."
-    return f"{result.finding}{end} {result.remedy[0].upper()}{result.remedy[1:]}."
+    full_stop = "" if result.finding.endswith((".", "?")) else "."
+    return f"{result.finding}{full_stop} {result.remedy[0].upper()}{result.remedy[1:]}."
 
 
 def summary(results: Sequence[CheckResult], ms: int) -> str:

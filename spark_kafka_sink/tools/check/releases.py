@@ -67,7 +67,7 @@ def releases_of(versions: NodeApiVersions) -> Releases | None:
     level = versions.supported_features.get(METADATA_VERSION)
     if level is not None:
         known_release = next((release for last, release in _LAST_LEVELS if level <= last), None)
-        return Releases(_LAST_LEVELS[-1][1], None) if known_release is None else Releases(known_release, known_release)
+        return Releases(_LAST_LEVELS[-1][1], last=None) if known_release is None else Releases(known_release, known_release)
     for api_key, version, first, last in _FIRST_VERSIONS:
         if versions.max_version(api_key) >= version:
             return Releases(first, last)

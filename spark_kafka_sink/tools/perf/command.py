@@ -173,7 +173,7 @@ def _start_transactions(
     producer: KafkaProducer, arguments: argparse.Namespace, options: dict[str, str], measurements: Measurements, clock: Clock
 ) -> TransactionPace:
     if TRANSACTIONAL_ID not in options:
-        return TransactionPace(producer, None, clock)
+        return TransactionPace(producer, duration_ms=None, clock=clock)
     producer.init_transactions()
     measurements.begin()
     return TransactionPace(producer, arguments.transaction_duration_ms or DEFAULT_DURATION_MS, clock)

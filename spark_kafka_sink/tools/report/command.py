@@ -119,9 +119,9 @@ class Reports:
         self.troubles = Troubles()
         self.statistics = Statistics()
         files = [ReportFile(path, self.troubles) for path in self.paths]
-        self._files = sorted(files, key=lambda file: self._read(file, file.first_commit_at, inf))
+        self._files = sorted(files, key=lambda file: self._read(file, file.first_commit_at, if_missing=inf))
 
-    def _read(self, file: ReportFile, read: Callable[[], T], if_missing: T) -> T:
+    def _read(self, file: ReportFile, read: Callable[[], T], *, if_missing: T) -> T:
         """What `read` returns, or `if_missing` for a file that may appear later. Raises ToolError for one that cannot be read."""
         try:
             return read()
@@ -142,7 +142,7 @@ class Reports:
             commits_before = self.troubles.commit_count
             has_begun_anew = self._begin_again_if_cut()
             for file in self._files:
-                self._read(file, partial(self.statistics.add, file.commits()), None)
+                self._read(file, partial(self.statistics.add, file.commits()), if_missing=None)
             yield is_first or has_begun_anew or self.troubles.commit_count != commits_before
             if not must_follow:
                 return
@@ -151,7 +151,7 @@ class Reports:
 
     def _begin_again_if_cut(self) -> bool:
         """If a file was cut or replaced, read all files anew, because the sums are of all. Returns whether one was."""
-        cut_files = [str(file.path) for file in self._files if self._read(file, file.has_begun_anew, False)]
+        cut_files = [str(file.path) for file in self._files if self._read(file, file.has_begun_anew, if_missing=False)]
         if not cut_files:
             return False
         self._begin()
