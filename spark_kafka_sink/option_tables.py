@@ -60,7 +60,8 @@ def option_table() -> list[TableRow]:
     most_used = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
     serializers = [_table_row("serializers", row) for row in options_of(SerializerConfig).values()]
     reasons = {PRODUCER_PREFIX + key: reason for key, reason in PRODUCER_KEYS_WITHOUT_EFFECT.items() if key not in SERIALIZERS}
-    without_effect = [_row_without_effect(key, reason) for key, reason in {**reasons, **REGISTRY_KEYS_WITHOUT_EFFECT}.items()]
+    reasons |= REGISTRY_KEYS_WITHOUT_EFFECT
+    without_effect = [TableRow("no effect", key, "", "", (), "", "", reason) for key, reason in reasons.items()]
     registry = [_table_row("registry", row) for row in options_of(RegistryConfig).values()]
     legacy = [_table_row("legacy", row) for row in options_of(LegacyProducerConfig).values()]
     return [*most_used, *by_key.values(), *registry, *serializers, *without_effect, *legacy]
@@ -72,10 +73,6 @@ def _table_row(section: str, option: Option, sink_default: object = None) -> Tab
     default = "" if option.default is None else str(option.default).lower() if option.kind is BOOLEAN else str(option.default)
     defaults = (default, "") if sink_default is None else (str(sink_default), default)
     return TableRow(section, key, option.kind.name, option.allowed_values(), choices, *defaults, option.doc)
-
-
-def _row_without_effect(key: str, reason: str) -> TableRow:
-    return TableRow("no effect", key, "", "", (), "", "", reason)
 
 
 def markdown_table(section: str) -> str:

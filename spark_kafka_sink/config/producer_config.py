@@ -70,8 +70,7 @@ class ProducerConfig(SecurityConfig):
     # fmt: off
     bootstrap_servers: tuple[tuple[str, int], ...] = option("bootstrap.servers", LIST, default="", convert=addresses,
         doc="Brokers to contact first, as host:port[,host:port]; the producer discovers the others from them. Required.")
-    client_dns_lookup: str = option(
-        "client.dns.lookup", STRING, default="use_all_dns_ips",
+    client_dns_lookup: str = option("client.dns.lookup", STRING, default="use_all_dns_ips",
         choices=("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
         doc="Whether the producer tries all addresses of a host name, or first resolves bootstrap names to canonical names.")
     client_id: str = option("client.id", STRING, default="", convert=protocol_string,
@@ -79,8 +78,7 @@ class ProducerConfig(SecurityConfig):
     client_rack: str = option("client.rack", STRING, default="", doc="Rack of this client, for partitioner.rack.aware.")
 
     # DELIVERY
-    acks: int = option(
-        "acks", STRING, default="all", choices=("all", "-1", "0", "1"),
+    acks: int = option("acks", STRING, default="all", choices=("all", "-1", "0", "1"),
         convert=lambda text: ACKS_ALL if text == "all" else int(text),
         doc="Which replicas must acknowledge a record: all in-sync replicas (all, -1), the leader (1), none (0).")
     enable_idempotence: bool = option("enable.idempotence", BOOLEAN, default=True,
@@ -161,9 +159,8 @@ class ProducerConfig(SecurityConfig):
         "metadata.recovery.strategy", STRING, default="rebootstrap", choices=("none", "rebootstrap"), ignore_case=True,
         doc="When no known broker is available: rebootstrap: start again from bootstrap.servers; none: use the known brokers "
             "only.")
-    metadata_recovery_rebootstrap_trigger_ms: int = option(
-        "metadata.recovery.rebootstrap.trigger.ms", LONG, default=300_000, at_least=0,
-        doc="After this long without metadata, the producer starts again from bootstrap.servers.")
+    metadata_recovery_rebootstrap_trigger_ms: int = option("metadata.recovery.rebootstrap.trigger.ms", LONG, default=300_000,
+        at_least=0, doc="After this long without metadata, the producer starts again from bootstrap.servers.")
 
     # METRICS
     metrics_sample_window_ms: int = option("metrics.sample.window.ms", LONG, default=30_000, at_least=0,
@@ -177,8 +174,7 @@ class ProducerConfig(SecurityConfig):
     transaction_timeout_ms: int = option("transaction.timeout.ms", INT, default=60_000, at_least=1,
         doc="Time after which the transaction coordinator aborts an open transaction. Not set, with exactly-once: what brokers "
             "allow at most, 15 minutes by default.")
-    transaction_two_phase_commit_enable: bool = option(
-        "transaction.two.phase.commit.enable", BOOLEAN, default=False,
+    transaction_two_phase_commit_enable: bool = option("transaction.two.phase.commit.enable", BOOLEAN, default=False,
         doc="Not available in this version.")
     interceptor_classes: tuple[object, ...] = option("interceptor.classes", CLASSES, default="",
         convert=lambda names: tuple(name for name in names if name not in ("", None)),

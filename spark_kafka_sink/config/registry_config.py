@@ -198,9 +198,8 @@ class RegistryConfig:
             "whose options are set.")
     bearer_auth_token: Secret | None = option("bearer.auth.token", PASSWORD, default=None, convert=_token,
         doc="A token to log in with.")
-    bearer_auth_issuer_endpoint_url: str | None = option(
-        "bearer.auth.issuer.endpoint.url", HIDDEN_STRING, default=None, convert=_token_endpoint,
-        doc="Token endpoint of the OAuth server, https://…, for the client credentials flow.")
+    bearer_auth_issuer_endpoint_url: str | None = option("bearer.auth.issuer.endpoint.url", HIDDEN_STRING, default=None,
+        convert=_token_endpoint, doc="Token endpoint of the OAuth server, https://…, for the client credentials flow.")
     bearer_auth_client_id: str | None = option("bearer.auth.client.id", STRING, default=None, doc="OAuth client id.")
     bearer_auth_client_secret: Secret | None = option("bearer.auth.client.secret", PASSWORD, default=None,
         doc="OAuth client secret.")
@@ -211,29 +210,24 @@ class RegistryConfig:
         doc="Id of the identity pool (pool-…) in Confluent Cloud.")
 
     # TLS
-    schema_registry_ssl_truststore_location: str | None = option(
-        "schema.registry.ssl.truststore.location", STRING, default=None, is_file=True,
-        doc="File with the trusted certificates, PEM or PKCS12; not set: those of the operating system.")
-    schema_registry_ssl_truststore_type: str | None = option(
-        "schema.registry.ssl.truststore.type", STRING, default=None, choices=STORE_TYPES, ignore_case=True,
-        doc="File format of the truststore; not set: as the file is.")
+    schema_registry_ssl_truststore_location: str | None = option("schema.registry.ssl.truststore.location", STRING, default=None,
+        is_file=True, doc="File with the trusted certificates, PEM or PKCS12; not set: those of the operating system.")
+    schema_registry_ssl_truststore_type: str | None = option("schema.registry.ssl.truststore.type", STRING, default=None,
+        choices=STORE_TYPES, ignore_case=True, doc="File format of the truststore; not set: as the file is.")
     schema_registry_ssl_truststore_password: Secret | None = option(
         "schema.registry.ssl.truststore.password", PASSWORD, default=None, doc="Password of a PKCS12 truststore.")
     schema_registry_ssl_truststore_certificates: Secret | None = option(
         "schema.registry.ssl.truststore.certificates", PASSWORD, default=None, doc="The trusted certificates as PEM text.")
-    schema_registry_ssl_keystore_location: str | None = option(
-        "schema.registry.ssl.keystore.location", STRING, default=None, is_file=True,
-        doc="File with the client's certificate and private key, PEM or PKCS12, for a registry that asks for one.")
-    schema_registry_ssl_keystore_type: str | None = option(
-        "schema.registry.ssl.keystore.type", STRING, default=None, choices=STORE_TYPES, ignore_case=True,
-        doc="File format of the keystore; not set: as the file is.")
+    schema_registry_ssl_keystore_location: str | None = option("schema.registry.ssl.keystore.location", STRING, default=None,
+        is_file=True, doc="File with the client's certificate and private key, PEM or PKCS12, for a registry that asks for one.")
+    schema_registry_ssl_keystore_type: str | None = option("schema.registry.ssl.keystore.type", STRING, default=None,
+        choices=STORE_TYPES, ignore_case=True, doc="File format of the keystore; not set: as the file is.")
     schema_registry_ssl_keystore_password: Secret | None = option(
         "schema.registry.ssl.keystore.password", PASSWORD, default=None, doc="Password of a PKCS12 keystore.")
     schema_registry_ssl_keystore_key: Secret | None = option(
         "schema.registry.ssl.keystore.key", PASSWORD, default=None, doc="The client's private key as PEM text.")
-    schema_registry_ssl_keystore_certificate_chain: Secret | None = option(
-        "schema.registry.ssl.keystore.certificate.chain", PASSWORD, default=None,
-        doc="The client's certificate chain as PEM text.")
+    schema_registry_ssl_keystore_certificate_chain: Secret | None = option("schema.registry.ssl.keystore.certificate.chain",
+        PASSWORD, default=None, doc="The client's certificate chain as PEM text.")
     schema_registry_ssl_key_password: Secret | None = option(
         "schema.registry.ssl.key.password", PASSWORD, default=None, doc="Password of an encrypted PEM private key.")
     schema_registry_ssl_endpoint_identification_algorithm: str | None = option(
@@ -241,9 +235,8 @@ class RegistryConfig:
         doc="https: the registry's certificate must contain its host name, which is the default; empty: it is not checked.")
 
     # TIME
-    schema_registry_http_connect_timeout_ms: int = option(
-        "schema.registry.http.connect.timeout.ms", INT, default=5_000, at_least=1,
-        doc="Time-out for connecting to an address of the registry, with TLS.")
+    schema_registry_http_connect_timeout_ms: int = option("schema.registry.http.connect.timeout.ms", INT, default=5_000,
+        at_least=1, doc="Time-out for connecting to an address of the registry, with TLS.")
     schema_registry_http_read_timeout_ms: int = option("schema.registry.http.read.timeout.ms", INT, default=10_000, at_least=1,
         doc="Time-out for the whole answer to a request.")
     schema_registry_max_retries: int = option("schema.registry.max.retries", INT, default=3, at_least=0,
@@ -252,9 +245,8 @@ class RegistryConfig:
         doc="Wait before the first repetition; it doubles with each.")
     schema_registry_retries_max_wait_ms: int = option("schema.registry.retries.max.wait.ms", INT, default=5_000, at_least=1,
         doc="Longest wait before a repetition.")
-    schema_registry_default_api_timeout_ms: int = option(
-        "schema.registry.default.api.timeout.ms", INT, default=30_000, at_least=1,
-        doc="Limit for a call with all of its repetitions and addresses.")
+    schema_registry_default_api_timeout_ms: int = option("schema.registry.default.api.timeout.ms", INT, default=30_000,
+        at_least=1, doc="Limit for a call with all of its repetitions and addresses.")
     # fmt: on
     given_keys: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 

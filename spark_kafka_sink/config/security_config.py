@@ -51,9 +51,8 @@ class SecurityConfig:
     """The options of TLS and SASL, checked. An attribute is named as Kafka's key, with underscores for dots. Times are in ms."""
 
     # fmt: off
-    security_protocol: str = option(
-        "security.protocol", STRING, default="PLAINTEXT", choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        ignore_case=True,
+    security_protocol: str = option("security.protocol", STRING, default="PLAINTEXT",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), ignore_case=True,
         doc="Protocol to communicate with brokers: with TLS (SSL, SASL_SSL) or without, with authentication by SASL (SASL_…) or "
             "without.")
 
@@ -61,8 +60,7 @@ class SecurityConfig:
     ssl_protocol: str = option("ssl.protocol", STRING, default="TLSv1.3", choices=("TLSv1.3", "TLSv1.2", "TLS"),
         doc="Highest TLS version; TLS: any.")
     ssl_enabled_protocols: tuple[str, ...] = option("ssl.enabled.protocols", LIST, default="TLSv1.2,TLSv1.3",
-        convert=_tls_versions,
-        doc="TLS versions to offer; versions before TLSv1.2 are ignored.")
+        convert=_tls_versions, doc="TLS versions to offer; versions before TLSv1.2 are ignored.")
     ssl_cipher_suites: tuple[str, ...] = option("ssl.cipher.suites", LIST, default="",
         doc="Cipher suites to offer, by Java's names or OpenSSL's; empty: OpenSSL's default.")
     ssl_keystore_type: str = option("ssl.keystore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
@@ -99,9 +97,8 @@ class SecurityConfig:
     sasl_login_callback_handler_class: str | None = option(
         "sasl.login.callback.handler.class", STRING, default=None, non_empty=True,
         doc="OAUTHBEARER: dotted name of a Python function that returns a token, or Java name of one of Kafka's own handlers.")
-    sasl_client_callback_handler_class: str | None = option(
-        "sasl.client.callback.handler.class", STRING, default=None, non_empty=True,
-        doc="No effect; accepted for AWS_MSK_IAM, where Java clients require it.")
+    sasl_client_callback_handler_class: str | None = option("sasl.client.callback.handler.class", STRING, default=None,
+        non_empty=True, doc="No effect; accepted for AWS_MSK_IAM, where Java clients require it.")
     sasl_kerberos_service_name: str | None = option("sasl.kerberos.service.name", STRING, default=None,
         doc="Kerberos service name of the brokers.")
     sasl_login_connect_timeout_ms: int | None = option("sasl.login.connect.timeout.ms", INT, default=None,
@@ -112,50 +109,40 @@ class SecurityConfig:
         doc="Wait before a request to the token endpoint is retried.")
     sasl_login_retry_backoff_max_ms: int = option("sasl.login.retry.backoff.max.ms", LONG, default=10_000,
         doc="Time after which a request to the token endpoint is no longer retried.")
-    sasl_login_refresh_window_factor: float = option(
-        "sasl.login.refresh.window.factor", DOUBLE, default=0.8, at_least=0.5, at_most=1.0,
-        doc="Fraction of a token's lifetime after which it is refreshed when it is next needed.")
-    sasl_login_refresh_window_jitter: float = option(
-        "sasl.login.refresh.window.jitter", DOUBLE, default=0.05, at_least=0.0, at_most=0.25,
-        doc="Maximum of a random fraction that is added to sasl.login.refresh.window.factor.")
-    sasl_login_refresh_min_period_seconds: int = option(
-        "sasl.login.refresh.min.period.seconds", INT, default=60, at_least=0, at_most=900,
-        doc="Minimum time between two refreshes of a token.")
-    sasl_login_refresh_buffer_seconds: int = option(
-        "sasl.login.refresh.buffer.seconds", INT, default=300, at_least=0, at_most=3600,
-        doc="A token is refreshed at least this long before it expires.")
+    sasl_login_refresh_window_factor: float = option("sasl.login.refresh.window.factor", DOUBLE, default=0.8, at_least=0.5,
+        at_most=1.0, doc="Fraction of a token's lifetime after which it is refreshed when it is next needed.")
+    sasl_login_refresh_window_jitter: float = option("sasl.login.refresh.window.jitter", DOUBLE, default=0.05, at_least=0.0,
+        at_most=0.25, doc="Maximum of a random fraction that is added to sasl.login.refresh.window.factor.")
+    sasl_login_refresh_min_period_seconds: int = option("sasl.login.refresh.min.period.seconds", INT, default=60, at_least=0,
+        at_most=900, doc="Minimum time between two refreshes of a token.")
+    sasl_login_refresh_buffer_seconds: int = option("sasl.login.refresh.buffer.seconds", INT, default=300, at_least=0,
+        at_most=3600, doc="A token is refreshed at least this long before it expires.")
     sasl_oauthbearer_token_endpoint_url: str | None = option("sasl.oauthbearer.token.endpoint.url", STRING, default=None,
         doc="Token endpoint of the OAuth server, https://…, or file:///… for a file that holds a token.")
     sasl_oauthbearer_jwt_retriever_class: str | None = option(
         "sasl.oauthbearer.jwt.retriever.class", STRING, default=None, non_empty=True,
         doc="Java name of DefaultJwtRetriever, ClientCredentialsJwtRetriever, FileJwtRetriever or JwtBearerJwtRetriever.")
     sasl_oauthbearer_scope: str | None = option("sasl.oauthbearer.scope", STRING, default=None, doc="OAuth scope to request.")
-    sasl_oauthbearer_client_credentials_client_id: str | None = option(
-        "sasl.oauthbearer.client.credentials.client.id", STRING, default=None,
-        doc="OAuth client id.")
-    sasl_oauthbearer_client_credentials_client_secret: Secret | None = option(
-        "sasl.oauthbearer.client.credentials.client.secret", PASSWORD, default=None,
-        doc="OAuth client secret.")
+    sasl_oauthbearer_client_credentials_client_id: str | None = option("sasl.oauthbearer.client.credentials.client.id", STRING,
+        default=None, doc="OAuth client id.")
+    sasl_oauthbearer_client_credentials_client_secret: Secret | None = option("sasl.oauthbearer.client.credentials.client.secret",
+        PASSWORD, default=None, doc="OAuth client secret.")
     sasl_oauthbearer_sub_claim_name: str = option("sasl.oauthbearer.sub.claim.name", STRING, default="sub",
         doc="Claim of the token that holds the subject.")
     sasl_oauthbearer_header_urlencode: bool = option("sasl.oauthbearer.header.urlencode", BOOLEAN, default=False,
         doc="URL-encode client id and secret in the authorization header.")
-    sasl_oauthbearer_assertion_algorithm: str = option(
-        "sasl.oauthbearer.assertion.algorithm", STRING, default="RS256", choices=("RS256", "ES256"), ignore_case=True,
-        doc="Algorithm that signs a JWT assertion.")
+    sasl_oauthbearer_assertion_algorithm: str = option("sasl.oauthbearer.assertion.algorithm", STRING, default="RS256",
+        choices=("RS256", "ES256"), ignore_case=True, doc="Algorithm that signs a JWT assertion.")
     sasl_oauthbearer_assertion_claim_aud: str | None = option("sasl.oauthbearer.assertion.claim.aud", STRING, default=None,
         doc="Audience claim of a JWT assertion.")
-    sasl_oauthbearer_assertion_claim_exp_seconds: int = option(
-        "sasl.oauthbearer.assertion.claim.exp.seconds", INT, default=300, at_least=0, at_most=86_400,
-        doc="Lifetime of a JWT assertion.")
+    sasl_oauthbearer_assertion_claim_exp_seconds: int = option("sasl.oauthbearer.assertion.claim.exp.seconds", INT, default=300,
+        at_least=0, at_most=86_400, doc="Lifetime of a JWT assertion.")
     sasl_oauthbearer_assertion_claim_iss: str | None = option("sasl.oauthbearer.assertion.claim.iss", STRING, default=None,
         doc="Issuer claim of a JWT assertion.")
-    sasl_oauthbearer_assertion_claim_jti_include: bool = option(
-        "sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, default=False,
-        doc="Include an id claim in a JWT assertion.")
-    sasl_oauthbearer_assertion_claim_nbf_seconds: int = option(
-        "sasl.oauthbearer.assertion.claim.nbf.seconds", INT, default=60, at_least=0, at_most=3600,
-        doc="A JWT assertion is valid from this long before the present.")
+    sasl_oauthbearer_assertion_claim_jti_include: bool = option("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN,
+        default=False, doc="Include an id claim in a JWT assertion.")
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int = option("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, default=60,
+        at_least=0, at_most=3600, doc="A JWT assertion is valid from this long before the present.")
     sasl_oauthbearer_assertion_claim_sub: str | None = option("sasl.oauthbearer.assertion.claim.sub", STRING, default=None,
         doc="Subject claim of a JWT assertion.")
     sasl_oauthbearer_assertion_file: str | None = option("sasl.oauthbearer.assertion.file", STRING, default=None, is_file=True,
@@ -163,9 +150,8 @@ class SecurityConfig:
     sasl_oauthbearer_assertion_private_key_file: str | None = option(
         "sasl.oauthbearer.assertion.private.key.file", STRING, default=None, is_file=True,
         doc="File with the private key that signs JWT assertions, which PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES must list.")
-    sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = option(
-        "sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, default=None,
-        doc="Passphrase of that private key.")
+    sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = option("sasl.oauthbearer.assertion.private.key.passphrase",
+        PASSWORD, default=None, doc="Passphrase of that private key.")
     sasl_oauthbearer_assertion_template_file: str | None = option(
         "sasl.oauthbearer.assertion.template.file", STRING, default=None, is_file=True,
         doc="File with additional headers and claims for JWT assertions, which PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES must list.")

@@ -122,11 +122,9 @@ class SinkOptions(FormatOptions):
     include_timestamp: bool = option("includeTimestamp", BOOLEAN, default=False,
         doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp, by which brokers "
             "delete old records.")
-    on_record_too_large: str = option(
-        "onRecordTooLarge", STRING, default=FAIL_TASK, choices=ROW_POLICIES, ignore_case=True,
+    on_record_too_large: str = option("onRecordTooLarge", STRING, default=FAIL_TASK, choices=ROW_POLICIES, ignore_case=True,
         doc=f"What happens to a row that is larger than max.request.size or than the topic accepts. {_OUTCOMES_DOC}")
-    on_invalid_record: str = option(
-        "onInvalidRecord", STRING, default=FAIL_TASK, choices=ROW_POLICIES, ignore_case=True,
+    on_invalid_record: str = option("onInvalidRecord", STRING, default=FAIL_TASK, choices=ROW_POLICIES, ignore_case=True,
         doc="What happens to a row that cannot be written, such as one with a null topic, or that a broker rejects "
             f"(INVALID_RECORD, INVALID_TIMESTAMP). {_OUTCOMES_DOC}")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,

@@ -121,15 +121,12 @@ def check_topic_type(topic: str | pa.Array) -> None:
         raise SchemaError(f"column topic has type {topic.type}; it must be string: cast it before sending")
 
 
-def _with_encodable_type(names: pa.Array) -> pa.Array:
-    return names if names.type in (pa.string(), pa.large_string()) else names.cast(pa.large_string())
-
-
 def names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
     """The distinct names, and for each row the index of its topic among them. Raises InvalidRecordError for a null."""
     column = contiguous(topic)
     is_dictionary = pa.types.is_dictionary(column.type)  # its entries may repeat each other, and one may be null
-    distinct = _with_encodable_type(column.dictionary if is_dictionary else column).dictionary_encode()
+    names = column.dictionary if is_dictionary else column
+    distinct = (names if names.type in (pa.string(), pa.large_string()) else names.cast(pa.large_string())).dictionary_encode()
     codes = distinct.indices.take(column.indices) if is_dictionary else distinct.indices
     if codes.null_count:
         raise null_topic_error(pc.index(codes.is_null(), True).as_py())

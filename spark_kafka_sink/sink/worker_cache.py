@@ -222,11 +222,8 @@ def _may_be_kept(options: Mapping[str, object]) -> bool:
 
 
 def _cache_key(options: Mapping[str, object]) -> Hashable:
-    return tuple((name, _hashable(options[name]), _file_stamps(name, options[name])) for name in sorted(options))
-
-
-def _hashable(value: object) -> Hashable:
-    return tuple(value) if isinstance(value, list) else value  # Secrets compare by value
+    hashable = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}  # or a Secret
+    return tuple((name, hashable[name], _file_stamps(name, options[name])) for name in sorted(options))
 
 
 def _file_stamps(name: str, value: object) -> Hashable:

@@ -77,7 +77,8 @@ class ScramLogin:
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
         nonce = self._nonce or secrets.token_urlsafe(_NONCE_BYTES)
-        client_first = f"n={_saslname(self._username)},r={nonce}{self._extensions}"
+        saslname = self._username.replace("=", "=3D").replace(",", "=2C")
+        client_first = f"n={saslname},r={nonce}{self._extensions}"
         challenge = yield SecretBytes(f"n,,{client_first}".encode())
         server_first = read_server_first(challenge, nonce)
         without_proof = f"c=biws,r={server_first.nonce}"  # biws: "n,,", no channel binding
@@ -111,10 +112,6 @@ def check_server_final(challenge: bytes, auth_message: bytes, keys: ScramKeys) -
         )
     if not keys.has_signed(auth_message, _bytes(match["signature"])):
         raise illegal_challenge("its signature is not that of a server that knows this user's password")
-
-
-def _saslname(username: str) -> str:
-    return username.replace("=", "=3D").replace(",", "=2C")
 
 
 def _text(challenge: bytes) -> str:

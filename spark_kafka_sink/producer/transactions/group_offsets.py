@@ -66,7 +66,8 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
         topic_partition = TopicPartition(checked_text(topic, "a topic"), _checked_number(partition, "a partition", 0, 2**31))
         if getattr(key, "error", None) is not None:
             raise ValueError(f"the consumer has no position in {topic_partition}: {key.error}")
-        offset, metadata, leader_epoch = _position_fields(position)
+        offset, metadata = getattr(position, "offset", position), getattr(position, "metadata", None)
+        leader_epoch = getattr(position, "leader_epoch", None)
         if offset == _NO_POSITION and position is key:
             continue
         offsets_by_partition[topic_partition] = OffsetAndMetadata(
@@ -94,10 +95,6 @@ def _topic_and_partition(key: Any) -> tuple[Any, Any]:
         return key.topic, key.partition
     except AttributeError:
         raise TypeError(f"{_OFFSETS}; there is a {type(key).__name__}") from None
-
-
-def _position_fields(position: Any) -> tuple[Any, Any, Any]:
-    return getattr(position, "offset", position), getattr(position, "metadata", None), getattr(position, "leader_epoch", None)
 
 
 def checked_group(group: object) -> ConsumerGroupMetadata:

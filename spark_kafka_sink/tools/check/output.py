@@ -93,11 +93,8 @@ def summary(results: Sequence[CheckResult], ms: int) -> str:
         Light.YELLOW: "Nothing is red; look at what is yellow.",
         Light.GREEN: "All is well.",
     }
-    return f"{_counts_in_words(results)}, in {seconds(ms / 1000)}. {sentences[worst_light(results)]}"
-
-
-def _counts_in_words(results: Sequence[CheckResult]) -> str:
-    return ", ".join(f"{sum(each.light is light for each in results)} {light}" for light in Light)
+    counts = ", ".join(f"{sum(each.light is light for each in results)} {light}" for light in Light)
+    return f"{counts}, in {seconds(ms / 1000)}. {sentences[worst_light(results)]}"
 
 
 # JSON

@@ -39,17 +39,13 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Exit code: 0 options were found, 1 none has these words, 2 usage."""
     arguments = build_parser(prog).parse_args(argv)
     rows = option_table()
-    matching_rows = [row for row in rows if _has_words(row, arguments.words)]
+    matching_rows = [row for row in rows if all(word.lower() in f"{row.key} {row.doc}".lower() for word in arguments.words)]
     if not matching_rows:
         print(f"{tool_name(prog)}: {_no_match_line(rows, arguments.words)}", file=sys.stderr)
         return FAILED
     for line in map(_json_line, matching_rows) if arguments.json else _text(matching_rows):
         print(line)
     return DONE
-
-
-def _has_words(row: TableRow, words: Iterable[str]) -> bool:
-    return all(word.lower() in f"{row.key} {row.doc}".lower() for word in words)
 
 
 def _no_match_line(rows: Iterable[TableRow], words: Sequence[str]) -> str:

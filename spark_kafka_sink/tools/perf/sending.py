@@ -125,7 +125,7 @@ class Sending:
             self.transactions.begin_if_none()
             started_ns = self.clock.now_ns()
             delivery = self.producer.send_columns(self.arguments.topic, value=chunk)
-            self._pending.append(_SentColumns(first, _total_bytes(chunk), started_ns, delivery))
+            self._pending.append(_SentColumns(first, int(pc.sum(pc.binary_length(chunk)).as_py()), started_ns, delivery))
             unsent_count = 0
             self.transactions.commit_if_due(is_last=first + len(chunk) == self.arguments.num_records)
         except KafkaError as error:
@@ -183,7 +183,3 @@ class Sending:
             self.measurements.add_acknowledged(number, 1, size_bytes, started_ns, self.clock.now_ns())
         else:
             self.measurements.add_failure(1, error)
-
-
-def _total_bytes(values: pa.Array) -> int:
-    return int(pc.sum(pc.binary_length(values)).as_py())

@@ -136,7 +136,8 @@ def survey(
     shown = [each for each in all_transactions if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
     transactions = _with_decisions(shown, names, _decisions(client, names, {each.task.owner for each in shown}))
     states = {each.task: each.state for each in all_transactions}
-    return Survey(states, tuple(sorted(transactions, key=_sort_key)), surveyed_ms, warning)
+    transactions.sort(key=lambda each: (each.is_complete, each.is_empty, -(each.age_ms or 0), each.task))
+    return Survey(states, tuple(transactions), surveyed_ms, warning)
 
 
 def _tasks(client: TransactionClient, names: PrefixNames, states: Collection[str] = ()) -> set[AttemptId]:
@@ -155,10 +156,6 @@ def other_prefixes(client: TransactionClient, names: PrefixNames) -> tuple[str, 
         return None
     candidates = ((each.rsplit("-", FIELDS_AFTER_PREFIX)[0], each) for each in ids)
     return tuple(sorted({prefix for prefix, each in candidates if PrefixNames(prefix).parse(each) is not None}))
-
-
-def _sort_key(transaction: SurveyedTransaction) -> tuple[bool, bool, int, AttemptId]:
-    return transaction.is_complete, transaction.is_empty, -(transaction.age_ms or 0), transaction.task
 
 
 def _warning_of_hidden_ids(client: TransactionClient, names: PrefixNames, *, has_ids: bool) -> str:
