@@ -162,11 +162,7 @@ class TransactionClient:
         }
 
     def fence(
-        self,
-        transactional_ids: Iterable[str],
-        timeout_ms: int | None = None,
-        *,
-        transaction_timeout_ms: int | None = None,
+        self, transactional_ids: Iterable[str], timeout_ms: int | None = None, *, transaction_timeout_ms: int | None = None
     ) -> dict[str, ProducerIdentity]:
         """Abort the open transactions of these transactional ids, and fence their producers (InitProducerId).
 
@@ -369,11 +365,7 @@ class TransactionClient:
     # PRODUCERS
 
     def describe_producers(
-        self,
-        partitions: Iterable[TopicPartition],
-        producer_ids: Collection[int] | None = None,
-        *,
-        timeout_ms: int | None = None,
+        self, partitions: Iterable[TopicPartition], producer_ids: Collection[int] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]:
         """The producers that have written to partitions lately, from their leaders (KIP-664; Kafka 2.8 and newer).
 
@@ -442,11 +434,7 @@ class TransactionClient:
     # OFFSETS
 
     def fetch_offsets(
-        self,
-        groups: Mapping[str, Collection[TopicPartition] | None],
-        require_stable: bool,
-        *,
-        timeout_ms: int | None = None,
+        self, groups: Mapping[str, Collection[TopicPartition] | None], require_stable: bool, *, timeout_ms: int | None = None
     ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
         """Committed offsets of many groups, with their metadata (OffsetFetch).
 

@@ -55,9 +55,7 @@ class RecordColumns:
         start, stop, _ = slice(start, stop).indices(self.row_count)
         row_count = max(0, stop - start)
         return self._map(
-            row_count,
-            lambda column: column.slice(start, row_count),
-            lambda numbers: numbers[start : start + row_count],
+            row_count, lambda column: column.slice(start, row_count), lambda numbers: numbers[start : start + row_count]
         )
 
     def in_one_piece(self) -> RecordColumns:

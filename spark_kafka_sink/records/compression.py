@@ -99,11 +99,7 @@ def _lz4(data: ByteBuffer, level: int | None) -> bytes:
     if frame is None:
         return _lz4_without_package(data, level)
     compressed: bytes = frame.compress(
-        data,
-        compression_level=_lz4hc_level(level) or 0,
-        block_size=frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,
-        store_size=False,
+        data, compression_level=_lz4hc_level(level) or 0, block_size=frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
     )
     return compressed
 

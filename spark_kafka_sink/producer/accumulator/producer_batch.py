@@ -31,11 +31,7 @@ from spark_kafka_sink.producer.accumulator.delivery import BatchRows
 from spark_kafka_sink.protocol.producer_identity import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.compression import CODECS, decompress
-from spark_kafka_sink.records.record_batch import (
-    BATCH_HEADER_SIZE,
-    NO_SEQUENCE,
-    encode_batch_header,
-)
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, NO_SEQUENCE, encode_batch_header
 from spark_kafka_sink.records.split_records import SplittableRecords, read_records
 
 logger = logging.getLogger(__name__)

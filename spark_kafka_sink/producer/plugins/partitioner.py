@@ -139,12 +139,7 @@ class UserPartitioner:
         return int(self._checked_partitions(numbers, topic, 1, partition_count)[0])
 
     def _checked_partitions(
-        self,
-        answer: object,
-        topic: str,
-        row_count: int,
-        partition_count: int,
-        positions: npt.NDArray[np.int32] | None = None,
+        self, answer: object, topic: str, row_count: int, partition_count: int, positions: npt.NDArray[np.int32] | None = None
     ) -> npt.NDArray[np.int32]:
         numbers = self._numbers(answer, topic)
         if numbers.shape != (row_count,):
@@ -179,8 +174,7 @@ class UserPartitioner:
 
     def _failure_error(self, what: str, topic: str) -> KafkaError:
         return KafkaError(
-            f"partitioner {self._plugin.name} {what}; topic {topic}. No row has been queued",
-            condition="KAFKA_PARTITIONER_FAILED",
+            f"partitioner {self._plugin.name} {what}; topic {topic}. No row has been queued", condition="KAFKA_PARTITIONER_FAILED"
         )
 
     def close(self) -> None:

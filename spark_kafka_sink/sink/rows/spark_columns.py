@@ -101,10 +101,7 @@ HEADERS = Attribute(
     _binary_headers,
 )
 TIMESTAMP = Attribute(
-    "timestamp",
-    ("timestamp", "bigint"),
-    lambda kind: isinstance(kind, TimestampType | LongType),
-    _cast("timestamp", "timestamp"),
+    "timestamp", ("timestamp", "bigint"), lambda kind: isinstance(kind, TimestampType | LongType), _cast("timestamp", "timestamp")
 )
 
 ATTRIBUTES = (TOPIC, VALUE, KEY, PARTITION, HEADERS, TIMESTAMP)
