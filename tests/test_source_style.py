@@ -47,6 +47,33 @@ def test_docstrings_begin_with_a_sentence() -> None:
     assert found(begins, iter(sorted(PACKAGE.rglob("*.py")))) == []
 
 
+def test_values_are_not_named_by_bare_participles() -> None:
+    """`found` or `given` leaves open what it is that was found or given."""
+    participles = {
+        "asked",
+        "chosen",
+        "found",
+        "given",
+        "joined",
+        "kept",
+        "known",
+        "listed",
+        "lost",
+        "named",
+        "seen",
+        "sent",
+        "taken",
+    }
+    participles |= {"told", "took", "wanted", "lo", "hi"}
+    values = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            name = getattr(node, "arg", None) or getattr(node, "attr", None) or getattr(node, "id", "")
+            if isinstance(node, ast.arg | ast.Name | ast.Attribute) and name.strip("_") in participles:
+                values.append(f"{file.name}:{node.lineno} {name}")
+    assert values == []
+
+
 def test_names_of_tests_are_short() -> None:
     names = found(r"^ *def (test_\w+)", sources())
     assert len(names) > 3_000

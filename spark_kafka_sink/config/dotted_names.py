@@ -59,10 +59,10 @@ def load(option: str, name: str, *, built_in: Iterable[str] = ()) -> object:
 
 def load_callable(option: str, name: str, *, built_in: Iterable[str] = ()) -> Callable[..., Any]:
     """As `load`, but also raises ConfigError if the attribute is not callable."""
-    found = load(option, name, built_in=built_in)
-    if not callable(found):
-        raise _config_error(option, name, built_in, f"it is of type {type(found).__name__}, which cannot be called")
-    return found
+    function = load(option, name, built_in=built_in)
+    if not callable(function):
+        raise _config_error(option, name, built_in, f"it is of type {type(function).__name__}, which cannot be called")
+    return function
 
 
 def is_dotted_name(name: str) -> bool:

@@ -90,7 +90,9 @@ def _open_ids(client: TransactionClient, names: PrefixNames, entries: dict[Attem
     ids = {names.transactional_id(task): task for task in entries}
     descriptions = client.describe_transactions(ids) if ids else {}
     pairs = ((task, descriptions[transactional_id]) for transactional_id, task in ids.items())
-    return {task for task, found in pairs if found is not None and any(found.is_open(each.identity) for each in entries[task])}
+    return {
+        task for task, description in pairs if description and any(description.is_open(each.identity) for each in entries[task])
+    }
 
 
 # CARRYING OUT

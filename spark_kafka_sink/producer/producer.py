@@ -74,7 +74,7 @@ class KafkaProducer(TransactionalMethods):
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None:
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on none of our frames holds the caller's options: a traceback with locals would show their secrets.
-        with_avro = [option.partition(".")[0] for option, wanted in serializers.items() if is_avro(wanted)]
+        with_avro = [option.partition(".")[0] for option, serializer in serializers.items() if is_avro(serializer)]
         config, of_registry = _split_options(config) if with_avro else (config, {})
         config = ProducerConfig.conceal({key: value for key, value in config.items() if key not in serializers})
         self._serialize_key = find_serializer("key.serializer", serializers["key.serializer"])

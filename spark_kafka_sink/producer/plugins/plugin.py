@@ -30,8 +30,8 @@ class Plugin:
 
     def method(self, name: str) -> Method | None:
         """The method of that name, or None if the object has none."""
-        found = getattr(self.instance, name, None)
-        return found if callable(found) else None
+        method = getattr(self.instance, name, None)
+        return method if callable(method) else None
 
     def configure(self, option: str, config: Mapping[str, object]) -> None:
         """Call the object's `configure`, if it has one. Raises ConfigError with the text of an Exception that it raises."""

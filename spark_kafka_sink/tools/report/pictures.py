@@ -370,16 +370,16 @@ def _draw_cells(axes: Axes, table: Any, columns: Sequence[Sequence[tuple[float, 
     for shade, color in enumerate(HEAT):
         positions = np.argwhere(shades == shade)
         if len(positions):
-            cells = (_cell(left, right, row) for row, column in positions for left, right in edges[column])
+            cells = (_cell(start, stop, row) for row, column in positions for start, stop in edges[column])
             outline = Outline.make_compound_path(*cells)
             axes.add_patch(PathPatch(outline, facecolor=color, linewidth=0, antialiased=False))
     axes.set_xlim(edges[0][0, 0], edges[-1][-1, 1])
     axes.xaxis_date()
 
 
-def _cell(left: float, right: float, row: int) -> Outline:
+def _cell(start: float, stop: float, row: int) -> Outline:
     return Outline(
-        [(left, row + 0.04), (right, row + 0.04), (right, row + 0.96), (left, row + 0.96), (left, row + 0.04)], closed=True
+        [(start, row + 0.04), (stop, row + 0.04), (stop, row + 0.96), (start, row + 0.96), (start, row + 0.04)], closed=True
     )
 
 

@@ -131,10 +131,10 @@ def survey(
     descriptions = client.describe_transactions(ids)
     surveyed_ms = wall_ms()
     # An id that brokers do not know any more has expired since it was listed.
-    known = ((ids[each], description) for each, description in descriptions.items() if description is not None)
-    all_transactions = [SurveyedTransaction(task, description, surveyed_ms) for task, description in known]
-    shown = [each for each in all_transactions if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
-    transactions = _with_decisions(shown, names, _decisions(client, names, {each.task.owner for each in shown}))
+    visible = ((ids[each], description) for each, description in descriptions.items() if description is not None)
+    all_transactions = [SurveyedTransaction(task, description, surveyed_ms) for task, description in visible]
+    recent = [each for each in all_transactions if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
+    transactions = _with_decisions(recent, names, _decisions(client, names, {each.task.owner for each in recent}))
     states = {each.task: each.state for each in all_transactions}
     transactions.sort(key=lambda each: (each.is_complete, each.is_empty, -(each.age_ms or 0), each.task))
     return Survey(states, tuple(transactions), surveyed_ms, warning)
