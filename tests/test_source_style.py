@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -45,6 +46,48 @@ def test_docstrings_begin_with_a_sentence() -> None:
     """Those of 45 classes began with their arguments, and did not say what the object is or does."""
     begins = r'^ *(?:class|def) [^"]*?:\n\s*"""\s*(Args|Raises|Returns|Yields):$'
     assert found(begins, iter(sorted(PACKAGE.rglob("*.py")))) == []
+
+
+def documented(file: Path) -> Iterator[tuple[ast.Module | ast.ClassDef | ast.FunctionDef, str]]:
+    """Each module, class and function of a file that has a docstring."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            yield node, text
+
+
+def test_arguments_that_docstrings_list_are_there() -> None:
+    """Three had the name that the argument had before."""
+    missing = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node, text in documented(file):
+            has_fields = isinstance(node, ast.FunctionDef) and node.args.kwarg is not None  # their names stand in overloads
+            if "Args:\n" not in text or has_fields:
+                continue
+            names = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+            names |= {
+                each.target.id for each in ast.walk(node) if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+            }
+            section = text.partition("Args:\n")[2].partition("\n\n")[0]
+            listed = (name for line in re.findall(r"^    (\w+(?:, \w+)*):", section, re.MULTILINE) for name in line.split(", "))
+            missing += [f"{file.name}: {name}" for name in listed if name not in names]
+    assert missing == []
+
+
+def test_names_that_docstrings_quote_are_there() -> None:
+    """In the same file, or as a function, class or module of another one."""
+    others = {"_", "inf", "job", "nodes", "position", "pyspark_", "reverse", *keyword.kwlist}
+    texts = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        others |= {file.stem, file.parent.name}
+        others |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+        prose, code = [ast.get_docstring(node, clean=False) or "" for node, _ in documented(file)], file.read_text()
+        for text in prose:
+            code = code.replace(text, "")
+        texts.append((file.name, "\n".join(prose), set(re.findall(r"\w+", re.sub(r"#.*", "", code)))))
+    quoted = [(file, name, code) for file, prose, code in texts for name in re.findall(r"`([a-z_]+)`", prose)]
+    assert len(quoted) > 300
+    assert [f"{file}: {name}" for file, name, code in quoted if name not in code | others] == []
 
 
 def test_values_are_not_named_by_bare_participles() -> None:
