@@ -12,7 +12,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from tests import pythons
 from tests.integration import clusters
-from tests.integration.clusters import BESIDE
+from tests.integration.clusters import BESIDE, KAFKA_VERSIONS
 from tests.integration.reading import READERS, ReadTopic, Topic
 
 ROWS = 50_000
@@ -20,7 +20,7 @@ ROWS = 50_000
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.0.1", "4.1.1", "4.2.0"])
+@pytest.mark.parametrize("version", KAFKA_VERSIONS)
 def test_brokers_of_other_versions_take_every_row(tmp_path: Path, version: str) -> None:
     values = pa.array([f"value-{number}" for number in range(ROWS)], pa.string())
     written = Counter(value.encode() for value in values.to_pylist())

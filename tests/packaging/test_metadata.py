@@ -14,6 +14,7 @@ from trove_classifiers import classifiers
 
 import spark_kafka_sink
 from hatch_build import with_absolute_links
+from jobs.kafka_jars import DEFAULT_KAFKA_VERSION
 from tests import pythons
 from tests.documents import ROOT, links, read, table_rows
 from tests.integration import clusters
@@ -136,6 +137,16 @@ def test_the_same_pysparks_are_tested_and_documented() -> None:
     assert row_of(VERSIONS, "pyspark")[1:3] == [told[0], told[-1]]
     assert sorted({pyspark for pyspark, _ in clusters.BESIDE}) == told
     assert tried_in_workflow("pyspark") == [["none", *told]]
+
+
+def test_the_same_kafkas_are_tested_and_documented() -> None:
+    """tests/integration/transaction_brokers.py has the lowest."""
+    minors = [".".join(each.split(".")[:2]) for each in (*clusters.KAFKA_VERSIONS, DEFAULT_KAFKA_VERSION)]
+    lowest, newest = row_of(VERSIONS, "Apache Kafka brokers")[1:3]
+    before_4, kafka_4 = [each for each in minors if each < "4"], [each for each in minors if each >= "4"]
+    named = ", ".join([lowest, *before_4, f"{kafka_4[0]} to {kafka_4[-1]}"])
+    assert (row_of(README, "Apache Kafka brokers")[1], newest) == (named, minors[-1])
+    assert re.findall(r"image: apache/kafka:(\S+)", read(ROOT / ".github" / "workflows" / "tests.yml")) == [DEFAULT_KAFKA_VERSION]
 
 
 # A RELEASE
