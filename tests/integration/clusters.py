@@ -20,8 +20,8 @@ from pathlib import Path
 import pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
-# Versions of pyspark and Python that are tried beside the ones that everything else is tested with.
 KAFKA_VERSIONS = ("3.9.1", "4.0.1", "4.1.1", "4.2.0")  # besides the one that everything is tested on, and 2.8 (transactions)
+# Versions of pyspark and Python that are tried beside the ones that everything else is tested with.
 BESIDE = [("4.1", "3.11"), ("4.2", "3.11"), ("4.1", "3.13"), ("4.2", "3.13"), ("4.3", "3.12"), ("4.3", "3.13"), ("4.3", "3.14")]
 SPARK_HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 180
