@@ -44,7 +44,7 @@ def admin_of(world: World) -> AdminClient:
 def traffic() -> Iterator[Counter[str]]:
     """What clients of this process exchange with brokers: requests by API, and the bytes of all answers."""
     counted: Counter[str] = Counter()
-    send, read = NetworkClient.send, NetworkMetrics.read
+    send, read = NetworkClient.send, NetworkMetrics.record_read
 
     def counted_send(self: NetworkClient, request: Any, now_ms: int) -> None:
         counted[type(request.message).__name__] += 1
@@ -54,7 +54,7 @@ def traffic() -> Iterator[Counter[str]]:
         counted["bytes"] += size_bytes
         read(self, node_id, size_bytes, responses)
 
-    with mock.patch.object(NetworkClient, "send", counted_send), mock.patch.object(NetworkMetrics, "read", counted_read):
+    with mock.patch.object(NetworkClient, "send", counted_send), mock.patch.object(NetworkMetrics, "record_read", counted_read):
         yield counted
 
 
