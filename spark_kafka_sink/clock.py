@@ -10,8 +10,8 @@ import threading
 import time
 from typing import Protocol
 
-NEVER_MS = 2**62  # as a time: later than every deadline; as a delay: nothing to wait for but an event
-LONG_AGO_MS = -(2**64)  # as a time: every age and back-off since then has passed, Long.MAX milliseconds (2**63 - 1) included
+NEVER_MS = 2**62  # as a time: later than every deadline; as a delay: only an event ends the wait
+LONG_AGO_MS = -(2**64)  # as a time: longer ago than any option says; the largest is Long.MAX, 2**63 - 1
 MAX_WAIT_MS = 2**31 - 1  # 24 days, the longest single wait: locks, threads and sockets reject values like Long.MAX
 
 

@@ -7,7 +7,7 @@ PyThreadState_SetAsyncExc raises. It can come wherever a function begins or retu
 The rule (tests/test_interrupt_rule.py lists the files that do otherwise, and why they may)
     1. Locks are plain Locks or RLocks, taken by `with`. `acquire()` before `try` is not safe, and neither is a Condition, whose
        `with` and `wait` are Python code. Threads wait with Waiters instead, and hold no lock meanwhile.
-    2. A call that is inside a block holds a lock there, so that others can see it (Inside). No call counts itself in and out.
+    2. While a call is inside a block that others must know of, it holds a lock of its own (CallsInside). Nothing counts calls.
     3. A call that only waits can be made again after an interrupt, with the same effect.
     4. A call that hands rows over says so first (producer/hand_overs.py). If it is interrupted before it has finished, the
        producer ends: the Sender fails the call's rows and takes its memory back.
@@ -110,7 +110,7 @@ class Signal:
         return self._waiters.wait_until(lambda: self.is_given, clock, clock.now_ms() + timeout_ms)
 
 
-class Inside:
+class CallsInside:
     """The calls that are inside a block now. Each holds a lock of its own, which `with` releases however the block ends:
 
     presence = threading.Lock()

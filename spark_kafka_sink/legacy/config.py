@@ -34,26 +34,26 @@ from spark_kafka_sink.producer.serializers import Serializer, find_serializer
 
 logger = logging.getLogger(__name__)
 
-LEGACY_BATCH_BYTES = 1_048_576  # twice PORTION_BYTES of event_handler.py: with any codec a portion is one batch
+LEGACY_BATCH_BYTES = 1_048_576  # twice MAX_PORTION_BYTES of event_handler.py: with any codec a portion is one batch
 LEGACY_BUFFER_BYTES = 33_554_432
 _MIN_REFRESH_MS = 100  # metadata is not requested more often, even where the old client would have done so
 _CODECS = ("none", "gzip", "snappy", "lz4")  # the index is the codec's number
 _CLIENT_ID = re.compile(r"[a-zA-Z0-9._-]*")
 
 
-def _brokers(servers: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_brokers(servers: tuple[str, ...]) -> tuple[str, ...]:
     if not addresses(servers):
         raise InvalidValueError("it names no broker")
     return servers
 
 
-def _client_id(name: str) -> str:
+def _checked_client_id(name: str) -> str:
     if not _CLIENT_ID.fullmatch(name):
         raise InvalidValueError("it contains a character other than ASCII alphanumerics, '.', '_' and '-'")
     return name
 
 
-def _encoding(name: str) -> str:
+def _checked_encoding(name: str) -> str:
     try:
         return codecs.lookup(name).name
     except LookupError:
@@ -66,7 +66,7 @@ class LegacyProducerConfig:
     `producer` is the configuration of the KafkaProducer that it uses."""
 
     # fmt: off
-    metadata_broker_list: tuple[str, ...] = option("metadata.broker.list", LIST, default=None, convert=_brokers,
+    metadata_broker_list: tuple[str, ...] = option("metadata.broker.list", LIST, default=None, convert=_checked_brokers,
         doc="Brokers to contact first, as host:port[,host:port]; today's bootstrap.servers. Required.")
     producer_type: str = option("producer.type", STRING, default="sync", choices=("sync", "async"),
         doc="sync: send() returns when all messages are acknowledged; async: send() puts them into a queue, from which a thread "
@@ -75,7 +75,7 @@ class LegacyProducerConfig:
         doc="Which replicas must acknowledge a message: all in-sync replicas (-1), the leader (1), none (0); today's acks.")
     request_timeout_ms: int = option("request.timeout.ms", INT, default=10_000, at_least=1,
         doc="Time-out of one attempt, and of the wait for metadata or memory before it.")
-    client_id: str = option("client.id", STRING, default="", convert=_client_id,
+    client_id: str = option("client.id", STRING, default="", convert=_checked_client_id,
         doc="Name of this client in the logs and quotas of brokers.")
     send_buffer_bytes: int = option("send.buffer.bytes", INT, default=102_400, at_least=-1,
         doc="Size of the send buffer of sockets; -1: the operating system's default.")
@@ -84,7 +84,7 @@ class LegacyProducerConfig:
             "NullEncoder, or a Python callable or its dotted name.")
     key_serializer_class: object = option("key.serializer.class", CLASS, default=None,
         doc="Serializer of keys; not set: serializer.class.")
-    serializer_encoding: str = option("serializer.encoding", STRING, default="UTF8", convert=_encoding,
+    serializer_encoding: str = option("serializer.encoding", STRING, default="UTF8", convert=_checked_encoding,
         doc="Character set of StringEncoder.")
     partitioner_class: object = option("partitioner.class", CLASS, default="kafka.producer.DefaultPartitioner",
         doc="Chooses the partition of a message with a key: kafka.producer.DefaultPartitioner or ByteArrayPartitioner (Java's "
@@ -134,7 +134,7 @@ class LegacyProducerConfig:
                 f" queue.buffering.max.messages={values['queue_buffering_max_messages']}; lower the first or raise the second"
             )
         if "request.required.acks" not in options:
-            logger.warning(_NO_ACKNOWLEDGEMENT)
+            logger.warning(_NO_ACKS_WARNING)
         return cls(**values, producer=ProducerConfig.read(passed_options | _producer_options(values), problems))
 
 
@@ -145,7 +145,7 @@ def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
 
 _KEYS: dict[str, Option] = {each.key: each for each in options_of(LegacyProducerConfig).values()}
 _PASSED_PREFIXES = ("security.", "ssl.", "sasl.")
-_NO_ACKNOWLEDGEMENT = (
+_NO_ACKS_WARNING = (
     "request.required.acks is not set: as with the old producer, brokers acknowledge nothing (0), and messages that they reject"
     " are lost without an error; set it to -1"
 )

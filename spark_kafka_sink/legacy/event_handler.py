@@ -35,16 +35,16 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-PORTION_BYTES = LEGACY_BATCH_BYTES // 2
-ROUND_BYTES = LEGACY_BUFFER_BYTES * 3 // 4  # sent at a time; less than buffer.memory, so that no portion waits for memory
-_PORTION_OVERHEAD = 32 * 1024  # an upper bound of the pool's memory that a portion takes besides its messages
-_CAUSES_NAMED = 5
+MAX_PORTION_BYTES = LEGACY_BATCH_BYTES // 2
+MAX_ROUND_BYTES = LEGACY_BUFFER_BYTES * 3 // 4  # sent at a time; less than buffer.memory, so that no portion waits for memory
+_PORTION_OVERHEAD_BYTES = 32 * 1024  # an upper bound of the pool's memory that a portion takes besides its messages
+_MAX_NAMED_CAUSES = 5
 
 
 class _PartitionFailure(NamedTuple):
     """Messages for one partition that were not sent, and why."""
 
-    where: str  # topic-partition; the topic where no partition could be chosen
+    target_name: str  # topic-partition, or the topic if no partition could be chosen
     messages: list[SerializedMessage]
     error: KafkaError
 
@@ -63,10 +63,10 @@ class EventHandler:
         # The next two are used only by the thread that is in `handle`.
         self._sticky_partitions: dict[str, int] = {}  # topic -> partition of messages without a key
         self._refreshed_ms: int | None = None
-        self._must_not_retry = Signal()
+        self._stop_signal = Signal()
 
     def serialize(self, messages: Iterable[KeyedMessage]) -> list[SerializedMessage]:
-        """Any thread may call this. Raises SerializationError, or TypeError for an item that is not a KeyedMessage."""
+        """Serialize keys and values, on any thread. Raises SerializationError, or TypeError for what is no KeyedMessage."""
         return [self._serialize(message) for message in messages]
 
     def _serialize(self, message: KeyedMessage) -> SerializedMessage:
@@ -104,11 +104,11 @@ class EventHandler:
                 raise self._error_of(failures, self.config.message_send_max_retries - retries_left + 1)
             outstanding = [message for failure in failures for message in failure.messages]
             logger.warning("! %s; retrying, %d retries left", _text_of(failures), retries_left)
-            self._must_not_retry.wait(self.clock, self.config.retry_backoff_ms)
+            self._stop_signal.wait(self.clock, self.config.retry_backoff_ms)
 
     def stop_retrying(self) -> None:
         """Retry nothing from now on. Any thread may call this."""
-        self._must_not_retry.give()
+        self._stop_signal.give()
 
     def _has_ended(self) -> bool:
         """Whether KafkaProducer can no longer send: it is closed or being closed, was interrupted, or has failed for good."""
@@ -116,7 +116,7 @@ class EventHandler:
             self.producer.check_usable()
         except KafkaError:
             return True
-        return self._must_not_retry.is_given
+        return self._stop_signal.is_given
 
     def _refresh_if_due(self) -> None:
         """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms. The producer
@@ -131,7 +131,7 @@ class EventHandler:
             f"Failed to send messages after {try_count} {'try' if try_count == 1 else 'tries'}"
             f" (message.send.max.retries={self.config.message_send_max_retries}): {_text_of(failures)}",
             messages=[message.original for failure in failures for message in failure.messages],
-            causes={failure.where: failure.error for failure in failures},
+            causes={failure.target_name: failure.error for failure in failures},
         )
         error.__cause__ = failures[0].error
         return error
@@ -242,13 +242,13 @@ class EventHandler:
 def _take_round(queues: dict[TopicPartition, deque[SerializedMessage]]) -> list[tuple[TopicPartition, list[SerializedMessage]]]:
     """The next portion of each partition, for as many partitions as there is memory for, and at least one."""
     portions: list[tuple[TopicPartition, list[SerializedMessage]]] = []
-    room_bytes = ROUND_BYTES
+    room_bytes = MAX_ROUND_BYTES
     for target, messages in queues.items():
-        if portions and room_bytes < PORTION_BYTES + _PORTION_OVERHEAD + messages[0].size_bytes:
+        if portions and room_bytes < MAX_PORTION_BYTES + _PORTION_OVERHEAD_BYTES + messages[0].size_bytes:
             break
         portion, size_bytes = _take_portion(messages)
         portions.append((target, portion))
-        room_bytes -= size_bytes + _PORTION_OVERHEAD
+        room_bytes -= size_bytes + _PORTION_OVERHEAD_BYTES
     return portions
 
 
@@ -256,14 +256,14 @@ def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMe
     """The next messages that fit into one batch; a message that is larger forms a portion alone."""
     portion = [messages.popleft()]
     size_bytes = portion[0].size_bytes
-    while messages and size_bytes + messages[0].size_bytes <= PORTION_BYTES:
+    while messages and size_bytes + messages[0].size_bytes <= MAX_PORTION_BYTES:
         size_bytes += messages[0].size_bytes
         portion.append(messages.popleft())
     return portion, size_bytes
 
 
 def _text_of(failures: Sequence[_PartitionFailure]) -> str:
-    texts = [f"{len(failure.messages)} for {failure.where}: {failure.error}" for failure in failures[:_CAUSES_NAMED]]
-    if len(failures) > _CAUSES_NAMED:
-        texts.append(f"and {len(failures) - _CAUSES_NAMED} more partitions")
+    texts = [f"{len(failure.messages)} for {failure.target_name}: {failure.error}" for failure in failures[:_MAX_NAMED_CAUSES]]
+    if len(failures) > _MAX_NAMED_CAUSES:
+        texts.append(f"and {len(failures) - _MAX_NAMED_CAUSES} more partitions")
     return "; ".join(texts)

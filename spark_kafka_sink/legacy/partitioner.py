@@ -49,10 +49,10 @@ def _polynomial(start: int, values: Sequence[int]) -> int:
     return _int32(code)
 
 
-def default_partition(key: object, partitions: int) -> int:
-    """As kafka.producer.DefaultPartitioner, and for bytes as kafka.producer.ByteArrayPartitioner."""
+def default_partition(key: object, partition_count: int) -> int:
+    """The partition that kafka.producer.DefaultPartitioner chooses; for bytes, kafka.producer.ByteArrayPartitioner."""
     code = java_hash_code(key)
-    return 0 if code == _INT_MIN else abs(code) % partitions
+    return 0 if code == _INT_MIN else abs(code) % partition_count
 
 
 _BUILT_IN = ("kafka.producer.DefaultPartitioner", "kafka.producer.ByteArrayPartitioner")

@@ -25,7 +25,7 @@ from types import TracebackType
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
-from spark_kafka_sink.interrupts import Inside, Signal, Waiters
+from spark_kafka_sink.interrupts import CallsInside, Signal, Waiters
 from spark_kafka_sink.legacy.config import conceal_legacy, read_config
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
 from spark_kafka_sink.legacy.event_handler import EventHandler
@@ -144,12 +144,12 @@ class SyncDispatch:
 
     def __post_init__(self) -> None:
         self._is_closed = False
-        self._lock = threading.Lock()  # guards _dispatching
-        self._dispatching = Inside()  # one call at a time, so that messages keep the order of the calls
+        self._lock = threading.Lock()  # guards _dispatch_calls
+        self._dispatch_calls = CallsInside()  # one call at a time, so that messages keep the order of the calls
         self._waiters = Waiters(self._lock)  # woken after each dispatch
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
-        """As `Producer.send` in sync mode."""
+        """Send the messages while no other call does. Raises as `Producer.send` in sync mode."""
         self._check_open()
         if not self._run_alone(lambda: self._dispatch(messages), MAX_DISPATCH_MS):
             raise KafkaTimeoutError(f"another thread's dispatch takes longer than {MAX_DISPATCH_MS} ms; send from one thread")
@@ -159,7 +159,7 @@ class SyncDispatch:
         self.handler.handle(messages)
 
     def close(self, timeout_ms: int) -> bool:
-        """Refuse further messages and finish. False if messages are still being sent after that time."""
+        """Refuse further messages and finish. False if messages are still being sent after `timeout_ms`."""
         self._is_closed = True
         return self._run_alone(self.at_end, timeout_ms)
 
@@ -177,9 +177,9 @@ class SyncDispatch:
                 self._waiters.wake_all_locked()
 
     def _admit(self, presence: threading.Lock) -> bool:
-        if self._dispatching:
+        if self._dispatch_calls:
             return False
-        self._dispatching.add(presence)
+        self._dispatch_calls.add(presence)
         return True
 
     def _check_open(self) -> None:
@@ -261,7 +261,7 @@ class ProducerSendThread:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._ended = Signal()
+        self._end_signal = Signal()
         # A daemon thread, so that an interpreter that ends without close() does not wait for a broker. The queue is lost then.
         self._thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{self.client_id}", daemon=True)
 
@@ -274,17 +274,17 @@ class ProducerSendThread:
             raise
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
-        """As `Producer.send` in async mode."""
+        """Put the messages into the queue. Raises as `Producer.send` in async mode."""
         limit_ms = MAX_DISPATCH_MS if self.enqueue_timeout_ms < 0 else self.enqueue_timeout_ms
         timeout_ms = 0 if self._is_this_thread() else limit_ms
         for queued_count, message in enumerate(messages):
             try:
-                has_room = self.queue.put(message, timeout_ms)
+                was_put = self.queue.put(message, timeout_ms)
             except ProducerClosedError as error:
                 raise ProducerClosedError(
                     f"{error.message}; {queued_count} of {len(messages)} messages of this call are queued"
                 ) from None
-            if not has_room:
+            if not was_put:
                 raise QueueFullError(
                     f"Event queue is full of unsent messages, could not send a message for topic {message.original.topic} within"
                     f" {timeout_ms} ms (queue.enqueue.timeout.ms); {queued_count} of the {len(messages)} messages of this call"
@@ -293,11 +293,11 @@ class ProducerSendThread:
                 )
 
     def close(self, timeout_ms: int) -> bool:
-        """As SyncDispatch.close."""
+        """Refuse further messages and send those in the queue. False if the thread has not ended after `timeout_ms`."""
         self.queue.close()
         if self._is_this_thread():
             return True  # called from on_error; the thread ends after the queue is empty
-        return self._ended.wait(self.clock, timeout_ms)
+        return self._end_signal.wait(self.clock, timeout_ms)
 
     def _is_this_thread(self) -> bool:
         return threading.current_thread() is self._thread
@@ -310,7 +310,7 @@ class ProducerSendThread:
             try:
                 self.at_end()
             finally:
-                self._ended.give()
+                self._end_signal.give()
 
     def _handle(self, messages: Sequence[SerializedMessage]) -> None:
         try:

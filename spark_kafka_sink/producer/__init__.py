@@ -41,5 +41,5 @@ With one of these, a thread takes no other:
     Signal._lock; in legacy/ SendQueue._lock and SyncDispatch._lock
 No thread takes Metadata's lock while it holds PartitionQueue.lock or one below it.
 A thread that waits holds none of these locks, and no reservation (record_accumulator.py). It may hold a lock of its own, which
-shows only that its call goes on (Inside in interrupts.py).
+shows only that its call goes on (CallsInside in interrupts.py).
 """

@@ -1,4 +1,4 @@
-"""Queues rows: the rows of a `send_columns` call, and bundles of records that `send` has gathered, which it makes columns.
+"""Queues the rows of a `send_columns` call, and the records that `send` has gathered in bundles, after making columns of them.
 
 Law: when a `send_columns` call fails before its first append, it raises the error and no row of it is queued.
 Gathered records were accepted earlier, so a record that fails gets its error by its future and callback.
@@ -55,7 +55,7 @@ class ColumnSender:
     hand_overs: HandOvers  # runs calls, and notices interrupts
     plugins: ProducerPlugins
     metrics: ProducerMetrics  # counts the rows of a call that `queue` refuses
-    encode_topic: Callable[[str], None]  # queues the gathered records of a topic, so that they stay before the rows of a call
+    encode_topic: Callable[[str], None]  # encodes the gathered records of a topic, so that they stay before the rows of a call
 
     def encodes(self, part: str) -> bool:
         """Whether `part`, "key" or "value", may have any type that Avro has, because it is encoded as Avro."""
@@ -64,7 +64,7 @@ class ColumnSender:
     # THE ROWS OF ONE CALL: the caller's thread
 
     def send(self, columns: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
-        """As KafkaProducer.send_columns. `call` makes the rows' callbacks, if there are interceptors."""
+        """Queue rows; blocks and raises as KafkaProducer.send_columns. `call`: makes callbacks if there are interceptors."""
         delivery = Delivery(0, self.clock)
         self.hand_overs.run(self.queue, delivery, columns, call)
         return delivery
@@ -120,7 +120,7 @@ class ColumnSender:
     # GATHERED RECORDS: the thread of the caller who filled the bundle, or the Sender's after linger.ms
 
     def send_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
-        """Queue a sealed bundle. Never waits for memory, which the bundle has already. Errors go to the records."""
+        """Encode a sealed bundle: make columns of its records and queue the rows. Needs no more memory. Errors go to records."""
         positions_left = np.arange(len(bundle), dtype=np.int32)
         try:
             self.metadata_wait.ask_for([bundle.topic])  # metadata of a topic in use must not expire
@@ -153,7 +153,7 @@ class ColumnSender:
         if interceptors is not None:
             gathered_columns = interceptors.on_send_gathered(gathered_columns)
         columns = record_rows(gathered_columns, len(bundle), self.clock.wall_ms())
-        bundle.become(columns)
+        bundle.keep_columns(columns)
         partitions = explicit_partitions(gathered_columns.partition, columns.row_count)
         rows = TopicRows(bundle.topic, columns, partitions, np.arange(len(bundle), dtype=np.int32))
         if interceptors is not None:
@@ -176,7 +176,7 @@ class ColumnSender:
         return errors
 
     def _fail_and_drop(self, bundle: RecordBundle, rows: TopicRows, errors: Mapping[int, KafkaError]) -> TopicRows:
-        """The rows without an error. Fails the others last: if an exception followed, they would fail with the bundle again."""
+        """The rows without an error. The others fail in the last step: on an exception, the caller fails the whole bundle."""
         rows_left = rows.take(np.setdiff1d(np.arange(len(rows.positions)), list(errors)))
         for row, error in sorted(errors.items()):
             self.accumulator.fail_unbatched(bundle.topic, rows.positions[row : row + 1], bundle, error)

@@ -60,11 +60,11 @@ def check_not_forked(object_generation: int, object_name: str) -> None:
         )
 
 
-def _in_child() -> None:
+def _handle_fork() -> None:
     global _generation
     _generation += 1
     for each in list(_fast_path_owners):
         each.disable_fast_path()
 
 
-call_in_children(_in_child)
+call_in_children(_handle_fork)

@@ -1,6 +1,6 @@
 """Calls that hand rows over, and what becomes of the producer when one of them is interrupted.
 
-While a call hands rows over, only this call may know some rows and some memory, and batches may be half filled. Nobody can finish
+While a call hands rows over, nobody else may know of some rows and some memory, and batches may be half filled. Nobody can finish
 its work after an interrupt, so the producer ends, as it does when its Sender fails. Every row that is not settled fails with an
 error that names the interrupt, later calls raise that error, and close() waits for no row. interrupts.py has the rule.
 Used by RecordGatherer, ColumnSender and TableSender; the Sender looks at `failure` in each round, callers look before each call.
@@ -27,13 +27,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # What the code itself raises while rows are handed over. It cleans up before: rows that are in no batch have failed, and a batch
-# that could not be filled fails. Any other exception comes from outside, is a bug, or is a RuntimeError with HALF_DONE.
+# that could not be filled fails. Any other exception comes from outside, is a bug, or is a RuntimeError with HALF_DONE_TEXT.
 ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
-HALF_DONE = "an error came while rows were handed over, and how far the call came is not known"  # cleaning up failed, too
+HALF_DONE_TEXT = "an error came while rows were handed over, and how far the call came is not known"  # cleaning up failed, too
 
 
 class HandOver:
-    """One call that hands rows over to the accumulator, and whether it has begun and ended that."""
+    """One call that hands rows over to the accumulator, and how far its hand-over has come."""
 
     __slots__ = ("_unfinished_hand_overs", "has_queued_rows", "presence", "thread_id")
 
@@ -75,7 +75,7 @@ class HandOvers:
         self._waiters = Waiters(self._lock)  # woken whenever a call is over
 
     def failure(self) -> KafkaError | None:
-        """Why the producer has ended, if a call was interrupted. Any thread."""
+        """Why the producer has ended, if a call was interrupted. Who finds that first calls `on_failure`. Any thread."""
         if self._failure is None and any(each.was_interrupted for each in tuple(self._unfinished_hand_overs)):
             self._failure = _interrupt_error("An interrupt")
         if self._failure is not None and not self._is_reported:
@@ -84,7 +84,7 @@ class HandOvers:
         return self._failure
 
     def run(self, work: Callable[Concatenate[HandOver, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `work`, which begins its hand-over. This ends when `work` ends it, returns, or raises one of ORDINARY_ERRORS."""
+        """Call `work`, which begins the hand-over. It ends when `work` ends it, returns, or raises one of ORDINARY_ERRORS."""
         hand_over = HandOver(self._unfinished_hand_overs)
         try:
             with hand_over.presence:

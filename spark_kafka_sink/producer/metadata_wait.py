@@ -67,7 +67,8 @@ class MetadataWait:
                 self.metrics.waited_for_metadata(started_ns)
 
     def await_brokers(self, timeout_ms: int) -> None:
-        """As TaskProducer.await_brokers."""
+        """Wait at most `timeout_ms` until a broker has described the cluster. Raises KafkaTimeoutError
+        (KAFKA_BROKER_UNREACHABLE) after that, and fatal errors such as a rejected login."""
         deadline_ms = self.clock.now_ms() + timeout_ms
         while self.metadata.cluster().is_bootstrap:
             version = self.metadata.request_update("a caller waits for the first broker")
@@ -80,15 +81,15 @@ class MetadataWait:
                 ) from error
 
     def ask_for(self, topics: Iterable[str]) -> None:
-        """As TaskProducer.ask_for_topics."""
+        """Have the metadata of these topics fetched together, unless it is known, and do not let it expire. Never blocks."""
         now_ms = self.clock.now_ms()
         for topic in filter(is_topic_name, topics):
             self.metadata.add_topic(topic, now_ms)
 
     def unknown_topics(self, topics: Iterable[str], max_age_ms: int) -> dict[str, str]:
-        """As TaskProducer.unknown_topics; empty when the answer is older than `max_age_ms`, as the topics may exist by now.
+        """Which of these topics do not exist by the brokers' latest answer, with an error text each. Never blocks.
 
-        Metadata of the topics that are returned is not requested again until a caller names them.
+        Empty if it is older than `max_age_ms`. Metadata of the returned topics is requested again when a caller names them.
         """
         if self.clock.now_ms() - self.metadata.last_answer_ms > max_age_ms:
             return {}

@@ -37,7 +37,7 @@ from spark_kafka_sink.producer.producer_record import (
     ProducerColumns,
     ProducerRecord,
     checked_details,
-    headers_bound,
+    max_headers_bytes,
     record_of_arguments,
 )
 from spark_kafka_sink.producer.serializers import Serializer, as_bytes, find_serializer, is_avro, serialize
@@ -74,34 +74,34 @@ class KafkaProducer(TransactionalMethods):
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None:
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on none of our frames holds the caller's options: a traceback with locals would show their secrets.
-        with_avro = [option.partition(".")[0] for option, serializer in serializers.items() if is_avro(serializer)]
-        config, of_registry = _split_options(config) if with_avro else (config, {})
+        avro_parts = [option.partition(".")[0] for option, serializer in serializers.items() if is_avro(serializer)]
+        config, registry_options = _split_options(config) if avro_parts else (config, {})
         config = ProducerConfig.conceal({key: value for key, value in config.items() if key not in serializers})
         self._serialize_key = find_serializer("key.serializer", serializers["key.serializer"])
         self._serialize_value = find_serializer("value.serializer", serializers["value.serializer"])
-        self._converts_keys = self._serialize_key is not as_bytes  # else bytes need no serializing
-        self._converts_values = self._serialize_value is not as_bytes
+        self._must_convert_keys = self._serialize_key is not as_bytes  # else bytes need no serializing
+        self._must_convert_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
-        self._avro = self._avro_serializers(with_avro, of_registry) if with_avro else None
+        self._avro = self._avro_serializers(avro_parts, registry_options) if avro_parts else None
         self._generation = forks.generation()
         self._clock = clock or Clock()
-        if_this_fails = ExitStack()
+        cleanup = ExitStack()
         try:
-            parts = ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record, self._avro)
+            parts = ProducerParts(self._config, self._clock, cleanup, self._may_wait, largest_record, self._avro)
             self._set_attributes(parts)
-            if_this_fails.callback(self._undo_constructor, if_this_fails)
+            cleanup.callback(self._undo_constructor, cleanup)
             self._thread.start()  # if interrupted, it may or may not have started the thread
         except BaseException:
-            if_this_fails.close()
+            cleanup.close()
             raise
 
     def _avro_serializers(self, parts: Sequence[str], options: Mapping[str, object]) -> AvroSerializers:
         from spark_kafka_sink.config.serializer_config import read_serializer_options
         from spark_kafka_sink.producer.avro.avro_serializers import AvroSerializers
 
-        checked = read_serializer_options(options, parts)
-        return AvroSerializers(*checked, self._config.max_block_ms, self._may_wait, self.partitions_for)
+        serializer_config = read_serializer_options(options, parts)
+        return AvroSerializers(*serializer_config, self._config.max_block_ms, self._may_wait, self.partitions_for)
 
     def _may_wait(self) -> bool:
         """Whether the calling thread may wait for memory or the schema registry. The Sender's must not: it gives memory back."""
@@ -126,28 +126,28 @@ class KafkaProducer(TransactionalMethods):
         self._largest_record = self._parts.size_limits.largest_record
         forks.watch(self._gatherer)
         self._closer_lock = threading.Lock()  # guards _closer
-        self._closer: threading.Thread | None = None  # see _claims_closing
+        self._closer: threading.Thread | None = None  # see _claim_closing
         # A daemon: an interpreter that ends without close() must not wait for a broker.
         self._thread = threading.Thread(
             target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
         )
 
-    def _undo_constructor(self, closing: ExitStack) -> None:
+    def _undo_constructor(self, cleanup: ExitStack) -> None:
         """The constructor has failed: end the Sender. If its thread runs already, that thread closes the parts."""
         self._sender.force_close()
-        if not self._claims_closing():
-            # This is a callback of `closing`, and the first to run. It may empty the stack: close() looks for the next callback
+        if not self._claim_closing():
+            # This is a callback of `cleanup`, and the first to run. It may empty the stack: close() looks for the next callback
             # after each one, and so calls none of the parts' callbacks then.
-            closing.pop_all()
+            cleanup.pop_all()
 
-    def _claims_closing(self) -> bool:
-        """Whether the calling thread closes the parts. The first one to call this does: the Sender's, unless __init__ fails."""
+    def _claim_closing(self) -> bool:
+        """Let the first thread that calls this close the parts: the Sender's, unless __init__ fails. True for that thread."""
         with self._closer_lock:
             self._closer = self._closer or threading.current_thread()
             return self._closer is threading.current_thread()
 
     def _run_sender(self) -> None:
-        if not self._claims_closing():
+        if not self._claim_closing():
             return
         try:
             self._sender.run()
@@ -306,16 +306,16 @@ class KafkaProducer(TransactionalMethods):
         value = record.value
         size = RECORD_OVERHEAD
         if key is not None:
-            if type(key) is not bytes or self._converts_keys:
+            if type(key) is not bytes or self._must_convert_keys:
                 key = serialize(self._serialize_key, key, "key")
             size += len(key or b"")
         if value is not None:
-            if type(value) is not bytes or self._converts_values:
+            if type(value) is not bytes or self._must_convert_values:
                 value = serialize(self._serialize_value, value, "value")
             size += len(value or b"")
         if record.partition is not None or record.headers or record.timestamp is not None or self._record_partitioner is not None:
             details = checked_details(record)
-            size += headers_bound(details.headers)
+            size += max_headers_bytes(details.headers)
         else:
             bundle = self._bundles.get(topic)
             if bundle is not None and size <= self._largest_record:
@@ -340,12 +340,12 @@ class KafkaProducer(TransactionalMethods):
         details = checked_details(record)
         key, key_bytes = self._form_to_gather(avro, "key", record.topic, record.key, self._serialize_key)
         value, value_bytes = self._form_to_gather(avro, "value", record.topic, record.value, self._serialize_value)
-        size = RECORD_OVERHEAD + headers_bound(details.headers) + key_bytes + value_bytes
+        size = RECORD_OVERHEAD + max_headers_bytes(details.headers) + key_bytes + value_bytes
         if size > self._largest_record or self._record_partitioner is not None:  # the bound may be too high; or bytes are needed
             key = avro.encode_object("key", record.topic, key)
             value = avro.encode_object("value", record.topic, value)
             key_bytes, value_bytes = len(key or b""), len(value or b"")
-            size = RECORD_OVERHEAD + headers_bound(details.headers) + key_bytes + value_bytes
+            size = RECORD_OVERHEAD + max_headers_bytes(details.headers) + key_bytes + value_bytes
         return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
     def _form_to_gather(
@@ -362,9 +362,9 @@ class KafkaProducer(TransactionalMethods):
     def _gather(self, record: ProducerRecord, gathered_record: GatheredRecord) -> RecordFuture:
         """The part of `send` that may wait, for metadata and memory. A plain record that fits into its bundle needs no wait."""
         topic, details = record.topic, gathered_record.details
-        highest = NO_PARTITION if details is None or details.partition is None else details.partition
+        named_partition = NO_PARTITION if details is None or details.partition is None else details.partition
         try:
-            cluster = self._parts.metadata_wait.await_partition(topic, highest)
+            cluster = self._parts.metadata_wait.await_partition(topic, named_partition)
             self._parts.size_limits.check(gathered_record.size_bytes, f"a record for topic {topic}")
         except KafkaError as error:
             return self._failed_record(topic, gathered_record, error)
@@ -442,10 +442,10 @@ class KafkaProducer(TransactionalMethods):
         started_ns = self._clock.now_ns()
         deadline_ms = self._clock.now_ms() + limit_ms
         try:
-            all_queued = self._gatherer.encode_all(deadline_ms)
+            are_all_encoded = self._gatherer.encode_all(deadline_ms)
             left_ms = max(0, deadline_ms - self._clock.now_ms())
             is_enough = until.done if until else lambda: False
-            if not self._accumulator.flush(left_ms, is_enough) or not all_queued:
+            if not self._accumulator.flush(left_ms, is_enough) or not are_all_encoded:
                 raise KafkaTimeoutError(
                     f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
                 )
@@ -523,5 +523,5 @@ def _split_options(config: Mapping[str, object]) -> tuple[dict[str, object], dic
     from spark_kafka_sink.config.registry_config import is_registry_key
     from spark_kafka_sink.config.serializer_config import SERIALIZER_KEYS, serializer_options
 
-    own = {key: value for key, value in config.items() if key not in SERIALIZER_KEYS and not is_registry_key(key)}
-    return own, serializer_options(config)
+    producer_options = {key: value for key, value in config.items() if key not in SERIALIZER_KEYS and not is_registry_key(key)}
+    return producer_options, serializer_options(config)

@@ -165,7 +165,7 @@ class ProducerMetrics:
 
     def request_sent(self, batches: Sequence[ProducerBatch]) -> None:
         """Record the batches of one Produce request. Adds up in local variables, which cost less than attributes."""
-        record_count = record_bytes = sent_bytes = largest_batch = queue_ms = longest_ms = 0
+        record_count = record_bytes = sent_bytes = max_batch_bytes = queue_ms = max_queue_ms = 0
         ratio_sum = 0.0
         row_sizes = []
         for batch in batches:
@@ -177,10 +177,10 @@ class ProducerMetrics:
             sent_bytes += batch_bytes
             ratio_sum += ratio
             queue_ms += waited_ms
-            if batch_bytes > largest_batch:
-                largest_batch = batch_bytes
-            if waited_ms > longest_ms:
-                longest_ms = waited_ms
+            if batch_bytes > max_batch_bytes:
+                max_batch_bytes = batch_bytes
+            if waited_ms > max_queue_ms:
+                max_queue_ms = waited_ms
             row_sizes += [batch_rows.sizes for batch_rows in batch.rows_by_call]
             topic = batch.topic_partition.topic
             topic_stats = self._topics.get(topic) or self._make_topic_stats(topic)
@@ -189,9 +189,9 @@ class ProducerMetrics:
             topic_stats.compression.count += 1
             topic_stats.compression.total += ratio
         self.records_per_request.record(record_count)
-        self.batch_sizes.add(len(batches), sent_bytes, largest_batch)
+        self.batch_sizes.add(len(batches), sent_bytes, max_batch_bytes)
         self.compression.add(len(batches), ratio_sum)
-        self.queue_times.add(len(batches), queue_ms, longest_ms)
+        self.queue_times.add(len(batches), queue_ms, max_queue_ms)
         # Once for all rows of the request: once per batch would take longer than everything above.
         self.record_sizes.add(record_count, record_bytes, int(np.concatenate(row_sizes).max()))
 
@@ -236,15 +236,15 @@ class ProducerMetrics:
         self.samples.restart(self._clock.now_ms())
 
     def snapshot(self, *, since_start: bool = False) -> dict[str, float]:
-        """As KafkaProducer.metrics."""
+        """The values that KafkaProducer.metrics returns."""
         now_ms = self._clock.now_ms()
-        own = (*SENDER_METRICS, *CALLER_METRICS, *OWN_METRICS)
-        values = snapshot(self.samples, own, self, now_ms, since_start=since_start)
+        declared_metrics = (*SENDER_METRICS, *CALLER_METRICS, *OWN_METRICS)
+        values = snapshot(self.samples, declared_metrics, self, now_ms, since_start=since_start)
         values |= self.network.snapshot(now_ms, since_start=since_start)
         return values | {name: read() for name, read in self._gauges.items()}
 
     def topic_snapshots(self, *, since_start: bool = False) -> dict[str, dict[str, float]]:
-        """As KafkaProducer.topic_metrics."""
+        """The values that KafkaProducer.topic_metrics returns."""
         now_ms = self._clock.now_ms()
         return {
             name: snapshot(self.samples, TOPIC_METRICS, topic, now_ms, since_start=since_start)
@@ -252,5 +252,5 @@ class ProducerMetrics:
         }
 
     def node_snapshots(self, *, since_start: bool = False) -> dict[int, dict[str, float]]:
-        """As KafkaProducer.node_metrics."""
+        """The values that KafkaProducer.node_metrics returns."""
         return self.network.node_snapshots(self._clock.now_ms(), since_start=since_start)

@@ -38,7 +38,7 @@ class ProducerParts:
     """The parts of one producer, connected. No thread runs yet. Raises ConfigError as NetworkClient and ProducerPlugins do.
 
     Args:
-        if_this_fails: gets the `close` of each part that must be closed, as soon as the part exists.
+        cleanup: gets the `close` of each part that must be closed, as soon as the part exists.
         may_wait: as KafkaProducer._may_wait.
         largest_record: as in KafkaProducer.
         avro: encodes keys, values or both; None without Avro serializers.
@@ -48,7 +48,7 @@ class ProducerParts:
         self,
         config: ProducerConfig,
         clock: Clock,
-        if_this_fails: ExitStack,
+        cleanup: ExitStack,
         may_wait: Callable[[], bool],
         largest_record: int,
         avro: AvroSerializers | None,
@@ -56,7 +56,7 @@ class ProducerParts:
         metrics = self.metrics = ProducerMetrics(config, clock)
         metadata = self.metadata = Metadata(config, clock)
         client = self._client = NetworkClient(config, metadata, clock, metrics=metrics.network)
-        if_this_fails.callback(client.close)
+        cleanup.callback(client.close)
         sequencer = self.sequencer = sequencer_of(config, client, clock)
         accumulator = RecordAccumulator(config, clock, client.wakeup, sequencer, Random(), self.rows_unbatched)
         self.accumulator = accumulator
@@ -65,7 +65,7 @@ class ProducerParts:
         metadata_wait = self.metadata_wait = MetadataWait(metadata, client.wakeup, metrics, clock, config.max_block_ms)
         metrics.watch(accumulator.pool, metadata, client.in_flight_request_count)
         plugins = self.plugins = ProducerPlugins(config, avro)  # users' code runs last, when nothing else can fail
-        if_this_fails.callback(plugins.close)
+        cleanup.callback(plugins.close)
         columns = self.columns = ColumnSender(
             size_limits, clock, metadata_wait, accumulator, hand_overs, plugins, metrics, self._encode_topic
         )

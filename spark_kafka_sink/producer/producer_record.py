@@ -1,4 +1,4 @@
-"""What callers pass in, a record or columns, and its checks; and what they get back: where records were written."""
+"""What callers pass in (a record or columns), how it is checked, and what they get back: where records were written."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class ProducerColumns:
             column = getattr(self, name)
             if isinstance(column, pa.Array | pa.ChunkedArray) or (isinstance(column, str) if name == "topic" else column is None):
                 continue
-            what, str_hint = ("topic", "a str, ") if name == "topic" else (f"column {name}", "")
+            subject, str_hint = ("topic", "a str, ") if name == "topic" else (f"column {name}", "")
             raise SchemaError(
-                f"{what} has the Python type {type(column).__name__}; pass {str_hint}a pyarrow.Array or a pyarrow.ChunkedArray"
+                f"{subject} has the Python type {type(column).__name__}; pass {str_hint}a pyarrow.Array or a pyarrow.ChunkedArray"
             )
 
     def require_topics(self) -> None:
@@ -117,7 +117,7 @@ class BatchMetadata(NamedTuple):
 # THE ARGUMENTS OF KafkaProducer.send, which has two forms
 
 _FIELDS = ("topic", "value", "key", "partition", "headers", "timestamp", "callback")
-_FORMS = "use send(record, callback), or send(topic, value, key=…, partition=…, headers=…, timestamp=…, callback=…)"
+_USAGE = "use send(record, callback), or send(topic, value, key=…, partition=…, headers=…, timestamp=…, callback=…)"
 
 
 def record_of_arguments(
@@ -126,26 +126,26 @@ def record_of_arguments(
     """The record and callback of send(topic, value, …). Raises TypeError when the arguments fit neither of its forms."""
     unknown_names = [name for name in fields if name not in _FIELDS]
     if unknown_names:
-        raise TypeError(f"send() has no argument {', '.join(unknown_names)}; its arguments are {', '.join(_FIELDS)}; {_FORMS}")
+        raise TypeError(f"send() has no argument {', '.join(unknown_names)}; its arguments are {', '.join(_FIELDS)}; {_USAGE}")
     if isinstance(topic, ProducerRecord):
         raise _error_beside_a_record(value, callback, fields)
     if topic is not None and "topic" in fields:
-        raise TypeError(f"send() has two topics; {_FORMS}")
+        raise TypeError(f"send() has two topics; {_USAGE}")
     topic = fields.pop("topic", topic)
     if not isinstance(topic, str):
-        raise TypeError(f"send() needs a ProducerRecord or the name of a topic first, not {type(topic).__name__}; {_FORMS}")
+        raise TypeError(f"send() needs a ProducerRecord or the name of a topic first, not {type(topic).__name__}; {_USAGE}")
     if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, not {type(callback).__name__}; {_FORMS}")
+        raise TypeError(f"callback must be callable, not {type(callback).__name__}; {_USAGE}")
     return ProducerRecord(topic, value, **fields), callback
 
 
 def _error_beside_a_record(value: object, callback: object, fields: Mapping[str, Any]) -> TypeError:
     if fields:
-        return TypeError(f"{', '.join(fields)} cannot be given with a ProducerRecord, which has its own; {_FORMS}")
+        return TypeError(f"{', '.join(fields)} cannot be given with a ProducerRecord, which has its own; {_USAGE}")
     if value is not None and callback is not None:
-        return TypeError(f"send() has two arguments after a ProducerRecord; only a callback is allowed; {_FORMS}")
+        return TypeError(f"send() has two arguments after a ProducerRecord; only a callback is allowed; {_USAGE}")
     argument = callback if value is None else value
-    return TypeError(f"with a ProducerRecord send() takes only a callback, not {type(argument).__name__}; {_FORMS}")
+    return TypeError(f"with a ProducerRecord send() takes only a callback, not {type(argument).__name__}; {_USAGE}")
 
 
 # CHECKS: partition, headers and timestamp of a record, and its size
@@ -177,13 +177,13 @@ def checked_details(record: ProducerRecord) -> RecordDetails:
     return RecordDetails(partition, checked_headers(record.headers), timestamp)
 
 
-def whole_number(value: object, what: str) -> int:
+def whole_number(value: object, value_name: str) -> int:
     """A Python or numpy int as an int. Raises TypeError for anything else: int() would turn 1.7, True and "1" into 1."""
     if type(value) is int:
         return value
     if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
         return operator.index(value)
-    raise TypeError(f"{what} must be an int or None, not {value!r} of type {type(value).__name__}")
+    raise TypeError(f"{value_name} must be an int or None, not {value!r} of type {type(value).__name__}")
 
 
 def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
@@ -202,7 +202,7 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
     return pairs
 
 
-def headers_bound(headers: Sequence[tuple[str, bytes | None]]) -> int:
+def max_headers_bytes(headers: Sequence[tuple[str, bytes | None]]) -> int:
     """An upper bound of the bytes that headers take in a record: each length is a varint of at most five bytes."""
     return sum(10 + len(name.encode()) + len(value or b"") for name, value in headers)
 
@@ -216,7 +216,7 @@ def null_topic_error(row: int) -> InvalidRecordError:
 
 
 class SizeLimits:
-    """How large a record may be, by max.request.size, or `largest_record` if that is more, and by the pool's `total_memory`."""
+    """The largest size of a record: max.request.size, or `largest_record` if that is more, but at most the pool's memory."""
 
     def __init__(self, config: ProducerConfig, largest_record: int, total_memory: int) -> None:
         request_limit = max(config.max_request_size, largest_record)

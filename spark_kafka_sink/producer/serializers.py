@@ -54,8 +54,8 @@ def find_serializer(option: str, option_value: object) -> Serializer:
     Args:
         option: for the error text.
         option_value: a callable; "bytes", "string", "short", "integer", "long", "float", "double" (Kafka's formats, big-endian);
-            the Java class of one of these; or the dotted name of a callable. None or a name of Avro: as_bytes, as what
-            AvroSerializers encodes needs no serializer.
+            the Java class of one of these; or the dotted name of a callable. For None, and for the names of Avro, whose
+            values AvroSerializers encodes, the result is as_bytes.
 
     Raises:
         ConfigError: it cannot be loaded, or is not callable.
@@ -81,14 +81,14 @@ def as_bytes(value: Any) -> bytes:
         ) from error
 
 
-def serialize(serializer: Serializer, value: Any, what: str) -> bytes | None:
-    """`value` as bytes. None stays None without a call of the serializer. Raises SerializationError, which names `what`."""
+def serialize(serializer: Serializer, value: Any, value_name: str) -> bytes | None:
+    """`value` as bytes. None stays None without a call of the serializer. Raises SerializationError, which names `value_name`."""
     if value is None:
         return None
     try:
         data = serializer(value)
     except Exception as error:
-        raise SerializationError(f"{what} of type {type(value).__name__} cannot be serialized: {error}") from error
+        raise SerializationError(f"{value_name} of type {type(value).__name__} cannot be serialized: {error}") from error
     if data is not None and not isinstance(data, bytes):
-        raise SerializationError(f"{what}: the serializer returned {type(data).__name__}, not bytes")
+        raise SerializationError(f"{value_name}: the serializer returned {type(data).__name__}, not bytes")
     return data

@@ -32,18 +32,18 @@ class TaskProducer(KafkaProducer):
         Empty when that answer is older than about half of max.block.ms. Never blocks.
         """
         self._check_process()
-        lately_ms = max(self._config.max_block_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
-        return self._parts.metadata_wait.unknown_topics(topics, lately_ms)
+        max_age_ms = max(self._config.max_block_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
+        return self._parts.metadata_wait.unknown_topics(topics, max_age_ms)
 
     # RESTING BETWEEN TASKS
 
     def is_at_rest(self) -> bool:
         """Whether another task could use this producer: it is open and has not failed for good, its thread runs in this process,
         every row is settled, and it has no transaction to end."""
-        lives = not forks.is_forked(self._generation) and self._thread.is_alive()
-        works = lives and self._sender.failures.fatal is None and not self._accumulator.is_closed
-        works = works and self._sequencer.is_at_rest and self._metadata.permanent_error() is None
-        return works and not self._accumulator.incomplete and not self._gatherer.bundles
+        is_alive = not forks.is_forked(self._generation) and self._thread.is_alive()
+        is_usable = is_alive and self._sender.failures.fatal is None and not self._accumulator.is_closed
+        is_usable = is_usable and self._sequencer.is_at_rest and self._metadata.permanent_error() is None
+        return is_usable and not self._accumulator.incomplete and not self._gatherer.bundles
 
     def rest(self, keep_bytes: int = 0) -> None:
         """Give buffer memory beyond `keep_bytes` back to Python. Connections and producer id stay. Never blocks."""

@@ -27,7 +27,7 @@ from spark_kafka_sink.records.interleave import contiguous
 SLICE_ROWS = 32 * 1024
 MAX_SLICE_ROWS = 80 * 1024
 MAX_SLICE_BYTES = 8 * 1024 * 1024  # of records in a slice with more than SLICE_ROWS
-ROWS_PER_PARTITION = 256  # how many a slice should have on average, within the limits above
+TARGET_ROWS_PER_PARTITION = 256  # how many a slice should have on average, within the limits above
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class TopicRows:
         """Parts of about the same number of rows, which share the memory of these rows. A part has at most SLICE_ROWS rows, or
         more for a topic with many partitions, within the limits above."""
         slice_count = -(-self.columns.row_count // SLICE_ROWS)
-        target_rows = min(partition_count * ROWS_PER_PARTITION, MAX_SLICE_ROWS)
+        target_rows = min(partition_count * TARGET_ROWS_PER_PARTITION, MAX_SLICE_ROWS)
         if slice_count > 1 and target_rows > SLICE_ROWS:
-            least_count = -(-int(self.columns.base_sizes.sum()) // MAX_SLICE_BYTES)
-            slice_count = min(slice_count, max(least_count, -(-self.columns.row_count // target_rows)))
+            min_slice_count = -(-int(self.columns.base_sizes.sum()) // MAX_SLICE_BYTES)
+            slice_count = min(slice_count, max(min_slice_count, -(-self.columns.row_count // target_rows)))
         bounds = [self.columns.row_count * part // slice_count for part in range(slice_count + 1)] if slice_count else []
         for start, stop in itertools.pairwise(bounds):
             yield TopicRows(self.topic, self.columns.slice(start, stop), self.partitions[start:stop], self.positions[start:stop])

@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
 )
 from spark_kafka_sink.legacy.errors import FailedToSendMessageError, QueueFullError
-from spark_kafka_sink.legacy.event_handler import PORTION_BYTES, EventHandler
+from spark_kafka_sink.legacy.event_handler import MAX_PORTION_BYTES, EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.legacy.partitioner import default_partition
 from spark_kafka_sink.legacy.producer import MAX_DISPATCH_MS, Producer, ProducerSendThread, SendQueue, SyncDispatch
@@ -98,7 +98,7 @@ def test_only_the_partitions_that_failed_are_sent_again(fake: FakeBroker) -> Non
 
 def test_a_partition_keeps_its_order_when_its_first_portion_fails(fake: FakeBroker) -> None:
     """Two batches under way at a time would change places: the second is written while the first waits for its retry."""
-    large = PORTION_BYTES // 3
+    large = MAX_PORTION_BYTES // 3
     texts = [f"{number}".ljust(large, "x") for number in range(8)]
     fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=2, topic_partition=tp(0, "single"))
     with legacy(fake) as producer:

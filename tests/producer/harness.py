@@ -247,7 +247,7 @@ class Accumulation:
     def _append_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
         given = bundle.as_columns()
         records = record_rows(given, len(bundle), 0)
-        bundle.become(records)
+        bundle.keep_columns(records)
         explicit = explicit_partitions(given.partition, len(bundle))
         gathered = TopicRows(bundle.topic, records, np.maximum(explicit, 0), np.arange(len(bundle), dtype=np.int32))
         self._append(hand_over, gathered, bundle.rows_callback, created_ms=bundle.created_ms, prepaid_memory=bundle.memory)

@@ -1,7 +1,7 @@
 """Watches the locks that the package makes, and tells what contradicts the list of locks in producer/__init__.py.
 
 The list is read from there, so that it cannot say one thing and the code do another. Locks are named by class and attribute. A
-lock that a call holds only to show that it goes on (`presence`, see Inside) has no place in the list and is not watched.
+lock that a call holds only to show that it goes on (`presence`, see CallsInside) has no place in the list and is not watched.
 """
 
 from __future__ import annotations

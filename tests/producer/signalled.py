@@ -17,8 +17,8 @@ from random import Random
 from types import FrameType
 
 from tests.fakes.fake_broker import FakeBroker
+from tests.producer.application_stories import STORIES, look_at, producer_for
 from tests.producer.interrupting import Application
-from tests.producer.stories import STORIES, look_at, producer_for
 from tests.producer.transactions.transactional_brokers import cluster_of
 
 MEAN_S = 0.004  # from one signal to the next

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, closed_error, fresh_copy
-from spark_kafka_sink.interrupts import Inside
+from spark_kafka_sink.interrupts import CallsInside
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
@@ -36,7 +36,7 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
-from spark_kafka_sink.producer.hand_overs import HALF_DONE, ORDINARY_ERRORS, HandOver
+from spark_kafka_sink.producer.hand_overs import HALF_DONE_TEXT, ORDINARY_ERRORS, HandOver
 from spark_kafka_sink.producer.topic_rows import TopicRows
 
 
@@ -78,7 +78,7 @@ class RecordAccumulator:
         # does no harm: `closed` never becomes false again, no error is replaced by None, and any error says what happened.
         self.is_closed = False
         self._ended_by: KafkaError | None = None
-        self._starving_callers = Inside()  # callers that wait for memory
+        self._starving_callers = CallsInside()  # callers that wait for memory
 
     # CALLERS
 
@@ -109,7 +109,7 @@ class RecordAccumulator:
             ProducerClosedError, or the error that ended the producer: it was closed meanwhile.
             KafkaError: rows are refused (`refuse_rows`), or one is larger than buffer.memory (RecordTooLargeError).
             Others of ORDINARY_ERRORS (hand_overs.py): rows cannot be encoded, and fail.
-            RuntimeError: an error came halfway (HALF_DONE of hand_overs.py). The producer ends.
+            RuntimeError: an error came halfway (HALF_DONE_TEXT of hand_overs.py). The producer ends.
         """
         layout: SliceLayout | None = None
         reservations: list[Reservation] = []
@@ -131,7 +131,7 @@ class RecordAccumulator:
                     self._writer.poison_batches(reservations)
                 self.fail_unbatched(rows.topic, unplaced_positions, callback, error)
             except ORDINARY_ERRORS as second_error:
-                raise RuntimeError(HALF_DONE) from second_error
+                raise RuntimeError(HALF_DONE_TEXT) from second_error
             raise
 
     def _append_what_has_room(self, layout: SliceLayout, reservations: list[Reservation], hand_over: HandOver) -> None:

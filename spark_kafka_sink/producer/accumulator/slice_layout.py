@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.accumulator.delivery import BatchRows, RowsCallba
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.sorted_slice import FittingRows, SortedSlice
-from spark_kafka_sink.producer.hand_overs import HALF_DONE, ORDINARY_ERRORS
+from spark_kafka_sink.producer.hand_overs import HALF_DONE_TEXT, ORDINARY_ERRORS
 
 SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copied into pool blocks
 
@@ -254,7 +254,7 @@ class SliceLayout:
             try:
                 self._reserve_locked(queue, batch, place, batch_rows, reservations)
             except ORDINARY_ERRORS as error:
-                raise RuntimeError(HALF_DONE) from error
+                raise RuntimeError(HALF_DONE_TEXT) from error
 
     def _batch_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> BatchRows:
         start, stop = self._next_row, fitting.stop

@@ -37,9 +37,9 @@ from spark_kafka_sink.schemas.avro_schema import (
     LogicalType,
 )
 
-VARINT_BYTES = 10
-UNION_BYTES = 5  # the number of a branch
-_BLOCK_BYTES = 2 * VARINT_BYTES  # of an array or map: the number of its entries, and its end mark
+MAX_VARINT_BYTES = 10
+MAX_BRANCH_BYTES = 5  # the number of a branch of a union
+_BLOCK_OVERHEAD_BYTES = 2 * MAX_VARINT_BYTES  # of an array or map: the number of its entries, and its end mark
 
 SizedCopy: TypeAlias = tuple[Any, int]  # a copy that may be kept, and a bound of its bytes as Avro
 Take: TypeAlias = Callable[[Any], SizedCopy]
@@ -115,16 +115,16 @@ def _take_octets(value: Any) -> SizedCopy:
 
 def _take_text(value: Any) -> SizedCopy:
     if isinstance(value, str) and not value.isascii():
-        return value, VARINT_BYTES + 4 * len(value)
+        return value, MAX_VARINT_BYTES + 4 * len(value)
     if isinstance(value, str | bytes):
-        return value, VARINT_BYTES + len(value)
+        return value, MAX_VARINT_BYTES + len(value)
     if isinstance(value, UUID):
-        return str(value), VARINT_BYTES + 36
+        return str(value), MAX_VARINT_BYTES + 36
     try:
         octets = bytes(memoryview(value))
     except TypeError:
         raise TypeError(f"text or bytes are expected, not {type(value).__name__}") from None
-    return octets, VARINT_BYTES + len(octets)
+    return octets, MAX_VARINT_BYTES + len(octets)
 
 
 # WHAT ARROW WOULD CHANGE SILENTLY
@@ -142,12 +142,12 @@ def _check_whole(value: Any) -> None:
 
 def _check_float(value: Any) -> None:
     """Refuse a finite number that would become infinite. Rounding to 32 bits is what the schema says."""
-    if isinstance(value, float) and abs(value) >= _BEYOND_FLOAT and not isinf(value):
+    if isinstance(value, float) and abs(value) >= _MIN_INFINITE_FLOAT and not isinf(value):
         raise TypeError(f"a number that a float of 32 bits can hold is expected, at most {_MAX_FLOAT:.7g}")
 
 
 _MAX_FLOAT = float(np.finfo(np.float32).max)
-_BEYOND_FLOAT = 2.0**128 - 2.0**103  # from here on, numbers round to infinity
+_MIN_INFINITE_FLOAT = 2.0**128 - 2.0**103  # this and larger numbers round to infinity
 
 
 def _check_date(value: Any) -> None:
@@ -177,9 +177,9 @@ def _check_local(value: Any) -> None:
 def _nullable_rows(rows: PythonRows) -> PythonRows:
     def take(value: Any) -> SizedCopy:
         if value is None:
-            return None, UNION_BYTES
+            return None, MAX_BRANCH_BYTES
         value_copy, size = rows.take(value)
-        return value_copy, size + UNION_BYTES
+        return value_copy, size + MAX_BRANCH_BYTES
 
     return PythonRows(rows.type, take)
 
@@ -189,7 +189,7 @@ def _array_rows(items: PythonRows) -> PythonRows:
         if isinstance(value, str | bytes | Mapping):
             raise TypeError(f"a list is expected, not {type(value).__name__}")
         pairs = [items.take(each) for each in value]
-        return [each for each, _ in pairs], _BLOCK_BYTES + sum(size for _, size in pairs)
+        return [each for each, _ in pairs], _BLOCK_OVERHEAD_BYTES + sum(size for _, size in pairs)
 
     return PythonRows(pa.list_(items.type), take)
 
@@ -200,7 +200,7 @@ def _map_rows(values: PythonRows) -> PythonRows:
             raise TypeError(f"a dict is expected, not {type(value).__name__}")
         keys = [_take_text(key) for key in value]
         pairs = [values.take(each) for each in value.values()]
-        size = _BLOCK_BYTES + sum(size for _, size in keys) + sum(size for _, size in pairs)
+        size = _BLOCK_OVERHEAD_BYTES + sum(size for _, size in keys) + sum(size for _, size in pairs)
         return [(key, each) for (key, _), (each, _) in zip(keys, pairs, strict=True)], size
 
     return PythonRows(pa.map_(pa.string(), values.type), take)
@@ -250,7 +250,7 @@ def _split(schema: AvroRecord, fields: Mapping[str, PythonRows]) -> tuple[int, l
     fixed_bytes, checks, takes = 0, [], []
     for field in schema.fields:
         plain_type = _plain_type(_without_null(field.schema))
-        fixed_bytes += UNION_BYTES if plain_type is None else UNION_BYTES + plain_type.max_bytes
+        fixed_bytes += MAX_BRANCH_BYTES if plain_type is None else MAX_BRANCH_BYTES + plain_type.max_bytes
         if plain_type is None:
             takes.append((field.name, fields[field.name].take))
         elif plain_type.check is not None:
@@ -322,21 +322,21 @@ def _decimal(octets: bytes, scale: int) -> Decimal:
 
 # VALUES OF A BOUNDED SIZE
 
-_PLAIN = {
+_PLAIN_TYPES = {
     "null": _PlainType(pa.null(), 0),
     "boolean": _PlainType(pa.bool_(), 1),
-    "int": _PlainType(pa.int32(), VARINT_BYTES, _check_whole),
-    "long": _PlainType(pa.int64(), VARINT_BYTES, _check_whole),
+    "int": _PlainType(pa.int32(), MAX_VARINT_BYTES, _check_whole),
+    "long": _PlainType(pa.int64(), MAX_VARINT_BYTES, _check_whole),
     "float": _PlainType(pa.float32(), 4, _check_float),
     "double": _PlainType(pa.float64(), 8),
 }
-_TIMES = {
-    "date": _PlainType(pa.date32(), VARINT_BYTES, _check_date),
-    "time-micros": _PlainType(pa.time64("us"), VARINT_BYTES, _check_local),
-    "timestamp-micros": _PlainType(pa.timestamp("us", "UTC"), VARINT_BYTES, _check_instant),
-    "timestamp-nanos": _PlainType(pa.timestamp("ns", "UTC"), VARINT_BYTES, _check_instant),
-    "local-timestamp-micros": _PlainType(pa.timestamp("us"), VARINT_BYTES, _check_local),
-    "local-timestamp-nanos": _PlainType(pa.timestamp("ns"), VARINT_BYTES, _check_local),
+_TIME_TYPES = {
+    "date": _PlainType(pa.date32(), MAX_VARINT_BYTES, _check_date),
+    "time-micros": _PlainType(pa.time64("us"), MAX_VARINT_BYTES, _check_local),
+    "timestamp-micros": _PlainType(pa.timestamp("us", "UTC"), MAX_VARINT_BYTES, _check_instant),
+    "timestamp-nanos": _PlainType(pa.timestamp("ns", "UTC"), MAX_VARINT_BYTES, _check_instant),
+    "local-timestamp-micros": _PlainType(pa.timestamp("us"), MAX_VARINT_BYTES, _check_local),
+    "local-timestamp-nanos": _PlainType(pa.timestamp("ns"), MAX_VARINT_BYTES, _check_local),
 }
 
 
@@ -344,22 +344,22 @@ def _microsecond_type(schema: AvroSchema) -> _PlainType | None:
     """For a time in milliseconds, the type in microseconds: the encoder refuses or cuts off finer values, not Arrow."""
     match schema:
         case AvroPrimitive(logical=LogicalType(name)) if name.endswith("-millis"):
-            return _TIMES[name.replace("millis", "micros")]
+            return _TIME_TYPES[name.replace("millis", "micros")]
         case _:
             return None
 
 
 def _plain_type(schema: AvroSchema) -> _PlainType | None:
-    """None for texts, bytes, nested types and times in milliseconds. A bytearray may change after `send`, so it is copied."""
+    """The type of values that need no copy. None for texts, bytes (a bytearray may change), nested types and milliseconds."""
     match schema:
         case AvroFixed(logical=LogicalType("decimal", precision, scale)):
             return _PlainType(_decimal_type(precision, scale), schema.size)
         case AvroPrimitive(logical=LogicalType("decimal", precision, scale)):
-            return _PlainType(_decimal_type(precision, scale), VARINT_BYTES + 32)
+            return _PlainType(_decimal_type(precision, scale), MAX_VARINT_BYTES + 32)
         case AvroPrimitive(logical=None):
-            return _PLAIN.get(schema.type)
+            return _PLAIN_TYPES.get(schema.type)
         case AvroPrimitive(logical=LogicalType(name)):
-            return _TIMES.get(name)
+            return _TIME_TYPES.get(name)
         case _:
             return None
 

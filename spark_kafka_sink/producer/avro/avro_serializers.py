@@ -60,16 +60,16 @@ class AvroSerializers:
     """Encodes the keys and values of one producer as Avro. Any thread may call it, as KafkaProducer."""
 
     parts: Mapping[str, PartOptions]  # the options of "key", "value" or both
-    registry: RegistryConfig  # its options
+    registry_config: RegistryConfig
     max_block_ms: int  # how long a call may wait for the registry
-    may_wait: Callable[[], bool]  # whether the calling thread may. The Sender's must not
-    await_topic: Callable[[str], object]  # raises if the topic does not exist: no schema is registered for its columns
+    may_wait: Callable[[], bool]  # whether the calling thread may wait; the Sender's must not
+    await_topic: Callable[[str], object]  # raises if the topic does not exist, so that no schema is registered for it
 
     def __post_init__(self) -> None:
-        limit_ms = min(self.registry.schema_registry_default_api_timeout_ms, max(1, self.max_block_ms))
-        self._config = replace(self.registry, schema_registry_default_api_timeout_ms=limit_ms)
+        limit_ms = min(self.registry_config.schema_registry_default_api_timeout_ms, max(1, self.max_block_ms))
+        self._config = replace(self.registry_config, schema_registry_default_api_timeout_ms=limit_ms)
         self._encoders: dict[tuple[str, pa.DataType, str], PartEncoder] = {}  # by part, type and topic; grows only
-        self._objects: dict[tuple[str, str], _ObjectFormat] = {}  # by part and topic; grows only
+        self._object_formats: dict[tuple[str, str], _ObjectFormat] = {}  # by part and topic; grows only
 
     def encodes(self, part: str) -> bool:
         return part in self.parts
@@ -98,7 +98,7 @@ class AvroSerializers:
     def _encode_column(self, part: str, topic: str | pa.Array, column: pa.Array) -> pa.Array:
         """Encode a column. The rows of each topic are encoded separately, as schemas may differ, then put in the old order."""
         if isinstance(topic, str):
-            return _require_all(self._encoder(part, column.type, topic).encode(column), part)
+            return _require_encoded(self._encoder(part, column.type, topic).encode(column), part)
         names, codes = names_and_codes(topic)
         if len(names) == 1:
             return self._encode_column(part, names[0], column)
@@ -107,7 +107,7 @@ class AvroSerializers:
             positions = np.flatnonzero(codes == number)
             if len(positions):
                 result = self._encoder(part, column.type, name).encode(column.take(pa.array(positions)))
-                pieces.append(_require_all(result, part, positions).cast(pa.large_binary()))
+                pieces.append(_require_encoded(result, part, positions).cast(pa.large_binary()))
                 positions_by_topic.append(positions)
         return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(positions_by_topic))))
 
@@ -117,10 +117,10 @@ class AvroSerializers:
         if encoder is None:
             self._require_may_wait(topic)
             self.await_topic(topic)
-            encoder = self._ask_once(key, self._encoders, partial(self._with_registry, self._plan_encoder, *key))
+            encoder = self._ask_registry(key, self._encoders, partial(self._call_with_registry, self._plan_encoder, *key))
         return encoder
 
-    def _with_registry(self, plan: Callable[..., T], *key: Any) -> T:
+    def _call_with_registry(self, plan: Callable[..., T], *key: Any) -> T:
         """Call `plan` with a registry client, then close its connections."""
         with closing(SchemaRegistry(self._config)) as registry:
             return plan(registry, *key)
@@ -165,7 +165,7 @@ class AvroSerializers:
         rows = [None if row in encoded_by_row else value for row, value in enumerate(objects)] if encoded_by_row else objects
         if all(value is None for value in rows):
             return pa.array([encoded_by_row.get(row) for row in range(len(objects))], pa.binary()), {}
-        rows_format, encoder = self._objects[part, topic]
+        rows_format, encoder = self._object_formats[part, topic]
         array, errors = _as_array(rows, rows_format.type)
         result = encoder.encode(array)
         for unencodable in result.refused_rows:
@@ -178,9 +178,8 @@ class AvroSerializers:
 
     def _object_format(self, part: str, topic: str) -> _ObjectFormat:
         key = (part, topic)
-        return self._objects.get(key) or self._ask_once(
-            key, self._objects, partial(self._with_registry, self._plan_objects, *key)
-        )
+        plan = partial(self._call_with_registry, self._plan_objects, *key)
+        return self._object_formats.get(key) or self._ask_registry(key, self._object_formats, plan)
 
     def _plan_objects(self, registry: SchemaRegistry, part: str, topic: str) -> _ObjectFormat:
         rows_format = python_rows(self._schema_of_objects(registry, part, topic), part)
@@ -205,8 +204,8 @@ class AvroSerializers:
 
     # ASKING
 
-    def _ask_once(self, key: tuple[Any, ...], answers: dict[Any, Any], plan: Callable[[], Any]) -> Any:
-        """The result of `plan`, kept in `answers`. Threads that call this at the same time may ask twice, which does no harm."""
+    def _ask_registry(self, key: tuple[Any, ...], answers: dict[Any, Any], plan: Callable[[], Any]) -> Any:
+        """The result of `plan`, which asks the registry. It is kept in `answers`; two threads at the same time may both ask."""
         self._require_may_wait(key[-1])
         outcome = outcome_within(plan, self.max_block_ms)
         if outcome is None:
@@ -226,7 +225,7 @@ class AvroSerializers:
             )
 
 
-def _require_all(encoded_column: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:
+def _require_encoded(encoded_column: EncodedColumn, part: str, positions: np.ndarray[Any, Any] | None = None) -> pa.Array:
     """The encoded column. Raises InvalidRecordError if a row cannot be encoded. `positions`: of the rows within the call."""
     if encoded_column.refused_rows:
         first_unencodable = min(encoded_column.refused_rows, key=lambda each: int(each.rows[0]))
@@ -237,9 +236,9 @@ def _require_all(encoded_column: EncodedColumn, part: str, positions: np.ndarray
     return encoded_column.values
 
 
-def _not_encodable(what: str, field: str, reason: str, more_note: str = "", row: int | None = None) -> InvalidRecordError:
+def _not_encodable(subject: str, field: str, reason: str, more_note: str = "", row: int | None = None) -> InvalidRecordError:
     where = f", field {printable(field)}" if field else ""
-    return InvalidRecordError(f"{what} cannot be encoded{where}: {reason}{more_note}", row=row, condition=NOT_ENCODABLE)
+    return InvalidRecordError(f"{subject} cannot be encoded{where}: {reason}{more_note}", row=row, condition=NOT_ENCODABLE)
 
 
 def _as_array(rows: Sequence[object], type: pa.DataType) -> tuple[pa.Array, dict[int, KafkaError]]:

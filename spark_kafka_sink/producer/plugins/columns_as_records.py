@@ -101,7 +101,7 @@ def to_utf8(cell: Any) -> Any:
 
 
 def columns_of(records: Sequence[ProducerRecord]) -> ProducerColumns:
-    """The records as columns: one topic if all have the same, and None for each part but the value that no record has."""
+    """The records as columns: one topic if all have the same; None for a column other than `value` that no record has."""
 
     def column(name: str, kind: pa.DataType) -> pa.Array | None:
         cells = [getattr(record, name) for record in records]

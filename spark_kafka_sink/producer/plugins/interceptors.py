@@ -137,7 +137,7 @@ class Interceptors:
         )
 
     def close(self) -> None:
-        """As `close_all`."""
+        """Close all interceptors, see close_all."""
         close_all(each.plugin for each in self._chain)
 
     # COLUMNS

@@ -141,7 +141,7 @@ class UserPartitioner:
     def _checked_partitions(
         self, answer: object, topic: str, row_count: int, partition_count: int, positions: npt.NDArray[np.int32] | None = None
     ) -> npt.NDArray[np.int32]:
-        numbers = self._numbers(answer, topic)
+        numbers = self._checked_numbers(answer, topic)
         if numbers.shape != (row_count,):
             raise self._failure_error(f"returned {numbers.size} partitions for {row_count} rows", topic)
         is_wrong = (numbers < NO_PARTITION) | (numbers >= partition_count)
@@ -157,7 +157,7 @@ class UserPartitioner:
             )
         return numbers.astype(np.int32)
 
-    def _numbers(self, answer: object, topic: str) -> npt.NDArray[Any]:
+    def _checked_numbers(self, answer: object, topic: str) -> npt.NDArray[Any]:
         kind: object = type(answer).__name__
         if isinstance(answer, pa.Array | pa.ChunkedArray):
             kind = answer.type
@@ -172,13 +172,13 @@ class UserPartitioner:
             raise self._failure_error(f"returned {kind}, not a numpy or Arrow array of whole numbers", topic)
         return answer
 
-    def _failure_error(self, what: str, topic: str) -> KafkaError:
+    def _failure_error(self, fact: str, topic: str) -> KafkaError:
         return KafkaError(
-            f"partitioner {self._plugin.name} {what}; topic {topic}. No row has been queued", condition="KAFKA_PARTITIONER_FAILED"
+            f"partitioner {self._plugin.name} {fact}; topic {topic}. No row has been queued", condition="KAFKA_PARTITIONER_FAILED"
         )
 
     def close(self) -> None:
-        """As Plugin.close."""
+        """Call the partitioner's `close`, see Plugin.close."""
         self._plugin.close()
 
 

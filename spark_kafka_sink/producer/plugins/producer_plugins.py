@@ -35,5 +35,5 @@ class ProducerPlugins:
         self.bundle_partitioner = None if asks_per_record else self.partitioner  # asked when a gathered bundle is encoded
 
     def close(self) -> None:
-        """As `close_all`."""
+        """Close the interceptors and the partitioner, see close_all."""
         close_all(plugin for plugin in (self.interceptors, self.partitioner) if plugin is not None)

@@ -170,7 +170,7 @@ class BatchOutcomes:
     def _retry(self, batch: ProducerBatch, error: ErrorCode, now_ms: int) -> None:
         logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
         self._metrics.records_retried(batch.topic_partition.topic, batch.record_count)
-        self._accumulator.reenqueue(batch, now_ms, self._sequencer.retry_backoff_ms(error))
+        self._accumulator.reenqueue(batch, now_ms, self._sequencer.max_backoff_ms(error))
 
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)

@@ -91,7 +91,7 @@ class ProduceRequests:
     def _max_version(self, topics: tuple[TopicProduceData, ...]) -> int | None:
         """The newest version to use; None: the newest that the node knows."""
         has_all_ids = all(topic.topic_id != ZERO_UUID for topic in topics)
-        version_caps = [None if has_all_ids else LAST_VERSION_BY_NAME, self._sequencer.produce_version_cap]
+        version_caps = [None if has_all_ids else LAST_VERSION_BY_NAME, self._sequencer.max_produce_version]
         return min((cap for cap in version_caps if cap is not None), default=None)
 
     # ANSWERS

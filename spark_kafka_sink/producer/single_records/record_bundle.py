@@ -31,8 +31,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 
 logger = logging.getLogger(__name__)
 
-_NO_LIMIT = 2**62
-_NO_MORE = -1
+_NO_LIMIT, _NO_MORE = 2**62, -1  # in `_limit_bytes`: memory was not charged yet; the bundle takes no more records
 _FAILED = -1  # in `_outcomes`; a row with a smaller value is not settled
 _FAILING = -2  # the row has an error, which interceptors get before its future does; an interrupt may prevent that
 _PENDING = -3
@@ -99,7 +98,7 @@ class RecordBundle:
         self.cluster = cluster  # metadata that contains the topic
         self.memory = PoolMemory()  # a charge, which RecordGatherer gives back when the bundle is encoded or failed
         self._lock = threading.Lock()  # guards what `add` fills
-        self._room_bytes = _NO_LIMIT  # the limit of `size_bytes`, or _NO_MORE
+        self._limit_bytes = _NO_LIMIT  # the limit of `size_bytes`, or _NO_MORE
         self.size_bytes = 0  # the sum of the records' size bounds
         self.values: list[Any] = []  # bytes or None, or what a serializer encodes for the whole bundle
         self.keys: list[Any] = []
@@ -112,7 +111,7 @@ class RecordBundle:
         self._outcome_lock = threading.RLock()  # guards _acknowledgements, _entered_count, _outcomes and _errors
         self._waiters = Waiters(self._outcome_lock)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
-        self._entered_count = 0  # how many of these are entered in `_outcomes`, which happens when it is read
+        self._entered_count = 0  # how many of these `_outcomes` contains; they are entered when it is read
         self._outcomes: npt.NDArray[np.int32] | None = None  # from `seal` on: index of an acknowledgement, or _FAILED, …
         self._errors: dict[int, KafkaError] = {}
         self._columns: RecordColumns | None = None  # for RecordMetadata; without payloads
@@ -126,7 +125,7 @@ class RecordBundle:
         """Add a record. None if the bundle takes no more, or if more memory has to be charged first."""
         with self._lock:
             size = self.size_bytes + size_bytes
-            if size > self._room_bytes:
+            if size > self._limit_bytes:
                 return None
             callbacks = self.callbacks
             index = len(callbacks)
@@ -140,7 +139,7 @@ class RecordBundle:
                 self.size_bytes = size
                 callbacks.append(callback)  # last: with it the record is in the bundle
             except BaseException:
-                self._room_bytes = _NO_MORE  # an interrupt may have left half a record, which nothing may follow
+                self._limit_bytes = _NO_MORE  # an interrupt may have left half a record, which nothing may follow
                 raise
             return future
 
@@ -149,20 +148,20 @@ class RecordBundle:
         with self._lock:
             self.memory.add(memory)
             if not self.takes_no_more:
-                self._room_bytes = self.memory.charge * block_size
+                self._limit_bytes = self.memory.charge * block_size
 
     @property
     def takes_no_more(self) -> bool:
         """Whether `add` refuses every record: the bundle is sealed, or will be."""
-        return self._room_bytes == _NO_MORE
+        return self._limit_bytes == _NO_MORE
 
     def missing_bytes(self, size_bytes: int) -> int:
         """How much more has to be charged before a record of this size fits."""
-        return max(0, self.size_bytes + size_bytes - self._room_bytes)
+        return max(0, self.size_bytes + size_bytes - self._limit_bytes)
 
     def refuse_records(self) -> None:
         with self._lock:
-            self._room_bytes = _NO_MORE
+            self._limit_bytes = _NO_MORE
 
     def seal(self) -> None:
         """Take no more records. From here on outcomes may be reported."""
@@ -179,8 +178,8 @@ class RecordBundle:
 
     def as_columns(self, column_of: ColumnOf = _column_of_bytes) -> ProducerColumns:
         """The records as columns, as ColumnSender queues them. `column_of`: makes bytes of keys and values."""
-        rounding = 0.0005  # ms; more than the error of seconds since 1970 in a double
-        timestamps = (np.array(self.sent_s) * 1000 + rounding).astype(np.int64)
+        rounding_ms = 0.0005  # more than the error of seconds since 1970 in a double
+        timestamps = (np.array(self.sent_s) * 1000 + rounding_ms).astype(np.int64)
         timestamp_by_row = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
         timestamps[list(timestamp_by_row)] = list(timestamp_by_row.values())
         row_count, headers = len(self.values), None
@@ -200,14 +199,14 @@ class RecordBundle:
         partitions[list(partition_by_row)] = list(partition_by_row.values())
         return partitions
 
-    def become(self, columns: RecordColumns) -> None:
-        """The records are rows of these columns from here on. The bundle keeps sizes and timestamps, not the payloads."""
+    def keep_columns(self, columns: RecordColumns) -> None:
+        """Keep sizes and timestamps of the columns that were made of the records, and drop all payloads."""
         self._columns = columns.without_payloads()
         self.values, self.keys, self.sent_s = [], [], []
 
     @property
     def rows_callback(self) -> RowsCallback:
-        """What batches report outcomes to; with interceptors, these get them first. Available after `become`."""
+        """What batches report outcomes to; with interceptors, these get them first. Available after `keep_columns`."""
         assert self._columns is not None
         return self if self._interceptors is None else InterceptorCallback(self._interceptors, self.topic, self._columns, self)
 

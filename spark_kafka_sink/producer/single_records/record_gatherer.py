@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordBundle, RecordFuture
 
 MIN_BUNDLE_BYTES = 512 * 1024  # a bundle costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
-BUNDLE_SHARE = 4  # but a bundle is full at a quarter of buffer.memory; a single large record may take more
+MAX_BUNDLE_SHARE = 0.25  # of buffer.memory, at which a bundle is full in any case; a single large record may take more
 
 
 class _TopicTurn:
@@ -39,7 +39,7 @@ class _TopicTurn:
         self._encoding_calls: list[HandOver] = []
 
     def admit(self, hand_over: HandOver) -> bool:
-        """Let the call encode until it is over, if no other thread does. False if one does."""
+        """Let the call encode until it is over. False if another thread encodes for the topic."""
         self._encoding_calls = [each for each in self._encoding_calls if each.presence.locked()]
         if any(each.thread_id != hand_over.thread_id for each in self._encoding_calls):
             return False
@@ -63,7 +63,7 @@ class RecordGatherer:
     clock: Clock  # for linger.ms and bounded waits
     accumulator: RecordAccumulator  # where memory comes from
     hand_overs: HandOvers  # runs calls that hand records and bundles over
-    # Queues a sealed bundle, or fails its records. It uses the bundle's charge and never waits for memory.
+    # Encodes a sealed bundle: its records become columns, whose rows are queued, or fail. Never waits for memory.
     encode_bundle: Callable[[HandOver, RecordBundle], None]
     may_wait: Callable[[], bool] = lambda: True  # for memory; as KafkaProducer._may_wait
     interceptors: Interceptors | None = None  # bundles report outcomes to them
@@ -72,7 +72,7 @@ class RecordGatherer:
         self._pool = self.accumulator.pool
         # The smaller of a batch and a request, but at least MIN_BUNDLE_BYTES: the Sender may have to encode a bundle.
         target_bytes = max(min(self.config.batch_size, self.config.max_request_size), MIN_BUNDLE_BYTES)
-        self.bundle_bytes = min(target_bytes, max(1, self._pool.total_memory // BUNDLE_SHARE))
+        self.bundle_bytes = min(target_bytes, max(1, int(self._pool.total_memory * MAX_BUNDLE_SHARE)))
         self.bundles: dict[str, RecordBundle] = {}  # the bundles that take records, by topic
         self._turns: dict[str, _TopicTurn] = {}  # grows only
         self._unqueued_bundles: set[RecordBundle] = set()  # bundles with records that may be in no batch
@@ -134,7 +134,7 @@ class RecordGatherer:
     def _add_locked(
         self, bundle: RecordBundle | None, topic: str, cluster: Cluster, record: GatheredRecord, memory: PoolMemory
     ) -> _Addition | None:
-        """None if another thread has used the bundle's memory for its record. `bundle`: the topic's; None: a new one begins."""
+        """Add a record to a bundle; None: to a new one. Returns None if another thread has used the memory for its record."""
         begins_bundle = bundle is None
         if bundle is None:
             bundle = RecordBundle(topic, cluster, self.clock, self.interceptors)
@@ -166,38 +166,38 @@ class RecordGatherer:
         self.accumulator.wait_for_memory(0, missing_blocks, memory, hand_over.begin)
 
     def encode_full(self, topic: str) -> None:
-        """Queue a topic's bundle, which has reached `bundle_bytes`. Errors go to the records.
+        """Encode a topic's bundle, which has reached `bundle_bytes`. Errors go to the records.
 
-        Blocks while another thread encodes a bundle of the topic. After max.block.ms it returns, and the bundle is not queued but
-        takes no more records: the caller that adds the next one waits for that thread again, and gets an error after as long.
+        Blocks at most max.block.ms while another thread encodes a bundle of the topic. If that thread takes longer, this bundle
+        takes no more records. The caller of the next record waits for that thread again, and gets an error after max.block.ms.
         """
         if not self._encode_within(topic, self.config.max_block_ms):
             self._refuse_records(topic)
 
     def encode_all(self, deadline_ms: int) -> bool:
-        """Queue all bundles, for flush, close, and the begin and end of a transaction. False if another thread still encodes at
+        """Encode all bundles, for flush, close, and the begin and end of a transaction. False if another thread still encodes at
         `deadline_ms` (Clock.now_ms)."""
-        is_all_queued = True
+        are_all_encoded = True
         for topic in list(self._turns):
-            is_all_queued &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))
-        return is_all_queued
+            are_all_encoded &= self._encode_within(topic, max(0, deadline_ms - self.clock.now_ms()))
+        return are_all_encoded
 
     def encode_topic(self, topic: str) -> None:
-        """Queue what is gathered for a topic, before rows of `send_columns`. Raises KafkaTimeoutError after max.block.ms."""
+        """Encode what is gathered for a topic, before rows of `send_columns`. Raises KafkaTimeoutError after max.block.ms."""
         if topic in self._turns and not self._encode_within(topic, self.config.max_block_ms):
             raise KafkaTimeoutError(
                 f"another thread is still encoding earlier records for {topic} after max.block.ms={self.config.max_block_ms}"
             )
 
     def encode_lingered(self, now_ms: int, is_all_due: bool) -> int:
-        """Queue what has waited for linger.ms; returns in how many ms the next bundle is due. Sender thread; never waits."""
+        """Encode what has waited for linger.ms; returns in how many ms the next bundle is due. Sender thread; never waits."""
         delay_ms = NEVER_MS
         for topic, bundle in list(self.bundles.items()):
             left_ms = 0 if is_all_due else bundle.created_ms + self.config.linger_ms - now_ms
             if left_ms > 0:
                 delay_ms = min(delay_ms, left_ms)
             elif not self._encode_within(topic, 0):
-                delay_ms = min(delay_ms, max(1, self.config.linger_ms))  # another thread encodes the bundle before this one
+                delay_ms = min(delay_ms, max(1, self.config.linger_ms))  # another thread encodes the previous bundle
         return delay_ms
 
     def disable_fast_path(self) -> None:
@@ -205,7 +205,7 @@ class RecordGatherer:
         self.bundles.clear()
 
     def close(self, ended_by: KafkaError | None = None) -> None:
-        """Take no more records. `ended_by`: why the producer ended, if not by close(); a later call without it keeps it."""
+        """Take no more records. `ended_by`: why the producer ended, if not by close(). A later call without it keeps it."""
         if ended_by is not None:
             self._ended_by = ended_by
         self._is_closed = True
@@ -234,7 +234,7 @@ class RecordGatherer:
         return bundles
 
     def _encode_within(self, topic: str, timeout_ms: int) -> bool:
-        """Queue a topic's bundle. False if another thread was still encoding the bundle before it when time ran out."""
+        """Encode a topic's bundle. False if another thread was still encoding the previous bundle when time ran out."""
         return self.hand_overs.run(self._encode_in_turn, topic, self.clock.now_ms() + timeout_ms)
 
     def _encode_in_turn(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:

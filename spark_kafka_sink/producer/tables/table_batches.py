@@ -29,8 +29,8 @@ def open_table(table: object) -> pa.RecordBatchReader:
     try:
         return _reader_of(table)
     except Exception as error:
-        what = f"table of the Python type {type(table).__name__}"
-        raise SchemaError(f"{what} cannot be read as columns of Arrow: {error}") from error
+        subject = f"table of the Python type {type(table).__name__}"
+        raise SchemaError(f"{subject} cannot be read as columns of Arrow: {error}") from error
 
 
 def _reader_of(table: object) -> pa.RecordBatchReader:

@@ -18,10 +18,10 @@ from spark_kafka_sink.records.columns import are_header_types, is_payload, is_te
 from spark_kafka_sink.records.interleave import arrays_of
 from spark_kafka_sink.records.row_mapping import RECORD_FIELDS, RowMapping, nearest_column
 
-NO_TOPIC = "no topic: pass its name as in send_table(name, table), or a table with the column topic"
-NO_VALUE = "there is no column value; nulls in it are tombstones, but it must be there"
+NO_TOPIC_TEXT = "no topic: pass its name as in send_table(name, table), or a table with the column topic"
+NO_VALUE_TEXT = "there is no column value; nulls in it are tombstones, but it must be there"
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-ZONES = "dt.tz_localize('UTC') in pandas, dt.replace_time_zone('UTC') in polars, AT TIME ZONE 'UTC' in SQL"
+ZONE_REMEDIES = "dt.tz_localize('UTC') in pandas, dt.replace_time_zone('UTC') in polars, AT TIME ZONE 'UTC' in SQL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TableColumns:
 
 def _problems_of_names(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
     """Problems: a required column is missing, or another column is probably misspelt, whose values would be ignored silently."""
-    problems_if_missing = {"topic": NO_TOPIC, "value": NO_VALUE}
+    problems_if_missing = {"topic": NO_TOPIC_TEXT, "value": NO_VALUE_TEXT}
     others = [column for column in columns if column not in RECORD_FIELDS]
     for name in RECORD_FIELDS:
         if getattr(mapping, name) is not None:
@@ -134,7 +134,7 @@ def _partition_remedy(kind: pa.DataType) -> str:
 
 def _timestamp_remedy(kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
-        return f"without a time zone it is no moment; name its zone: {ZONES}"
+        return f"without a time zone it is no moment; name its zone: {ZONE_REMEDIES}"
     return "cast it before sending, or leave it out: the time of sending counts then"
 
 

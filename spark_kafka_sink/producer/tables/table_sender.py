@@ -35,7 +35,7 @@ class TableSender:
     on_partly_queued: Callable[[KafkaError], None]  # gets the error if only the first rows of a table are queued
 
     def send(self, topic: str | None, table: object, check_usable: Callable[[], None]) -> Delivery:
-        """As KafkaProducer.send_table. `check_usable`: raises when no further rows can be sent; called before each batch."""
+        """Queue all rows of a table. `check_usable`: called before each batch; raises when no further rows can be sent."""
         if not (topic is None or isinstance(topic, str)):
             raise SchemaError(f"topic has the Python type {type(topic).__name__}; pass a str, or None for the column topic")
         reader = open_table(table)

@@ -2,7 +2,7 @@
 
 TransactionalMethods has the public methods; TransactionManager carries out the calls. Rows are accepted only within a transaction
 (`write`). A commit or preparation first refuses new rows, then waits until callers have handed their rows over. After an abort,
-the next begin waits for them instead. So no row of one transaction is sent in the next.
+the next begin waits for these callers instead. So no row of one transaction is sent in the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
-from spark_kafka_sink.interrupts import Inside, Waiters
+from spark_kafka_sink.interrupts import CallsInside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, TransactionalCall
@@ -30,20 +30,20 @@ class CallerSide:
     method but `write` blocks at most `max_block_ms`. TransactionalMethods says what each promises and raises."""
 
     manager: TransactionManager  # the state, which the Sender moves
-    encode_all: Callable[[int], bool]  # queues gathered records, until a deadline (Clock.now_ms); false if some are left
+    encode_all: Callable[[int], bool]  # encodes gathered records, until a time of Clock.now_ms; false if some are left
     wake_sender: Callable[[], None]  # called after a call was posted
     clock: Clock
     max_block_ms: int  # how long each call may wait
     record_call_time: Callable[[CalledMethod, int], None]  # called with method and nanoseconds of each call, for metrics
 
     def __post_init__(self) -> None:
-        # Guards _is_open, _beginning, _writers and _pending. begin() opens without it: no other call is possible then.
+        # Guards _is_open, _begin_calls, _writers and _pending. begin() opens without it: no other call is possible then.
         self._lock = threading.Lock()
         self._waiters = Waiters(self._lock)  # woken when a writer has left
         self._is_open = False
-        self._beginning = Inside()  # the call that waits in begin()
-        self._writers = Inside()
-        self._pending: TransactionalCall | None = None  # the last call except send_offsets; still open unless `is_reported`
+        self._begin_calls = CallsInside()  # the call that waits in begin()
+        self._writers = CallsInside()
+        self._pending: TransactionalCall | None = None  # the last call that is no send_offsets; over if `is_reported`
 
     def write(self, hand_over_rows: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `hand_over_rows`, and block as long as that takes. Raises IllegalStateError outside of a transaction, or the error
@@ -76,10 +76,10 @@ class CallerSide:
         presence = threading.Lock()
         with presence:
             with self._lock:
-                self._same_call_locked(CalledMethod.BEGIN)
-                if self._beginning:
+                self._check_call_locked(CalledMethod.BEGIN)
+                if self._begin_calls:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
-                self._beginning.add(presence)
+                self._begin_calls.add(presence)
             # Records that threads gathered while the last transaction was aborted fail here, so the new one does not get them.
             self._hand_over(CalledMethod.BEGIN, deadline_ms)
             call = self._post_and_wait(TransactionalCall(CalledMethod.BEGIN, self.clock), deadline_ms)
@@ -129,7 +129,7 @@ class CallerSide:
     def _refuse_rows(self, method: CalledMethod) -> bool:
         """Refuse rows from now on. Returns false if the same call did that before, and timed out."""
         with self._lock:
-            is_new = self._same_call_locked(method) is None
+            is_new = self._check_call_locked(method) is None
             if is_new:
                 self._is_open = False
             return is_new
@@ -145,9 +145,9 @@ class CallerSide:
         return self.clock.now_ms() + self.max_block_ms
 
     def _post_and_wait(self, new_call: TransactionalCall, deadline_ms: int) -> TransactionalCall:
-        """Post `new_call`, or the same call that timed out before, and wait until it has succeeded. Returns that call.
+        """Post `new_call` and wait for its success; if the same call timed out before, wait for that one. Returns the call.
 
-        The caller then sets `is_reported` as its last step. If it is interrupted before that, a repeated call finds this one.
+        The public method sets `is_reported` as its last step. If an interrupt prevents that, its next call finds this one.
         """
         started_ns = self.clock.now_ns()
         presence = threading.Lock()
@@ -166,9 +166,9 @@ class CallerSide:
         return call
 
     def _post(self, new_call: TransactionalCall, presence: threading.Lock | None = None) -> TransactionalCall:
-        """Post `new_call`, or the same call that timed out before, and return it. The caller holds `presence` while it waits."""
+        """Post `new_call`, or again the same call that timed out before. Returns it. The caller holds `presence` for its wait."""
         with self._lock:
-            call = self._same_call_locked(new_call.method, new_call.state_method)
+            call = self._check_call_locked(new_call.method, new_call.state_method)
             if call is None:
                 call = new_call
                 if new_call.method is not CalledMethod.SEND_OFFSETS:  # a repeated one may have other offsets, so it is a new call
@@ -183,8 +183,8 @@ class CallerSide:
             self.manager.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
-    def _same_call_locked(self, method: CalledMethod, state_method: CalledMethod | None = None) -> TransactionalCall | None:
-        """The same call that timed out before, if there was one. Raises the reason if this call is not possible now."""
+    def _check_call_locked(self, method: CalledMethod, state_method: CalledMethod | None = None) -> TransactionalCall | None:
+        """Raise the reason if this call is not possible now. Returns the same call if it timed out before and goes on."""
         pending = self._pending
         if pending is not None and pending.is_reported:
             pending = None

@@ -19,13 +19,13 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 # librdkafka's bytes: magic, generation, group id, member id, whether no instance id follows, instance id. A 0 byte ends a text.
 _MAGIC = b"CGMDv2:"
 _GENERATION = struct.Struct("=i")
-_MEMBER = attrgetter("group_id", "generation_id", "member_id", "group_instance_id")
+_MEMBER_FIELDS = attrgetter("group_id", "generation_id", "member_id", "group_instance_id")
 _NO_POSITION = -1001  # librdkafka's OFFSET_INVALID: nothing was read from the partition
-_GROUP = (
+_GROUP_RULE = (
     "group_metadata must be a ConsumerGroupMetadata, what consumer_group_metadata() of confluent-kafka's consumer returns, or"
     " group_metadata() of kafka-python's"
 )
-_OFFSETS = (
+_OFFSETS_RULE = (
     "offsets must map a TopicPartition to an OffsetAndMetadata or an int, or be a list of objects with topic, partition and"
     " offset, as position() of confluent-kafka's consumer returns it"
 )
@@ -85,7 +85,7 @@ def _pairs(offsets: object) -> Iterator[tuple[Any, Any]]:
     elif isinstance(offsets, Iterable) and not isinstance(offsets, str | bytes):
         yield from ((each, each) for each in offsets)
     else:
-        raise TypeError(f"{_OFFSETS}, not a {type(offsets).__name__}")
+        raise TypeError(f"{_OFFSETS_RULE}, not a {type(offsets).__name__}")
 
 
 def _topic_and_partition(key: Any) -> tuple[Any, Any]:
@@ -94,7 +94,7 @@ def _topic_and_partition(key: Any) -> tuple[Any, Any]:
     try:
         return key.topic, key.partition
     except AttributeError:
-        raise TypeError(f"{_OFFSETS}; there is a {type(key).__name__}") from None
+        raise TypeError(f"{_OFFSETS_RULE}; there is a {type(key).__name__}") from None
 
 
 def checked_group(group: object) -> ConsumerGroupMetadata:
@@ -102,9 +102,9 @@ def checked_group(group: object) -> ConsumerGroupMetadata:
     if isinstance(group, bytes | bytearray | memoryview):
         group = _parse_librdkafka_group(bytes(group))
     try:
-        group_id, generation_id, member_id, instance_id = _MEMBER(group)
+        group_id, generation_id, member_id, instance_id = _MEMBER_FIELDS(group)
     except AttributeError:
-        raise TypeError(f"{_GROUP}, not {group!r}") from None
+        raise TypeError(f"{_GROUP_RULE}, not {group!r}") from None
     member = ConsumerGroupMetadata(
         checked_text(group_id, "a group id"),
         _checked_number(generation_id, "a generation id", -1, 2**31),
@@ -128,21 +128,23 @@ def _parse_librdkafka_group(data: bytes) -> ConsumerGroupMetadata:
     except (ValueError, struct.error):
         is_valid = False
     if not is_valid:
-        raise TypeError(f"{_GROUP}, not {data[:20]!r}…: these bytes are of another version of librdkafka, or of something else")
+        raise TypeError(
+            f"{_GROUP_RULE}, not {data[:20]!r}…: these bytes are of another version of librdkafka, or of something else"
+        )
     return group
 
 
-def _checked_number(value: object, what: str, start: int, stop: int) -> int:
-    number = whole_number(value, what)
+def _checked_number(value: object, value_name: str, start: int, stop: int) -> int:
+    number = whole_number(value, value_name)
     if not start <= number < stop:
-        raise ValueError(f"{what} must be from {start} to {stop - 1}, not {number}")
+        raise ValueError(f"{value_name} must be from {start} to {stop - 1}, not {number}")
     return number
 
 
-def checked_text(value: object, what: str) -> str:
-    """Return the text. Raises TypeError or ValueError, whose text names it `what`, if no request can carry it."""
+def checked_text(value: object, value_name: str) -> str:
+    """Return the text. Raises TypeError or ValueError, whose text names it `value_name`, if no request can carry it."""
     if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{value_name} must be a str, not {value!r} of type {type(value).__name__}")
     if len(value.encode("utf-8", "surrogatepass")) > 32_767 or any("\ud800" <= each <= "\udfff" for each in value):
-        raise ValueError(f"{what} must be valid text of at most 32,767 bytes in UTF-8")
+        raise ValueError(f"{value_name} must be valid text of at most 32,767 bytes in UTF-8")
     return value

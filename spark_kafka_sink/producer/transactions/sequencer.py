@@ -1,6 +1,6 @@
 """Who a producer is to brokers: its id and epoch, and how batches get their sequence numbers.
 
-    Sequencer             numbers nothing, for a producer without idempotence. The base of the others: all that is asked of them
+    Sequencer             for a producer without idempotence: numbers nothing. The base class of the others
     IdempotentSequencer   decides and keeps state; PartitionSequences counts
     TransactionManager    adds transactions (transaction_manager.py)
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 MAX_EPOCH = 32767
 NO_LAST_ACKED_SEQUENCE = -1  # 0 follows
-HALF_RANGE = 2**30  # two sequences are less than this apart, so the order is known across the wrap-around too
+HALF_SEQUENCE_RANGE = 2**30  # two sequences are less than this apart, so the order is known across the wrap-around too
 
 
 class SequencerState(enum.Enum):
@@ -95,7 +95,7 @@ class PartitionSequences:
             self.in_flight.append(batch)
             return
         first = self.in_flight[0].base_sequence
-        insort(self.in_flight, batch, key=lambda each: (each.base_sequence - first + HALF_RANGE) & MAX_SEQUENCE)
+        insort(self.in_flight, batch, key=lambda each: (each.base_sequence - first + HALF_SEQUENCE_RANGE) & MAX_SEQUENCE)
 
     def remove_in_flight(self, batch: ProducerBatch) -> None:
         if batch in self.in_flight:
@@ -110,7 +110,7 @@ class PartitionSequences:
     def acknowledge(self, last_sequence: int) -> None:
         """Note the last sequence of an acknowledged batch, unless a batch behind it has been acknowledged before."""
         distance = (last_sequence - self.last_acked_sequence) & MAX_SEQUENCE
-        if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE or 0 < distance < HALF_RANGE:
+        if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE or 0 < distance < HALF_SEQUENCE_RANGE:
             self.last_acked_sequence = last_sequence
 
     def is_next(self, sequence: int) -> bool:
@@ -127,8 +127,8 @@ class PartitionSequences:
 
 
 class Sequencer(DrainSequencer):
-    """The sequencer of a producer without idempotence, which numbers nothing, and the base of the others. Sender thread only,
-    except where another thread is named."""
+    """The sequencer of a producer without idempotence, which numbers nothing, and the base class of the others. Only the Sender
+    calls it, except the methods below ANY THREAD."""
 
     transactional_id: str | None = None
     fatal_error: KafkaError | None = None  # why nothing can be sent any more; callers read it
@@ -195,7 +195,7 @@ class Sequencer(DrainSequencer):
     # BATCHES
 
     @property
-    def produce_version_cap(self) -> int | None:
+    def max_produce_version(self) -> int | None:
         """The newest version of Produce requests to use; None: the newest that the node knows."""
         return None
 
@@ -211,12 +211,12 @@ class Sequencer(DrainSequencer):
     def replace_in_flight(self, large: ProducerBatch, smaller: list[ProducerBatch]) -> None:
         """Track the smaller batches of a split instead of the large one. They have its sequences."""
 
-    def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
+    def max_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
         """At most how many ms a batch waits for its next attempt; None: as retry.backoff.ms says."""
         return None
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        """Have a partition's batches renumbered, once no request contains one. None of the batches may be in the log then."""
+        """Have a partition's batches renumbered as soon as no request contains one. By then none of them may be in the log."""
 
     def sequence_facts(self, batch: ProducerBatch) -> SequenceFacts:  # noqa: ARG002
         """The facts about a batch's sequence that retry.py needs."""
@@ -241,7 +241,7 @@ class IdempotentSequencer(Sequencer):
         self.sequences: dict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)
         self.requests = TxnRequestQueue(self, config, client, clock, random)
         self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
-        self._was_denied = False  # then the id is asked for again only when there are rows: it may be granted by then
+        self._was_denied = False  # the id was denied, so it is asked for again only when there are rows
         self.unresolved_partitions: set[TopicPartition] = set()  # a numbered batch of theirs failed: there may be a gap
         self._partitions_to_reset: set[TopicPartition] = set()  # their batches in flight get new sequences in a new epoch
 
@@ -360,7 +360,7 @@ class IdempotentSequencer(Sequencer):
         return first.topic_partition in self.unresolved_partitions
 
     def _is_known(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
-        """Whether the partition's brokers know the producer id: then they reject a new epoch that does not begin at 0."""
+        """Whether the partition's brokers know the producer id. If so, they reject a new epoch's first sequence other than 0."""
         return False
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
@@ -409,7 +409,7 @@ class IdempotentSequencer(Sequencer):
         """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
 
         If a batch behind the gap may have been written, it is first sent again with its old sequence. The broker acknowledges
-        it, or rejects it as out of order and then has no batch behind it either.
+        it, or rejects it as out of order and then has none of the batches behind it.
         """
         for topic_partition in self.unresolved_partitions - self._partitions_to_reset:
             entry = self.sequences[topic_partition]

@@ -53,8 +53,8 @@ from spark_kafka_sink.producer.transactions.transaction_errors import (
 )
 from spark_kafka_sink.producer.transactions.transactional_call import CalledMethod, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
-    FIRST_BACKOFF_MS,
     MAX_ABORTS_AMID_CONTROL_RECORDS,
+    MAX_FIRST_BACKOFF_MS,
     AddOffsetsToTxnHandler,
     AddPartitionsToTxnHandler,
     AnswerProblem,
@@ -77,7 +77,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
+FIRST_INIT_VERSION_WITH_IDENTITY = 3  # of InitProducerId
 
 NEXT_TXN_STATES = {  # as NEXT_STATES of an idempotent producer
     SequencerState.UNINITIALIZED: {SequencerState.INITIALIZING},
@@ -104,7 +104,7 @@ NEXT_TXN_STATES = {  # as NEXT_STATES of an idempotent producer
     SequencerState.FATAL_ERROR: set(),
 }
 
-ALLOWED_IN = {
+ALLOWED_STATES = {
     CalledMethod.USE_ID: {SequencerState.UNINITIALIZED, SequencerState.READY, SequencerState.PREPARED},
     CalledMethod.INIT: {SequencerState.UNINITIALIZED},
     CalledMethod.BEGIN: {SequencerState.READY, SequencerState.BUMPING_EPOCH},
@@ -114,7 +114,7 @@ ALLOWED_IN = {
     CalledMethod.ABORT: {SequencerState.IN_TRANSACTION, SequencerState.PREPARED, SequencerState.ABORTABLE_ERROR},
 }
 
-_WHERE = {
+_STATE_TEXTS = {
     SequencerState.UNINITIALIZED: "before init_transactions()",
     SequencerState.INITIALIZING: "while init_transactions() is under way",
     SequencerState.BUMPING_EPOCH: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
@@ -129,26 +129,26 @@ _WHERE = {
 
 
 class TransactionVersion:
-    """The brokers' version of transactions. It is read between transactions: each keeps its version. `is_v2`: any thread."""
+    """The brokers' version of transactions, read between transactions: each keeps its version. Any thread may read `is_v2`."""
 
     def __init__(self, client: KafkaClient) -> None:
         self.is_v2 = False
         self._client = client
-        self._epoch = -1  # of the features that were looked at
+        self._features_epoch = -1  # of the features that were read last
 
     def refresh(self) -> bool:
         """Read the version again. Returns whether brokers speak version 2 now and did not before."""
         was_v2 = self.is_v2
         epoch, levels = self._client.finalized_features()
-        if epoch > self._epoch:
-            self._epoch = epoch
+        if epoch > self._features_epoch:
+            self._features_epoch = epoch
             self.is_v2 = levels.get("transaction.version", 0) >= 2  # the finalized feature of KIP-890
         return self.is_v2 and not was_v2
 
     def can_bump_epoch(self, coordinator: Node | None) -> bool:
         """Whether this node takes InitProducerId with an identity (KIP-360). True if the node is not connected."""
         versions = None if coordinator is None else self._client.api_versions(coordinator.id)
-        return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_WITH_IDENTITY
+        return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_VERSION_WITH_IDENTITY
 
 
 class TransactionManager(IdempotentSequencer):
@@ -182,7 +182,7 @@ class TransactionManager(IdempotentSequencer):
     # CALLERS: any thread
 
     def row_failed(self, error: KafkaError) -> None:
-        """Posted like a call, so that it comes before the commit that its caller asks for next."""
+        """The error is posted like a call, so that the Sender takes it before the commit of the same caller."""
         self.calls.row_failed(error)
 
     def call_error(self) -> KafkaError | None:
@@ -192,19 +192,19 @@ class TransactionManager(IdempotentSequencer):
         return error
 
     def why_not(self, method: CalledMethod) -> KafkaError | None:
-        """Why a method cannot be called in this state. Callers look first, the Sender decides."""
+        """Why a method cannot be called in this state; None: it can. Callers ask first, then the Sender decides."""
         error, state, begin_error = self.call_error(), self.state, self._begin_error
         if error is not None and (method is not CalledMethod.ABORT or self.fatal_error is not None):
             return error
-        if state in ALLOWED_IN[method]:
+        if state in ALLOWED_STATES[method]:
             return None
         if begin_error is not None and method is CalledMethod.BEGIN:
             return fresh_copy(begin_error)
-        return IllegalStateError(f"{method.value}() is not possible {_WHERE[state]}")
+        return IllegalStateError(f"{method.value}() is not possible {_STATE_TEXTS[state]}")
 
     @property
     def is_at_rest(self) -> bool:
-        return self.state in ALLOWED_IN[CalledMethod.USE_ID]
+        return self.state in ALLOWED_STATES[CalledMethod.USE_ID]
 
     def delay_reason(self, call: TransactionalCall) -> str:
         """Why the call has not ended yet, for the error of a caller who waited."""
@@ -270,28 +270,29 @@ class TransactionManager(IdempotentSequencer):
         self.calls.pending_begins.append(call)
 
     def _send_offsets(self, call: TransactionalCall) -> None:
-        """All offsets go behind AddPartitionsToTxn, which rows wait for, and in the order of the calls: the last ones count."""
-        begins = not self._txn.has_begun
+        """Queue the offsets of a call, behind those of earlier calls, and behind AddPartitionsToTxn, for which rows wait."""
+        begins_transaction = not self._txn.has_begun
         request: AddOffsetsToTxnHandler | TxnOffsetCommitHandler
         if self._version.is_v2:
             self._txn.has_begun = True
             request = TxnOffsetCommitHandler(
-                transaction=self._txn, call=call, begins_transaction=begins, is_behind_rows=call.is_behind_rows
+                transaction=self._txn, call=call, begins_transaction=begins_transaction, is_behind_rows=call.is_behind_rows
             )
         else:
             request = AddOffsetsToTxnHandler(
                 transaction=self._txn,
                 call=call,
-                begins_transaction=begins,
+                begins_transaction=begins_transaction,
                 is_behind_rows=call.is_behind_rows,
                 on_added=self._offsets_added,
             )
         self.requests.enqueue(request)
 
     def _offsets_added(self, call: TransactionalCall) -> None:
-        """Queue TxnOffsetCommit. If need be, AddOffsetsToTxn has followed the rows. EndTxn, if it is queued, comes after this."""
-        priority, newest = RequestPriority.ADD_PARTITIONS_OR_OFFSETS, LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2
-        self.requests.enqueue(TxnOffsetCommitHandler(transaction=self._txn, call=call, priority=priority, max_version=newest))
+        """Queue TxnOffsetCommit, before an EndTxn that is queued. AddOffsetsToTxn has waited for rows if that was necessary."""
+        priority, max_version = RequestPriority.ADD_PARTITIONS_OR_OFFSETS, LAST_TXN_OFFSET_COMMIT_VERSION_BEFORE_TV2
+        request = TxnOffsetCommitHandler(transaction=self._txn, call=call, priority=priority, max_version=max_version)
+        self.requests.enqueue(request)
 
     def _prepare(self, call: TransactionalCall) -> None:
         self.calls.pending_prepare = self._last_prepare = call
@@ -306,9 +307,9 @@ class TransactionManager(IdempotentSequencer):
         self._end(call, is_commit=False)
 
     def _end(self, call: TransactionalCall | None, *, is_commit: bool) -> None:
-        newest = None if self._version.is_v2 else LAST_END_TXN_VERSION_BEFORE_TV2
+        max_version = None if self._version.is_v2 else LAST_END_TXN_VERSION_BEFORE_TV2
         on_ended = self.transaction_ended
-        request = EndTxnHandler(transaction=self._txn, call=call, is_commit=is_commit, on_ended=on_ended, max_version=newest)
+        request = EndTxnHandler(transaction=self._txn, call=call, is_commit=is_commit, on_ended=on_ended, max_version=max_version)
         self.requests.enqueue(request)
 
     def abort_for_close(self) -> bool:
@@ -392,7 +393,7 @@ class TransactionManager(IdempotentSequencer):
     def request_failed(self, request: TxnRequestHandler, problem: AnswerProblem) -> None:
         """Act on an error of an answer that is final: the transaction, the producer or the call alone has failed."""
         if isinstance(request, EndTxnHandler) and self._had_nothing_to_end(request, problem):
-            self._end_what_may_begin(request)
+            self._end_unbegun_transaction(request)
             return
         if self._may_have_met_control_records(request, problem):
             self.requests.retry(request)
@@ -424,8 +425,8 @@ class TransactionManager(IdempotentSequencer):
         """Whether an abort was rejected because its transaction had not begun, which this producer could not know."""
         return not request.is_commit and not self._txn.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
-    def _end_what_may_begin(self, request: EndTxnHandler) -> None:
-        """Go on after such an abort. A lost request may still arrive and begin the transaction, unless the epoch is raised."""
+    def _end_unbegun_transaction(self, request: EndTxnHandler) -> None:
+        """The transaction ends unbegun. In version 1, a new epoch makes brokers reject a late request that would begin it."""
         self._must_bump_epoch |= not self._version.is_v2 and self._can_bump_epoch()
         self.transaction_ended()
         request.settle()
@@ -438,11 +439,11 @@ class TransactionManager(IdempotentSequencer):
         fenced, but must not be sent: it would end the transaction of a real successor.
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.is_commit
-        is_alike = problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._txn.has_acknowledged
-        return is_abort and is_alike and request.attempt_count + 1 < MAX_ABORTS_AMID_CONTROL_RECORDS
+        is_ambiguous = problem.effect is ErrorEffect.FENCED and self._version.is_v2 and not self._txn.has_acknowledged_batch
+        return is_abort and is_ambiguous and request.attempt_count + 1 < MAX_ABORTS_AMID_CONTROL_RECORDS
 
     def _go_on_aborting(self, request: TxnRequestHandler, effect: ErrorEffect, error: KafkaError) -> None:
-        """Handle an error during an abort. It changes nothing, unless EndTxn or the search for its coordinator has failed."""
+        """Handle an error during an abort. The abort goes on, unless EndTxn or the search for its coordinator has failed."""
         if isinstance(request, EndTxnHandler) and effect is ErrorEffect.ABORTABLE_BY_BUMP:
             # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
             call, request.call = request.call, None
@@ -469,7 +470,7 @@ class TransactionManager(IdempotentSequencer):
         return fenced_error(where, self.transactional_id, self.identity, self._timeout_ms)
 
     def become_abortable(self, error: KafkaError) -> None:
-        """The transaction can only be aborted. The first error is the one that callers get: others follow from it."""
+        """From now on the transaction can only be aborted. Callers get the first error, because later ones follow from it."""
         if self.state in (SequencerState.ABORTABLE_ERROR, SequencerState.ABORTING, SequencerState.FATAL_ERROR):
             logger.debug("! transactional id %r, %s: %s", self.transactional_id, self.state.value, error)
             return
@@ -479,7 +480,7 @@ class TransactionManager(IdempotentSequencer):
         self.calls.fail_prepare(self.call_error() or error)
 
     def _become_abortable_by_bump(self, error: KafkaError) -> None:
-        """As become_abortable, where sequence numbers are in doubt: they are safe again with the next epoch.
+        """As become_abortable, for an error that leaves sequence numbers in doubt. With the next epoch they are safe again.
 
         In version 2 the end of the transaction bumps the epoch. If brokers cannot raise it, the error is fatal.
         """
@@ -516,8 +517,8 @@ class TransactionManager(IdempotentSequencer):
     # BATCHES
 
     def prepare_drain(self) -> None:
-        """Within a transaction no epoch is bumped, and no gap is closed. What is in doubt was made an abortable error when its
-        batch failed; the next epoch begins at 0."""
+        """Nothing: within a transaction no epoch is bumped and no gap closed. A batch that failed has made the transaction
+        abortable, and the next epoch begins at 0."""
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
         raise RuntimeError(f"{topic_partition}: the epoch cannot be bumped within a transaction")
@@ -544,17 +545,17 @@ class TransactionManager(IdempotentSequencer):
 
     def batch_completed(self, batch: ProducerBatch) -> None:
         super().batch_completed(batch)
-        self._txn.has_acknowledged = True
+        self._txn.has_acknowledged_batch = True
         self._acknowledged_partitions.add(batch.topic_partition)
 
-    def retry_backoff_ms(self, error: ErrorCode) -> int | None:
-        """Short for the first batches of a transaction: brokers may still write the control records of the one before.
+    def max_backoff_ms(self, error: ErrorCode) -> int | None:
+        """Short for the first batches of a transaction: brokers may still write the previous transaction's control records.
 
-        Batches behind a rejected one are out of order meanwhile. In version 1, the request that begins it meets them.
+        Batches behind a rejected one are out of order meanwhile. For version 1 see TxnRequestHandler.max_backoff_ms.
         """
-        if not self._version.is_v2 or self._txn.has_acknowledged:
+        if not self._version.is_v2 or self._txn.has_acknowledged_batch:
             return None
-        return FIRST_BACKOFF_MS if error in (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER) else None
+        return MAX_FIRST_BACKOFF_MS if error in (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER) else None
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
         self._txn.has_begun |= self._version.is_v2
@@ -568,7 +569,7 @@ class TransactionManager(IdempotentSequencer):
             self.become_abortable(error)
 
     @property
-    def produce_version_cap(self) -> int | None:
+    def max_produce_version(self) -> int | None:
         return None if self._version.is_v2 else LAST_PRODUCE_VERSION_BEFORE_TV2
 
     # EACH ROUND
@@ -576,8 +577,8 @@ class TransactionManager(IdempotentSequencer):
     def step(self, now_ms: int, is_all_settled: bool, is_all_sent: Callable[[], bool]) -> int:
         self.calls.settle_begins()
         if self._txn.partitions_to_add:
-            partitions, begins = self._txn.take_partitions_to_add()
-            request = AddPartitionsToTxnHandler(transaction=self._txn, partitions=partitions, begins_transaction=begins)
+            partitions, is_first = self._txn.take_partitions_to_add()
+            request = AddPartitionsToTxnHandler(transaction=self._txn, partitions=partitions, begins_transaction=is_first)
             self.requests.enqueue(request)
         self._prepare_if_settled(is_all_settled)
         return self.requests.step(now_ms, is_all_settled, is_all_sent)
@@ -592,12 +593,10 @@ def _closed_early_error() -> TransactionAbortedError:
 
 
 def _effect_in(state: SequencerState, request: TxnRequestHandler, problem: AnswerProblem) -> ErrorEffect:
-    """What an error means in this state: mostly what transaction_errors.py says."""
+    """What an error means in this state: what transaction_errors.py says, except in two cases."""
     effect = problem.effect
-    if state in (SequencerState.INITIALIZING, SequencerState.BUMPING_EPOCH) and effect in (
-        ErrorEffect.ABORTABLE,
-        ErrorEffect.ABORTABLE_BY_BUMP,
-    ):
+    is_abortable = effect in (ErrorEffect.ABORTABLE, ErrorEffect.ABORTABLE_BY_BUMP)
+    if is_abortable and state in (SequencerState.INITIALIZING, SequencerState.BUMPING_EPOCH):
         return ErrorEffect.FATAL  # there is no transaction to abort
     if isinstance(request, EndTxnHandler) and request.transaction.may_be_committed and effect is ErrorEffect.ABORTABLE_BY_BUMP:
         return ErrorEffect.FATAL  # the coordinator no longer knows whether it was committed

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, copy_to_keep
-from spark_kafka_sink.interrupts import Inside, Waiters
+from spark_kafka_sink.interrupts import CallsInside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import NO_GROUP, ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -40,9 +40,9 @@ class TransactionalCall:
     clock: Clock  # for the caller's bounded wait
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)  # of send_offsets_to_transaction
     group: ConsumerGroupMetadata = NO_GROUP  # of send_offsets_to_transaction
-    is_behind_rows: bool = False  # of send_offsets_to_transaction, if nobody waits for it: rows from before it go first
+    is_behind_rows: bool = False  # of send_offsets_to_transaction(wait=False): earlier rows go first
     transactional_id: str = ""  # of use_transactional_id, and of init_transactions with another id
-    is_taken: bool = field(default=False, init=False)  # by the Sender: posted once more, it is not taken again
+    is_taken: bool = field(default=False, init=False)  # by the Sender, which skips a call that is posted again
     is_reported: bool = field(default=False, init=False)  # its caller has received the outcome
     is_done: bool = field(default=False, init=False)
     error: KafkaError | None = field(default=None, init=False)
@@ -50,7 +50,7 @@ class TransactionalCall:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards is_done and error
         self._waiters = Waiters(self._lock)  # woken when the call is settled
-        self.callers = Inside()  # callers that wait for the outcome now
+        self.callers = CallsInside()  # callers that wait for the outcome now
 
     @property
     def state_method(self) -> CalledMethod:
@@ -67,13 +67,13 @@ class TransactionalCall:
     def withdraw(self, error: KafkaError) -> bool:
         """Turn a success into an error. Returns false if a caller has received the success or still waits: it stays a success.
 
-        A caller that sees `error` set looks at `outcome`. It looks once more after it has set `is_reported`.
+        A caller that sees `error` set asks `outcome`. The caller looks at `error` again after it has set `is_reported`.
         """
         if self.is_reported or self.callers:
             return False
         with self._lock:
             self.error = error
-            if self.is_reported:  # looked at after the error was set: one of the two threads sees the other
+            if self.is_reported:  # the caller sets it, then reads `error`: so one of the two threads sees what the other has set
                 self.error = None
             return self.error is not None
 
@@ -102,7 +102,7 @@ class PostedCalls:
     def post(self, call: TransactionalCall) -> None:
         """Hand a call to the Sender, which the caller then wakes. Never blocks. If the Sender has taken it, nothing happens."""
         self._queue.append(call)
-        if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
+        if self._ended_by is not None:  # read after the call was posted: if `fail_all` has not seen the call, it is settled here
             call.settle(self._ended_by)
 
     def row_failed(self, error: KafkaError) -> None:

@@ -50,7 +50,7 @@ class TransactionalMethods:
 
     _caller_side: CallerSide | None = None  # with transactional.id only
 
-    # What KafkaProducer has: whether this process made it; whether the thread may wait for the Sender; whether it is open.
+    # Methods of KafkaProducer. The first one raises in a forked child, the last one if the producer is closed or has ended.
     _check_process: Callable[[], None]
     _may_wait: Callable[[], bool]
     _check_alive: Callable[[], None]
@@ -154,7 +154,7 @@ class TransactionalMethods:
             raise
 
     def _abort_after_error(self, error: BaseException) -> None:
-        """Abort after `error`, which the caller raises. A FatalProducerError replaces a KafkaError; others are only logged."""
+        """Abort after `error`, which the caller raises. A fatal error of the abort replaces a KafkaError; others are logged."""
         try:
             self._checked_caller_side().abort()
         except IllegalStateError:

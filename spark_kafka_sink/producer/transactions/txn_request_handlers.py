@@ -42,7 +42,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-FIRST_BACKOFF_MS = 20  # the previous transaction's control records are being written: it takes milliseconds (KAFKA-5482)
+MAX_FIRST_BACKOFF_MS = 20  # the previous transaction's control records are being written: it takes milliseconds (KAFKA-5482)
 MAX_ABORTS_AMID_CONTROL_RECORDS = 7  # with the default back-off at most 3.8 s, which close() waits for (CLOSE_MARGIN_MS)
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1  # what Java sends without transactions
 
@@ -82,10 +82,10 @@ class OpenTransaction:
         self.has_begun = False  # its coordinator knows of it, or may learn of it from a leader
         self.may_have_begun = False  # a request that begins it was sent, and whether it was carried out is not known
         self.may_be_committed = False  # the answer to a commit was lost; or it is prepared, and another process may commit it
-        self.has_acknowledged = False  # a batch of it was acknowledged
+        self.has_acknowledged_batch = False
         self._partitions: set[TopicPartition] = set()  # that were added
         self.partitions_to_add: set[TopicPartition] = set()  # to be added, and in no request
-        self._being_added: set[TopicPartition] = set()  # in a request
+        self._partitions_being_added: set[TopicPartition] = set()  # in a request
 
     @property
     def must_be_ended(self) -> bool:
@@ -97,25 +97,25 @@ class OpenTransaction:
 
     def ask_to_add(self, topic_partition: TopicPartition) -> None:
         """Ask for this partition to be added: a batch waits for it."""
-        if topic_partition not in self._being_added:
+        if topic_partition not in self._partitions_being_added:
             self.partitions_to_add.add(topic_partition)
 
     def take_partitions_to_add(self) -> tuple[set[TopicPartition], bool]:
-        """The partitions for the next request, and whether it is the one that begins the transaction."""
-        begins_transaction = not self.has_begun and not self._being_added
+        """The partitions for the next request, and whether that request begins the transaction."""
+        begins_transaction = not self.has_begun and not self._partitions_being_added
         partitions_to_add, self.partitions_to_add = self.partitions_to_add, set()
-        self._being_added |= partitions_to_add
+        self._partitions_being_added |= partitions_to_add
         return partitions_to_add, begins_transaction
 
     def note_added(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the coordinator has added these partitions, so it knows of the transaction."""
-        self._being_added.difference_update(partitions)
+        self._partitions_being_added.difference_update(partitions)
         self._partitions.update(partitions)
         self.has_begun = True
 
     def note_rejected(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the coordinator rejects these partitions. Batches of partitions that were added before may go on."""
-        self._being_added.difference_update(partitions)
+        self._partitions_being_added.difference_update(partitions)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -129,7 +129,7 @@ class TxnRequestHandler(ABC):
     priority: RequestPriority
     call: TransactionalCall | None = None  # who waits for this request; gets its outcome
     begins_transaction: bool = False  # the coordinator learns of the transaction by this request
-    is_behind_rows: bool = False  # sent behind all batches that wait now: on their connection, or when they are settled
+    is_behind_rows: bool = False  # sent after all batches that wait now: on the same connection, or once they are settled
     max_version: int | None = None  # the newest version to use; None: the newest that the node knows
     number: int = field(default=-1, init=False)  # its place among those of its priority, which the queue gives it once
     attempt_count: int = field(default=0, init=False)
@@ -166,9 +166,9 @@ class TxnRequestHandler(ABC):
         coordinator = self.coordinator
         return coordinator.key if coordinator is not None and coordinator.key_type is KeyType.GROUP else None
 
-    def backoff_ms(self, error: ErrorCode) -> int | None:
+    def max_backoff_ms(self, error: ErrorCode) -> int | None:
         """At most how many ms to wait before the next attempt; None: as retry.backoff.ms says."""
-        return FIRST_BACKOFF_MS if self.begins_transaction and error == Errors.CONCURRENT_TRANSACTIONS else None
+        return MAX_FIRST_BACKOFF_MS if self.begins_transaction and error == Errors.CONCURRENT_TRANSACTIONS else None
 
     def __repr__(self) -> str:
         return f"{self.NAME}(to {self.coordinator or 'any broker'})"
@@ -248,15 +248,15 @@ class InitProducerIdHandler(TxnRequestHandler):
         )
 
     def errors(self, answer: Any) -> Iterator[AnswerProblem]:
-        where, invalid = f"InitProducerId on node {self.node_id}", Errors.CORRUPT_MESSAGE  # retriable
+        where, invalid_error = f"InitProducerId on node {self.node_id}", Errors.CORRUPT_MESSAGE  # retriable
         if self.transactional_id is not None:
-            where, invalid = f"InitProducerId for transactional id {self.transactional_id!r}", Errors.UNKNOWN_SERVER_ERROR
+            where, invalid_error = f"InitProducerId for transactional id {self.transactional_id!r}", Errors.UNKNOWN_SERVER_ERROR
         is_too_long = answer.error_code == Errors.INVALID_TRANSACTION_TIMEOUT.number
         limit = f" with transaction.timeout.ms={self.timeout_ms}" if is_too_long else ""
         yield from self._problems_of(answer.error_code, where + limit, transactional_id=self.transactional_id or "")
         if not answer.error_code and (answer.producer_id < 0 or answer.producer_epoch < 0):
-            what = f"{where}: no valid producer id in the answer: {answer.producer_id}, epoch {answer.producer_epoch}"
-            yield from self._problems_of(invalid.number, what)
+            where = f"{where}: no valid producer id in the answer: {answer.producer_id}, epoch {answer.producer_epoch}"
+            yield from self._problems_of(invalid_error.number, where)
 
     def succeed(self, answer: Any) -> None:
         self.on_received(ProducerIdentity(answer.producer_id, answer.producer_epoch))
@@ -394,13 +394,13 @@ class TxnOffsetCommitHandler(_TransactionRequest):
                 topic_partition = TopicPartition(topic.name, partition.partition_index)
                 if not partition.error_code:
                     self.pending_offsets.pop(topic_partition, None)
-                what = f"offset of {topic_partition} for group {self.member.group_id!r}"
-                problems += self._problems_of(partition.error_code, what, topic=topic.name, **resources)
+                where = f"offset of {topic_partition} for group {self.member.group_id!r}"
+                problems += self._problems_of(partition.error_code, where, topic=topic.name, **resources)
         retried_effects = (ErrorEffect.RETRY, ErrorEffect.FIND_COORDINATOR)
         yield from sorted(problems, key=lambda problem: problem.effect in retried_effects)  # what cannot be retried decides
         if self.pending_offsets and not problems:
-            what = f"the answer says nothing of {next(iter(self.pending_offsets))}"
-            yield from self._problems_of(Errors.UNKNOWN_SERVER_ERROR.number, what)
+            where = f"the answer says nothing of {next(iter(self.pending_offsets))}"
+            yield from self._problems_of(Errors.UNKNOWN_SERVER_ERROR.number, where)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -3,7 +3,7 @@
 Finds coordinators, and finds them again when the connection is lost or a broker is no longer the coordinator. Sender thread only.
 It never waits: `step` says when it wants to be called again, and answers wake the Sender by themselves.
 Laws: one request is in flight at most, as each may depend on the one before. Requests of one priority go in the order in which
-they were queued, whatever has to be sent again. The end of a transaction is not sent before every batch is settled.
+they were queued; one that is sent again gets its place back. The end of a transaction is sent only after every batch is settled.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class TxnRequestQueue:
         return in_flight() == in_flight(node_id) and is_all_sent()
 
     def _settle_unsent(self, request: TxnRequestHandler, is_all_settled: bool) -> bool:
-        """Settle the first request unsent, if it is of no use any more, or ends a transaction that brokers do not know."""
+        """Settle the first request unsent if it is of no use any more or ends a transaction unknown to brokers. True if so."""
         reason = self._sequencer.why_not_sent(request)
         if reason is None:
             if not isinstance(request, EndTxnHandler) or not is_all_settled or request.transaction.must_be_ended:
@@ -221,7 +221,7 @@ class TxnRequestQueue:
             self._trouble = f"{problem.where}: {problem.error}"
             if problem.error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not request.attempt_count:
                 logger.warning("! %s. Trying again for max.block.ms: it may be created meanwhile", self._trouble)
-            self.retry(request, request.backoff_ms(problem.error))
+            self.retry(request, request.max_backoff_ms(problem.error))
         else:
             self._sequencer.request_failed(request, problem)
 
@@ -229,11 +229,11 @@ class TxnRequestQueue:
         if request.coordinator is not None:
             self.coordinators.forget(request.coordinator)
 
-    def retry(self, request: TxnRequestHandler, limit_ms: int | None = None) -> None:
-        """Queue the request again, after a back-off that grows with the attempts, or after at most `limit_ms`."""
+    def retry(self, request: TxnRequestHandler, max_ms: int | None = None) -> None:
+        """Queue the request again, after a back-off that grows with the attempts, or after at most `max_ms`."""
         if isinstance(request, InitProducerIdHandler) and request.transactional_id is None:
             logger.info("! no producer id yet, trying again: %s", self._trouble)
-        delay_ms = self._backoff.backoff_ms(request.attempt_count) if limit_ms is None else min(limit_ms, self._retry_backoff_ms)
+        delay_ms = self._backoff.backoff_ms(request.attempt_count) if max_ms is None else min(max_ms, self._retry_backoff_ms)
         request.attempt_count += 1
         request.not_before_ms = self._clock.now_ms() + delay_ms
         self.enqueue(request)

@@ -66,7 +66,7 @@ def test_a_round_sleeps_no_longer_than_the_coordinators_say(monkeypatch: pytest.
 def test_a_produce_request_names_the_transactional_id_and_keeps_below_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(enable_idempotence=True)
     monkeypatch.setattr(stage.idempotent_sequencer, "transactional_id", "till-1")
-    monkeypatch.setattr(IdempotentSequencer, "produce_version_cap", 11)
+    monkeypatch.setattr(IdempotentSequencer, "max_produce_version", 11)
     stage.send(b"a")
     (request,) = stage.in_flight
     assert isinstance(request.message, ProduceRequest)

@@ -564,7 +564,7 @@ def test_only_one_of_two_threads_that_begin_at_the_same_time_begins(broker: Fake
         calls._hand_over = slow_hand_over
         first = threading.Thread(target=producer.begin_transaction, daemon=True)
         first.start()
-        broker.wait_until(lambda: bool(calls._beginning))
+        broker.wait_until(lambda: bool(calls._begin_calls))
         with pytest.raises(IllegalStateError, match="another thread"):
             producer.begin_transaction()
         is_let_on.set()
