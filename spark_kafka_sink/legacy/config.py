@@ -139,7 +139,7 @@ class LegacyProducerConfig:
 
 
 def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
-    """As `conceal`, for the old producer's keys and those that it passes to KafkaProducer."""
+    """Wrap the secrets (see `conceal`) under the old producer's keys and under those that it passes to KafkaProducer."""
     return conceal(mapping, _KEYS | PRODUCER_KEYS)
 
 

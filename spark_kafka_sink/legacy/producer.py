@@ -165,10 +165,11 @@ class SyncDispatch:
 
     def _run_alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
         """Call `work` while no other call works. False if the others did not end within `timeout_ms`."""
+        deadline_ms = self.clock.now_ms() + timeout_ms
         presence = threading.Lock()
         try:
             with presence:
-                if not self._waiters.wait_until(lambda: self._admit(presence), self.clock, self.clock.now_ms() + timeout_ms):
+                if not self._waiters.wait_until(lambda: self._admit_locked(presence), self.clock, deadline_ms):
                     return False
                 work()
                 return True
@@ -176,7 +177,7 @@ class SyncDispatch:
             with self._lock:
                 self._waiters.wake_all_locked()
 
-    def _admit(self, presence: threading.Lock) -> bool:
+    def _admit_locked(self, presence: threading.Lock) -> bool:
         if self._dispatch_calls:
             return False
         self._dispatch_calls.add(presence)

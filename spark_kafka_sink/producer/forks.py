@@ -30,7 +30,6 @@ class HasFastPath(Protocol):
 
     def disable_fast_path(self) -> None:
         """Called in the child right after the fork: the next call must take the path that checks."""
-        ...
 
 
 _fast_path_owners: WeakSet[HasFastPath] = WeakSet()

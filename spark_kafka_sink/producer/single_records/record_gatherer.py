@@ -35,10 +35,10 @@ class _TopicTurn:
     def __init__(self) -> None:
         self.bundle_lock = threading.Lock()  # guards the topic's entry in RecordGatherer.bundles
         # The calls that encode bundles of the topic now, all of one thread. There are several if encoding fails a record whose
-        # callback sends again. Only `admit` uses the list, under the lock of HandOvers.
+        # callback sends again. Only `admit_locked` uses it, under the lock of HandOvers.
         self._encoding_calls: list[HandOver] = []
 
-    def admit(self, hand_over: HandOver) -> bool:
+    def admit_locked(self, hand_over: HandOver) -> bool:
         """Let the call encode until it is over. False if another thread encodes for the topic."""
         self._encoding_calls = [each for each in self._encoding_calls if each.presence.locked()]
         if any(each.thread_id != hand_over.thread_id for each in self._encoding_calls):
@@ -239,7 +239,7 @@ class RecordGatherer:
 
     def _encode_in_turn(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
         turn = self._turns[topic]
-        if not self.hand_overs.wait_until(lambda: turn.admit(hand_over), deadline_ms):
+        if not self.hand_overs.wait_until(lambda: turn.admit_locked(hand_over), deadline_ms):
             return False
         hand_over.begin()
         bundle = self._take_bundle(topic)

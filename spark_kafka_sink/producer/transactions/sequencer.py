@@ -261,8 +261,8 @@ class IdempotentSequencer(Sequencer):
         self.requests.drop_all(error)
 
     def prepare_drain(self) -> None:
-        self._maybe_resolve()
-        self._maybe_bump_epoch()
+        self._close_gaps()
+        self._bump_epoch_if_requested()
 
     # PRODUCER ID
 
@@ -281,7 +281,7 @@ class IdempotentSequencer(Sequencer):
         self.transition_to(SequencerState.READY)
         self.identity = identity
         logger.info("= producer id is %d, epoch %d", *identity)
-        self._maybe_bump_epoch()
+        self._bump_epoch_if_requested()
 
     def take_denial(self) -> KafkaError | None:
         denial, self._denial = self._denial, None
@@ -310,8 +310,8 @@ class IdempotentSequencer(Sequencer):
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
         self._partitions_to_reset.add(topic_partition)
 
-    def _maybe_bump_epoch(self) -> None:
-        """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
+    def _bump_epoch_if_requested(self) -> None:
+        """Carry out a requested bump. It is a local step: the broker learns the epoch from the next batch (KIP-360).
 
         A partition in `_partitions_to_reset` is renumbered as soon as no request contains a batch of it. The others keep the
         old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
@@ -405,7 +405,7 @@ class IdempotentSequencer(Sequencer):
 
     # UNRESOLVED SEQUENCES
 
-    def _maybe_resolve(self) -> None:
+    def _close_gaps(self) -> None:
         """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
 
         If a batch behind the gap may have been written, it is first sent again with its old sequence. The broker acknowledges

@@ -496,7 +496,7 @@ class TransactionManager(IdempotentSequencer):
 
     @property
     def has_open_transaction(self) -> bool:
-        """As Sequencer's. False for a prepared transaction, which another process may end."""
+        """Whether this producer has a transaction to end. False for a prepared one, which another process may end."""
         return self.state in (
             SequencerState.IN_TRANSACTION,
             SequencerState.COMMITTING,
