@@ -169,7 +169,7 @@ class ProducerMetrics:
         ratio_sum = 0.0
         row_sizes = []
         for batch in batches:
-            batch_bytes, raw_bytes, batch_records = batch.size_in_bytes, batch.record_bytes, batch.record_count
+            batch_bytes, raw_bytes, batch_records = batch.size_bytes, batch.record_bytes, batch.record_count
             waited_ms = batch.drained_ms - batch.created_ms
             ratio = (batch_bytes - BATCH_HEADER_SIZE) / raw_bytes
             record_count += batch_records

@@ -50,7 +50,7 @@ class InterleavedRows:
         pieces = pa.Array.from_buffers(pa.binary_view(), views.size, [None, pa.py_buffer(views), *self.buffers], null_count=0)
         return pieces.cast(pa.large_binary() if is_large else pa.binary(), memory_pool=memory_pool)
 
-    def size_in_bytes(self) -> int:
+    def size_bytes(self) -> int:
         return int(self.views.view(_VIEW)["size"].sum(dtype=np.int64))
 
 
@@ -136,7 +136,7 @@ def interleave(pieces: Sequence[Piece], row_count: int) -> InterleavedRows:
 def join_rows(pieces: Sequence[Piece], row_count: int) -> tuple[Int64Column, pa.Buffer]:
     """Write all pieces of row 0, then all of row 1 …; returns (offsets int64[row_count + 1], data)."""
     rows = interleave(pieces, row_count)
-    return row_offsets_and_data(rows.write(0, row_count, is_large=rows.size_in_bytes() > INT32_MAX), row_count)
+    return row_offsets_and_data(rows.write(0, row_count, is_large=rows.size_bytes() > INT32_MAX), row_count)
 
 
 def row_offsets_and_data(written_rows: pa.Array, row_count: int) -> tuple[Int64Column, pa.Buffer]:

@@ -32,7 +32,7 @@ from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payl
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 BATCH_HEADER_SIZE = 61
-MAX_RECORD_OVERHEAD = 21  # length 5, attributes 1, timestamp delta 10, offset delta 5
+MAX_RECORD_OVERHEAD_BYTES = 21  # length 5, attributes 1, timestamp delta 10, offset delta 5
 NO_SEQUENCE = -1
 
 _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
@@ -42,7 +42,7 @@ _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
 
 def size_upper_bounds(columns: RecordColumns) -> Int64Column:
     """The most bytes that a batch with only this row takes; Kafka's producer compares this with max.request.size."""
-    return columns.base_sizes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD - ATTRIBUTES_SIZE)
+    return columns.base_sizes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD_BYTES - ATTRIBUTES_SIZE)
 
 
 def record_sizes(base_sizes: Int64Column, offset_deltas: Int64Column | int, timestamp_deltas: Int64Column | int) -> Int64Column:

@@ -259,9 +259,9 @@ class Accumulation:
     def ready(self, where: Cluster) -> set[int]:
         return self.accumulator.ready(where, self.now_ms).ready_nodes
 
-    def drain(self, where: Cluster, *nodes: int, max_size: int = 2**31 - 1) -> dict[int, list[ProducerBatch]]:
+    def drain(self, where: Cluster, *nodes: int, max_bytes: int = 2**31 - 1) -> dict[int, list[ProducerBatch]]:
         queue_indexes = self.accumulator.ready(where, self.now_ms).indexes_by_leader
-        return self.accumulator.drainer.drain(where, nodes, max_size, self.now_ms, queue_indexes)
+        return self.accumulator.drainer.drain(where, nodes, max_bytes, self.now_ms, queue_indexes)
 
     def drain_one(self, where: Cluster, node: int = 0) -> ProducerBatch:
         (batch,) = self.drain(where, node)[node]
@@ -291,7 +291,7 @@ class OpenAppend:
         SliceLayout(stage.accumulator, TOPIC, self._slice, self.delivery).reserve(self._reservations)
 
     def fill(self) -> None:
-        self._stage.accumulator._writer.write(self._slice, self._reservations)
+        self._stage.accumulator.writer.write(self._slice, self._reservations)
 
 
 def payload(batch: ProducerBatch) -> list[bytes | None]:

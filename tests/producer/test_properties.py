@@ -355,7 +355,7 @@ def test_callers_that_write_at_the_same_time_do_not_overwrite_one_another(steps:
 
     def drain() -> None:
         for batch in stage.drain(where, 0)[0]:
-            assert batch.reservations == 0
+            assert batch.reservation_count == 0
             found[batch.topic_partition.partition] += payload(batch)
             stage.give_back(batch)
 
@@ -394,7 +394,7 @@ def test_blocks_are_never_lost_nor_handed_out_twice(steps: list[tuple[int, bool,
         else:
             try:
                 wanted = min(count, 10)
-                held.append(pool.allocate(0, 1, charge=wanted) if brings_its_own else pool.allocate(wanted, 1))
+                held.append(pool.allocate(0, 1, charge_blocks=wanted) if brings_its_own else pool.allocate(wanted, 1))
             except KafkaTimeoutError:
                 assert pool.available_memory < count * 1024
         blocks = [id(block) for group in held for block in group.blocks]

@@ -23,7 +23,7 @@ def joined(pieces: list[Any], rows: int, selected: list[int] | None = None) -> l
     order = None if selected is None else np.array(selected, np.int64)
     interleaved = interleave([Payload.of(piece, order) if isinstance(piece, pa.Array) else piece for piece in pieces], rows)
     offsets, data = row_offsets_and_data(interleaved.write(0, rows), rows)
-    assert interleaved.size_in_bytes() == data.size
+    assert interleaved.size_bytes() == data.size
     assert offsets[0] == 0
     assert offsets[-1] == data.size
     octets = data.to_pybytes()

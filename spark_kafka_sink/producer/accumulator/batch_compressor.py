@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
 
 MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a consumer decompresses a batch as a whole
-ESTIMATION_MARGIN = 1.05  # Java's COMPRESSION_RATE_ESTIMATION_FACTOR: the next rows may compress worse than the last ones
+ESTIMATION_FACTOR = 1.05  # Java's COMPRESSION_RATE_ESTIMATION_FACTOR: the next rows may compress worse than the last ones
 
 
 class BatchCompressor:
@@ -28,7 +28,7 @@ class BatchCompressor:
         """Bytes of uncompressed records that make a batch full. By estimation, it then has at most batch.size when compressed."""
         limit = self._max_record_bytes
         if self.compression.is_enabled:
-            estimated_limit = int(limit / (self._ratio(topic) * ESTIMATION_MARGIN))
+            estimated_limit = int(limit / (self._ratio(topic) * ESTIMATION_FACTOR))
             limit = max(limit, min(estimated_limit, MAX_RAW_BATCH_BYTES))
         return max(1, min(limit, self._pool.total_memory))
 
@@ -42,8 +42,8 @@ class BatchCompressor:
     def estimated_size(self, batch: ProducerBatch) -> int:
         """Bytes that a batch takes on the wire: exact without compression and once `finish` has run, otherwise estimated."""
         if batch.body or not self.compression.is_enabled:
-            return batch.size_in_bytes
-        ratio = min(1.0, self._ratio(batch.topic_partition.topic) * ESTIMATION_MARGIN)
+            return batch.size_bytes
+        ratio = min(1.0, self._ratio(batch.topic_partition.topic) * ESTIMATION_FACTOR)
         return BATCH_HEADER_SIZE + estimated_size(batch.segments, ratio)
 
     def finish(self, batch: ProducerBatch) -> None:

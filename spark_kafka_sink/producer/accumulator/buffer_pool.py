@@ -25,42 +25,42 @@ MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more 
 # At first, a caller that waits is woken only when a quarter of the pool is free. It then lays out and encodes thousands of rows
 # together, while the Sender sends the other three quarters. After PATIENCE_MS the caller is woken as soon as it can get what it
 # needs, because batches for a broker that is down may hold most of the pool.
-WORTH_WAKING_SHARE = 4
+MIN_WAKE_SHARE = 0.25
 PATIENCE_MS = 100
 
 
 @dataclass(slots=True)
 class PoolMemory:
-    """Memory of a pool that a batch or a caller holds: blocks, and a charge, counted in blocks, for memory of its own."""
+    """Memory of a pool that a batch or a caller holds: blocks, and a charge, counted in blocks, for memory outside of them."""
 
     blocks: list[bytearray] = field(default_factory=list)
-    charge: int = 0
+    charge_blocks: int = 0
 
     def __len__(self) -> int:
-        return len(self.blocks) + self.charge
+        return len(self.blocks) + self.charge_blocks
 
     def add(self, other: PoolMemory) -> None:
         """Move all memory from `other` to this object."""
         self.blocks += other.blocks
-        self.charge += other.charge
-        other.blocks, other.charge = [], 0
+        self.charge_blocks += other.charge_blocks
+        other.blocks, other.charge_blocks = [], 0
 
-    def take(self, block_count: int, charge: int) -> PoolMemory:
-        """Move this many blocks, and this charge, to a new object, and return that."""
+    def take(self, block_count: int, charge_blocks: int) -> PoolMemory:
+        """Move this many blocks, and a charge of this size, to a new object; returns the new object."""
         kept_count = len(self.blocks) - block_count
-        memory = PoolMemory(self.blocks[kept_count:], charge)
+        memory = PoolMemory(self.blocks[kept_count:], charge_blocks)
         del self.blocks[kept_count:]
-        self.charge -= charge
+        self.charge_blocks -= charge_blocks
         return memory
 
-    def charge_and_rest(self, charge: int) -> tuple[PoolMemory, PoolMemory]:
+    def charge_and_rest(self, charge_blocks: int) -> tuple[PoolMemory, PoolMemory]:
         """Return a charge of this size, or of all that is held if that is less, and the rest. Does not change this object.
 
         The existing charge is used first. Then blocks are exchanged for a charge: the bytes in them are no longer needed.
         """
-        charged_memory = PoolMemory([], min(charge, len(self)))
-        exchanged_count = max(0, charged_memory.charge - self.charge)
-        rest = PoolMemory(self.blocks[exchanged_count:], self.charge + exchanged_count - charged_memory.charge)
+        charged_memory = PoolMemory([], min(charge_blocks, len(self)))
+        exchanged_count = max(0, charged_memory.charge_blocks - self.charge_blocks)
+        rest = PoolMemory(self.blocks[exchanged_count:], self.charge_blocks + exchanged_count - charged_memory.charge_blocks)
         return charged_memory, rest
 
 
@@ -69,7 +69,7 @@ class _Turn:
     """A caller's place in the line."""
 
     block_count: int
-    charge: int
+    charge_blocks: int
     memory: PoolMemory  # gets what the caller asked for
     on_take: Callable[[], None]
     wake_threshold: int  # wake the caller when this many blocks are free
@@ -77,13 +77,13 @@ class _Turn:
     presence: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
 
     @property
-    def needed_count(self) -> int:
-        return self.block_count + self.charge
+    def needed_blocks(self) -> int:
+        return self.block_count + self.charge_blocks
 
 
 class BufferPool:
     """Hands out at most `total_memory` bytes (buffer.memory) at a time, except by `overdraw`. Any thread may call it. A block has
-    8 KiB, or `batch_size` if that is less, but at least 1 KiB. Arguments named `charge` are numbers of blocks."""
+    8 KiB, or `batch_size` if that is less, but at least 1 KiB. A charge is counted in blocks."""
 
     def __init__(self, total_memory: int, batch_size: int, clock: Clock) -> None:
         self.block_size = max(1, min(MAX_BLOCK_SIZE, max(batch_size, MIN_BLOCK_SIZE), total_memory))
@@ -106,17 +106,17 @@ class BufferPool:
         return -(-size_bytes // self.block_size)
 
     def try_allocate(
-        self, block_count: int, *, charge: int = 0, into: PoolMemory | None = None, can_go_first: bool = False
+        self, block_count: int, *, charge_blocks: int = 0, into: PoolMemory | None = None, can_go_first: bool = False
     ) -> PoolMemory | None:
-        """As allocate, but never blocks: returns None if there is too little memory now, or if other callers are waiting.
+        """Allocate memory without blocking; returns None if there is too little now, or if other callers are waiting.
 
-        Raises only that the pool is closed. `can_go_first` overtakes waiting callers: an equal charge is given back soon after.
+        Raises only that the pool is closed. With `can_go_first` waiting callers do not count: an equal charge is given back soon.
         """
         memory = PoolMemory() if into is None else into
         with self._lock:
-            if not self._are_free_locked(block_count + charge, can_go_first=can_go_first):
+            if not self._are_free_locked(block_count + charge_blocks, can_go_first=can_go_first):
                 return None
-            self._take_locked(block_count, charge, memory)
+            self._take_locked(block_count, charge_blocks, memory)
         return memory
 
     def allocate(
@@ -124,11 +124,11 @@ class BufferPool:
         block_count: int,
         max_block_ms: int,
         *,
-        charge: int = 0,
+        charge_blocks: int = 0,
         into: PoolMemory | None = None,
         on_take: Callable[[], None] = lambda: None,
     ) -> PoolMemory:
-        """Hand out blocks, and charge for memory of the caller's own as large as `charge` blocks.
+        """Hand out blocks, and charge for memory of the caller's own as large as `charge_blocks` blocks.
 
         Blocks at most `max_block_ms` until memory is given back. With `into`, the memory is added to what the caller has there.
         `on_take` is called with the lock held, before memory is taken; an interrupt before that changes nothing.
@@ -139,15 +139,15 @@ class BufferPool:
             ProducerClosedError, or the error that `close` was given: the pool was closed before the call or during the wait.
         """
         memory = PoolMemory() if into is None else into
-        needed_count = block_count + charge
-        if needed_count > self.total_blocks:
+        needed_blocks = block_count + charge_blocks
+        if needed_blocks > self.total_blocks:
             raise RecordTooLargeError(
-                f"{needed_count * self.block_size} bytes are needed at once, but buffer.memory allows"
+                f"{needed_blocks * self.block_size} bytes are needed at once, but buffer.memory allows"
                 f" {self.total_blocks * self.block_size}; raise buffer.memory"
             )
-        turn = _Turn(block_count, charge, memory, on_take, max(needed_count, self.total_blocks // WORTH_WAKING_SHARE))
+        turn = _Turn(block_count, charge_blocks, memory, on_take, max(needed_blocks, int(self.total_blocks * MIN_WAKE_SHARE)))
         with self._lock:
-            if self._are_free_locked(needed_count):
+            if self._are_free_locked(needed_blocks):
                 self._take_turn_locked(turn)
                 return memory
         started_ns = self._clock.now_ns()
@@ -170,20 +170,20 @@ class BufferPool:
             is_patient = waited_ms < patience_ms
             with self._lock:
                 self._check_open_locked()
-                turn.wake_threshold = wake_threshold if is_patient else turn.needed_count
+                turn.wake_threshold = wake_threshold if is_patient else turn.needed_blocks
                 if self._first_turn_locked() is turn and self._available_locked() >= turn.wake_threshold:
                     self._take_turn_locked(turn)
                     return
                 if waited_ms >= max_block_ms:
                     self.timeouts.record(1)
-                    raise self._timeout_error_locked(turn.needed_count, max_block_ms)
+                    raise self._timeout_error_locked(turn.needed_blocks, max_block_ms)
                 turn.waiter = Waiter()
             left_ms = (patience_ms if is_patient else max_block_ms) - waited_ms
             self._clock.wait(turn.waiter, min(left_ms, LOOK_AGAIN_MS))
 
     def _take_turn_locked(self, turn: _Turn) -> None:
         turn.on_take()
-        self._take_locked(turn.block_count, turn.charge, turn.memory)
+        self._take_locked(turn.block_count, turn.charge_blocks, turn.memory)
 
     def _are_free_locked(self, block_count: int, *, can_go_first: bool = False) -> bool:
         self._check_open_locked()
@@ -195,33 +195,33 @@ class BufferPool:
             self._turns.popleft()
         return self._turns[0] if self._turns else None
 
-    def overdraw(self, charge: int, into: PoolMemory) -> None:
+    def overdraw(self, charge_blocks: int, into: PoolMemory) -> None:
         """Charge at once, even beyond the total: for records that were charged for when they were gathered.
 
         Encoded records take no more memory than was charged, but the charge of each batch is rounded up to whole blocks, and
         interceptors may add bytes. The overdraft pays for both. While the balance is negative, no memory is handed out.
         """
         with self._lock:
-            dropped_count = min(len(self._free_blocks), max(0, charge - self._unmade_count))
+            dropped_count = min(len(self._free_blocks), max(0, charge_blocks - self._unmade_count))
             del self._free_blocks[:dropped_count]
-            self._unmade_count -= charge - dropped_count
-            into.charge += charge
+            self._unmade_count -= charge_blocks - dropped_count
+            into.charge_blocks += charge_blocks
 
     def deallocate(self, memory: PoolMemory) -> None:
         """Give back blocks and a charge; `memory` is empty afterwards. No request may refer to the memory any more."""
         with self._lock:
             if not self._is_over:
                 self._free_blocks += memory.blocks
-                self._unmade_count += memory.charge
-            memory.blocks, memory.charge = [], 0
+                self._unmade_count += memory.charge_blocks
+            memory.blocks, memory.charge_blocks = [], 0
             self._wake_next_locked()
 
-    def reduce_charge(self, memory: PoolMemory, charge: int) -> None:
-        """Give back `charge` blocks of the charge in `memory`."""
+    def reduce_charge(self, memory: PoolMemory, charge_blocks: int) -> None:
+        """Give back a part of the charge in `memory`."""
         with self._lock:
             if not self._is_over:
-                self._unmade_count += charge
-            memory.charge -= charge
+                self._unmade_count += charge_blocks
+            memory.charge_blocks -= charge_blocks
             self._wake_next_locked()
 
     def release_free(self, keep_bytes: int) -> None:
@@ -267,17 +267,17 @@ class BufferPool:
     def _available_locked(self) -> int:
         return len(self._free_blocks) + self._unmade_count
 
-    def _take_locked(self, block_count: int, charge: int, into: PoolMemory) -> None:
+    def _take_locked(self, block_count: int, charge_blocks: int, into: PoolMemory) -> None:
         kept_count = max(0, len(self._free_blocks) - block_count)
         recycled_blocks = self._free_blocks[kept_count:]
         new_blocks = [bytearray(self.block_size) for _ in range(block_count - len(recycled_blocks))]  # may raise MemoryError
         unmade_count = self._unmade_count - len(new_blocks)
-        dropped_count = max(0, charge - unmade_count)  # free blocks to drop, because the caller's memory replaces theirs
+        dropped_count = max(0, charge_blocks - unmade_count)  # free blocks to drop, because the caller's memory replaces theirs
         del self._free_blocks[kept_count:]
         del self._free_blocks[:dropped_count]
-        self._unmade_count = unmade_count - charge + dropped_count
+        self._unmade_count = unmade_count - charge_blocks + dropped_count
         into.blocks += recycled_blocks + new_blocks
-        into.charge += charge
+        into.charge_blocks += charge_blocks
 
     def _wake_next_locked(self) -> None:
         turn = self._first_turn_locked()

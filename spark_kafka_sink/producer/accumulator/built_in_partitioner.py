@@ -23,7 +23,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueues
-from spark_kafka_sink.producer.accumulator.sorted_slice import MIN_OVERHEAD
+from spark_kafka_sink.producer.accumulator.sorted_slice import MIN_OVERHEAD_BYTES
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NULL_LENGTH
@@ -134,8 +134,8 @@ class TopicPartitioners:
 class NodeWait:
     """How long batches have been waiting for a node: for partitioner.availability.timeout.ms (KIP-794)."""
 
-    ready_ms: int  # when there were last batches for the node
-    accepted_ms: int  # when the node last accepted batches
+    last_ready_ms: int  # when there were last batches for the node
+    last_accepted_ms: int  # when the node last accepted batches
 
 
 class BuiltInPartitioner:
@@ -167,7 +167,7 @@ class BuiltInPartitioner:
             np.copyto(partitions, partitions_by_key, where=has_key)
             is_undecided &= ~has_key
         if is_undecided.any():
-            partitions[is_undecided] = self._spread(rows.topic, columns.base_sizes[is_undecided] + MIN_OVERHEAD, cluster)
+            partitions[is_undecided] = self._spread(rows.topic, columns.base_sizes[is_undecided] + MIN_OVERHEAD_BYTES, cluster)
         return partitions
 
     def _spread(self, topic: str, row_bytes: npt.NDArray[np.int64], cluster: Cluster) -> npt.NDArray[np.int32]:
@@ -242,10 +242,10 @@ class BuiltInPartitioner:
         """Note that the Sender has batches for this node now, and whether the node accepts them."""
         if self._config.partitioner_availability_timeout_ms > 0:
             wait = self._node_waits.setdefault(node, NodeWait(now_ms, now_ms))
-            wait.ready_ms = now_ms
+            wait.last_ready_ms = now_ms
             if can_drain:
-                wait.accepted_ms = now_ms
+                wait.last_accepted_ms = now_ms
 
     def _is_slow(self, node: int) -> bool:
         wait = self._node_waits[node]
-        return wait.ready_ms - wait.accepted_ms > self._config.partitioner_availability_timeout_ms
+        return wait.last_ready_ms - wait.last_accepted_ms > self._config.partitioner_availability_timeout_ms

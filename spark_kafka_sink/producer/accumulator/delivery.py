@@ -1,7 +1,7 @@
 """The outcome of the rows that a caller has sent.
 
 There is one Delivery per send_columns or send_table call, however many batches its rows are in, and no object per row. A batch
-reports the outcome of BatchRows, its rows of one call. The Sender completes a Delivery, or a caller whose rows got into no batch.
+reports the outcome of BatchRows, its rows of one call, on the Sender's thread. Rows that got into no batch fail on the caller's.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class ReadyCheckResult:
 
 
 class DrainSequencer:
-    """What Drainer needs of a Sequencer. This base is for no idempotence: no batch waits, and none is numbered."""
+    """What Drainer needs of a Sequencer. Producers without idempotence use this class: no batch waits or gets a sequence."""
 
     @property
     def has_producer_id(self) -> bool:
@@ -76,7 +76,7 @@ class Drainer:
         for leader, queues in self._queues_by_leader(cluster).items():
             queues_with_batches = [queue for queue in queues if queue.batches]
             if len(queues_with_batches) < len(queues):
-                queues[:] = [queue for queue in queues if queue.stays_watched()]
+                queues[:] = [queue for queue in queues if not queue.unwatch_if_empty()]
             if leader is None:
                 result.unknown_leader_topics |= {queue.topic_partition.topic for queue in queues_with_batches}
             elif queues_with_batches:
@@ -121,11 +121,11 @@ class Drainer:
             if not queue.batches:
                 return NEVER_MS
             batch = queue.batches[0]
-            if batch.reservations:
+            if batch.reservation_count:
                 batch.must_wake_sender = True
                 return NEVER_MS
             is_full = len(queue.batches) > 1 or batch.is_full()
-            if not is_full and not batch.in_retry:
+            if not is_full and not batch.is_in_retry:
                 queue.lingers_until_ms = now_ms + self.linger_ms - batch.waited_ms(now_ms)
         if self._waits_for_a_response(batch):
             return NEVER_MS  # a response wakes the Sender
@@ -138,16 +138,16 @@ class Drainer:
     def _waits_for_a_response(self, batch: ProducerBatch) -> bool:
         """Whether the batch must wait for the response to another batch of its partition, or for the transaction.
 
-        Without a producer id all batches wait. This is false then, so their nodes count as ready and the Sender connects to them.
+        While there is no producer id, returns false: the batches' nodes count as ready, so that the Sender connects to them.
         """
         return self.sequencer.has_producer_id and self.sequencer.must_stop_draining(batch)
 
     # DRAIN
 
     def drain(
-        self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int, indexes_by_leader: Mapping[int, Sequence[int]]
+        self, cluster: Cluster, nodes: Iterable[int], max_bytes: int, now_ms: int, indexes_by_leader: Mapping[int, Sequence[int]]
     ) -> dict[int, list[ProducerBatch]]:
-        """Take one batch of each partition that these nodes lead, up to `max_size` bytes per node (one batch always fits).
+        """Take one batch of each partition that these nodes lead, up to `max_bytes` bytes per node (one batch always fits).
 
         `indexes_by_leader` is what `ready` found in this round for the same cluster. If this raises, the batches are put back.
         """
@@ -155,7 +155,7 @@ class Drainer:
         try:
             for node in nodes:
                 batches_by_node[node] = []
-                self._drain_node(cluster, node, indexes_by_leader.get(node, ()), max_size, now_ms, batches_by_node[node])
+                self._drain_node(cluster, node, indexes_by_leader.get(node, ()), max_bytes, now_ms, batches_by_node[node])
         except BaseException:
             for batch in chain.from_iterable(batches_by_node.values()):
                 self.queues.put_back(batch)
@@ -163,10 +163,10 @@ class Drainer:
         return batches_by_node
 
     def _drain_node(
-        self, cluster: Cluster, node: int, indexes: Sequence[int], max_size: int, now_ms: int, batches: list[ProducerBatch]
+        self, cluster: Cluster, node: int, indexes: Sequence[int], max_bytes: int, now_ms: int, batches: list[ProducerBatch]
     ) -> None:
         """Add each batch to `batches` as it is taken: if this raises, the caller puts them back."""
-        size = 0
+        drained_bytes = 0
         for index in self._indexes_in_turn(node, indexes):
             queue = self.queues[index]
             if not queue.batches or queue.is_muted:
@@ -175,7 +175,7 @@ class Drainer:
                 batch = self._head_to_drain_locked(queue, cluster, now_ms)
                 if batch is None:
                     continue
-                if batches and size + self.compressor.estimated_size(batch) > max_size:
+                if batches and drained_bytes + self.compressor.estimated_size(batch) > max_bytes:
                     break
                 batches.append(batch)  # before it leaves its queue: if anything below raises, it is put back
                 queue.take_first_locked()
@@ -187,7 +187,7 @@ class Drainer:
                 self.queues.oldest.note_poisoned()
                 continue
             self.sequencer.assign_sequence(batch)
-            size += batch.size_in_bytes
+            drained_bytes += batch.size_bytes
             batch.drained_ms = now_ms
 
     def _indexes_in_turn(self, node: int, indexes: Sequence[int]) -> Iterator[int]:
@@ -199,7 +199,7 @@ class Drainer:
         if not queue.batches:
             return None
         head = queue.batches[0]
-        if head.reservations:
+        if head.reservation_count:
             head.must_wake_sender = True
             return None
         head.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))

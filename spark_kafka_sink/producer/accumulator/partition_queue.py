@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _FLUSH_ID = attrgetter("flush_id")
 
-MANY_TOPICS = 1_000  # of one producer: more are probably not meant
+MAX_EXPECTED_TOPICS = 1_000  # of one producer; more are probably a mistake
 
 
 class PartitionQueue:
@@ -73,11 +73,11 @@ class PartitionQueue:
 
     # SENDER
 
-    def stays_watched(self) -> bool:
-        """Whether there are batches. If there are none, the Sender need not look here until the queue is in `filled_queues`."""
+    def unwatch_if_empty(self) -> bool:
+        """Return whether there are no batches. The Sender then need not look here until the queue is in `filled_queues` again."""
         with self.lock:
             self._is_watched = bool(self.batches)
-            return self._is_watched
+            return not self._is_watched
 
     def holds(self, batch: ProducerBatch) -> bool:
         with self.lock:
@@ -119,7 +119,7 @@ class PartitionQueue:
         with self.lock:
             for batch in self.batches:
                 must_go = batch.poison is not None or batch.has_reached_delivery_timeout(delivery_timeout_ms, now_ms)
-                if must_go and not batch.reservations:
+                if must_go and not batch.reservation_count:
                     self.close_locked(batch)
                     expired_batches.append(batch)
                     continue
@@ -146,7 +146,7 @@ class PartitionQueue:
                     remaining_batches.append(batch)
                     continue
                 self.close_locked(batch)
-                if batch.reservations:
+                if batch.reservation_count:
                     batch.poison = batch.poison or error
                     batch.must_wake_sender = True
                     remaining_batches.append(batch)
@@ -165,9 +165,9 @@ class OldestBatch:
     are bounds: they stay when batches leave their queues, until the Sender looks through all queues again."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards changes of created_ms and some_are_poisoned, which are read without it
+        self._lock = threading.Lock()  # guards changes of created_ms and has_poisoned, which are read without it
         self.created_ms = NEVER_MS  # the oldest queued batch was created then, or later
-        self.some_are_poisoned = False  # perhaps
+        self.has_poisoned = False  # perhaps
 
     def note_queued(self, created_ms: int) -> None:
         """Note that a batch is in a queue. Any thread."""
@@ -178,12 +178,12 @@ class OldestBatch:
     def note_poisoned(self) -> None:
         """Note that a batch in a queue is poisoned. Any thread."""
         with self._lock:
-            self.some_are_poisoned = True
+            self.has_poisoned = True
 
     def reset_bounds(self) -> None:
         """Forget the bounds: the Sender looks through all queues now, and calls the two methods above for batches that stay."""
         with self._lock:
-            self.created_ms, self.some_are_poisoned = NEVER_MS, False
+            self.created_ms, self.has_poisoned = NEVER_MS, False
 
 
 class PartitionQueues:
@@ -215,12 +215,12 @@ class PartitionQueues:
             with self._lock:
                 count_before = len(self._by_topic)
                 queues = self._by_topic.setdefault(topic, {})
-                has_just_become_many = count_before < len(self._by_topic) == MANY_TOPICS
+                has_just_become_many = count_before < len(self._by_topic) == MAX_EXPECTED_TOPICS
             if has_just_become_many:
                 logger.warning(
                     "! rows for %d topics so far, the last is %s: each topic costs time, and some 10 KB of memory that"
                     " buffer.memory does not limit. Does the topic column hold topics?",
-                    MANY_TOPICS,
+                    MAX_EXPECTED_TOPICS,
                     topic,
                 )
         return queues

@@ -67,11 +67,11 @@ class ProducerBatch:
 
     # ROWS. Guarded by the queue's lock while the batch is in a queue.
     rows_by_call: list[BatchRows] = field(default_factory=list, init=False)
-    record_count: int = field(default=0, init=False)  # reserved rows; all of them are written once `reservations` is 0
+    record_count: int = field(default=0, init=False)  # reserved rows; all of them are written once `reservation_count` is 0
     record_bytes: int = field(default=0, init=False)  # of the reserved rows, uncompressed
     max_timestamp: int = field(init=False)
-    # Whose rows callers still write: while there are any, the batch is not drained, does not expire and keeps its memory.
-    reservations: int = field(default=0, init=False)
+    # Reservations that callers still fill. Until it is 0, the batch is not drained, does not expire and keeps its memory.
+    reservation_count: int = field(default=0, init=False)
     is_closed: bool = field(default=False, init=False)  # takes no more rows
     # The end of the last reservation must wake the Sender: it skipped the batch, or the batch is full or new.
     must_wake_sender: bool = field(default=False, init=False)
@@ -99,9 +99,9 @@ class ProducerBatch:
     backoff_ms: int = field(default=0, init=False)  # how long the present retry waits
     last_attempt_ms: int = field(init=False)
     drained_ms: int = field(default=0, init=False)
-    in_flight: bool = field(default=False, init=False)  # a request refers to its memory
+    is_in_flight: bool = field(default=False, init=False)  # a request refers to its memory
     # An attempt with the present sequence failed, and the broker may have written the batch all the same.
-    in_doubt: bool = field(default=False, init=False)
+    is_in_doubt: bool = field(default=False, init=False)
     last_error: str | None = field(default=None, init=False)  # of the last attempt, for the error of a batch that expires
     leader_epoch: int | None = field(default=None, init=False)
     attempts_when_leader_last_changed: int = field(default=0, init=False)
@@ -147,7 +147,9 @@ class ProducerBatch:
 
     def _add(self, batch_rows: BatchRows, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
         row_count, size = len(batch_rows.positions), batch_rows.size_bytes
-        self.reservations += 1  # first: an interrupt may come at each call below, and must not leave a batch that looks whole
+        self.reservation_count += (
+            1  # first: an interrupt may come at each call below, and must not leave a batch that looks whole
+        )
         self.memory.add(memory)
         if extends_last:
             self.segments[-1] = segment
@@ -253,14 +255,14 @@ class ProducerBatch:
         return batch
 
     @property
-    def size_in_bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes on the wire once finished; before that, of the uncompressed batch."""
         return BATCH_HEADER_SIZE + (total_size(self.body) if self.body else self.record_bytes)
 
     @property
     def compression_ratio(self) -> float:
         """Bytes of the records as they are sent / bytes before compression; 1.0 before `finish`."""
-        return (self.size_in_bytes - BATCH_HEADER_SIZE) / max(1, self.record_bytes)
+        return (self.size_bytes - BATCH_HEADER_SIZE) / max(1, self.record_bytes)
 
     # SENDING: Sender thread
 
@@ -282,17 +284,17 @@ class ProducerBatch:
         """Renumber a batch that is certainly not in the log: under a new epoch the broker could not recognize a duplicate."""
         self.set_producer_state(identity, base_sequence)
         self.sequence_has_been_reset = True
-        self.in_doubt = False
+        self.is_in_doubt = False
 
     @property
     def was_drained(self) -> bool:
         """Whether the Sender has drained it before: it has a sequence, is in flight or is being retried."""
-        return self.has_sequence or self.in_flight or self.in_retry
+        return self.has_sequence or self.is_in_flight or self.is_in_retry
 
     @property
     def may_be_written(self) -> bool:
         """Whether the broker may have written the batch with its present sequence, or may still do so."""
-        return self.in_flight or self.in_doubt
+        return self.is_in_flight or self.is_in_doubt
 
     def wire_buffers(self) -> list[bytes | memoryview]:
         """Header and records as buffers to send. The header, with its CRC, is made once for each producer state."""
@@ -315,7 +317,7 @@ class ProducerBatch:
 
     def remaining_backoff_ms(self, now_ms: int) -> int:
         """How long a retry must still wait. 0 before the first attempt, and if the leader changed after the last one."""
-        if not self.in_retry or self.has_leader_changed_for_the_ongoing_retry():
+        if not self.is_in_retry or self.has_leader_changed_for_the_ongoing_retry():
             return 0
         return max(0, self.backoff_ms - self.waited_ms(now_ms))
 
@@ -323,7 +325,7 @@ class ProducerBatch:
         return now_ms - self.created_ms >= delivery_timeout_ms
 
     @property
-    def in_retry(self) -> bool:
+    def is_in_retry(self) -> bool:
         return self.attempts > 0
 
     def count_attempt(self, now_ms: int) -> None:
@@ -339,7 +341,7 @@ class ProducerBatch:
             self.leader_epoch = leader_epoch
 
     def has_leader_changed_for_the_ongoing_retry(self) -> bool:
-        return self.in_retry and self.attempts == self.attempts_when_leader_last_changed
+        return self.is_in_retry and self.attempts == self.attempts_when_leader_last_changed
 
     # DONE
 

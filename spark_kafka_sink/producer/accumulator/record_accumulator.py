@@ -33,7 +33,7 @@ from spark_kafka_sink.producer.accumulator.drainer import Drainer, DrainSequence
 from spark_kafka_sink.producer.accumulator.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
+from spark_kafka_sink.producer.accumulator.slice_layout import MemoryNeed, Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import HALF_DONE_TEXT, ORDINARY_ERRORS, HandOver
@@ -68,14 +68,14 @@ class RecordAccumulator:
         self.queues = PartitionQueues()
         self.incomplete = IncompleteBatches(clock)
         self._compressor = BatchCompressor(config, self.pool)
-        self._writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.note_poisoned, wake_sender)
+        self.writer = SliceWriter(self.pool, self._compressor, self.queues.oldest.note_poisoned, wake_sender)
         self.drainer = Drainer(config.linger_ms, self.queues, sequencer, self._compressor)
         self.built_in_partitioner = BuiltInPartitioner(config, self.queues, self._compressor, random)
         # All threads read the next four fields without a lock. The Sender writes the first two.
         self.transaction_waits_for_rows = False  # a commit, a preparation, or offsets that must follow the rows
         self._refusal: KafkaError | None = None  # what appends raise while a transaction is being aborted
-        # Callers who close the producer write the other two, and so does the Sender when it ends, perhaps at the same time. That
-        # does no harm: `closed` never becomes false again, no error is replaced by None, and any error says what happened.
+        # Callers who close the producer write the last two, and so does the Sender when it ends, perhaps at the same time. That
+        # does no harm: `is_closed` stays true, no error is replaced by None, and either error says what happened.
         self.is_closed = False
         self._ended_by: KafkaError | None = None
         self._starving_callers = CallsInside()  # callers that wait for memory
@@ -102,7 +102,7 @@ class RecordAccumulator:
             callback: gets the outcome of every row, also of those that get into no batch because this raises.
             hand_over: the call, which has begun to hand rows over; it pauses while it waits for memory before its first row.
             created_ms: the time (Clock.now_ms) since which the rows wait; now, if not given.
-            prepaid: a charge for these rows that the caller has; with it they never wait. The caller keeps what is left of it.
+            prepaid_memory: a charge that pays for these rows, so that they never wait. The caller keeps what is left of it.
 
         Raises:
             KafkaTimeoutError: no memory within max.block.ms. Rows that are in a batch stay there and are sent.
@@ -121,14 +121,14 @@ class RecordAccumulator:
                 self._append_what_has_room(layout, reservations, hand_over)
                 if not reservations:
                     hand_over.begin_wait()
-                    self.wait_for_memory(*layout.pending_allocation, hand_over.begin)
+                    self.wait_for_memory(layout.pending_need, layout.unused_memory, hand_over.begin)
         except ORDINARY_ERRORS as error:
-            try:
+            try:  # here, because memory may end at the call of a method
                 unplaced_positions = rows.positions
                 if layout is not None:
                     unplaced_positions = layout.positions_without_place()
-                    layout.give_back_stock()
-                    self._writer.poison_batches(reservations)
+                    layout.give_back_unused_memory()
+                    self.writer.poison_batches(reservations)
                 self.fail_unbatched(rows.topic, unplaced_positions, callback, error)
             except ORDINARY_ERRORS as second_error:
                 raise RuntimeError(HALF_DONE_TEXT) from second_error
@@ -146,7 +146,7 @@ class RecordAccumulator:
     def _write(self, sorted_slice: SortedSlice, reservations: list[Reservation], hand_over: HandOver) -> None:
         if reservations:
             hand_over.has_queued_rows = True
-            self._writer.write(sorted_slice, reservations)
+            self.writer.write(sorted_slice, reservations)
 
     def fail_unbatched(self, topic: str, positions: npt.NDArray[np.int32], callback: RowsCallback, error: BaseException) -> None:
         """Fail rows that got into no batch."""
@@ -154,16 +154,18 @@ class RecordAccumulator:
         self._on_unbatched(topic, len(positions), kafka_error)
         callback.fail_unbatched(positions, kafka_error)
 
-    def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, on_take: Callable[[], None]) -> None:
-        """Have all queued batches sent, and wait at most max.block.ms for the memory that comes back. As BufferPool.allocate."""
+    def wait_for_memory(self, need: MemoryNeed, into: PoolMemory, on_take: Callable[[], None]) -> None:
+        """Have all queued batches sent, and wait at most max.block.ms for memory. `into`, `on_take`: see BufferPool.allocate."""
         presence = threading.Lock()
         with presence:
             self._starving_callers.add(presence)  # before the Sender wakes, so that it sees the change
             self.wake_sender()
-            self.pool.allocate(block_count, self._config.max_block_ms, charge=charge, into=into, on_take=on_take)
+            self.pool.allocate(
+                need.block_count, self._config.max_block_ms, charge_blocks=need.charge_blocks, into=into, on_take=on_take
+            )
 
     def flush(self, timeout_ms: int, is_enough: Callable[[], bool] = lambda: False) -> bool:
-        """Like IncompleteBatches.flush, which this calls. Nothing lingers meanwhile."""
+        """Wait as IncompleteBatches.flush does. Nothing lingers meanwhile."""
         return self.incomplete.flush(timeout_ms, self.wake_sender, is_enough)
 
     def check_not_closed(self) -> None:
@@ -243,7 +245,7 @@ class RecordAccumulator:
     def take_expired(self, now_ms: int) -> list[ProducerBatch]:
         """Take the batches that are older than delivery.timeout.ms, or poisoned, out of all queues."""
         oldest = self.queues.oldest
-        if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.some_are_poisoned:
+        if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.has_poisoned:
             return []
         oldest.reset_bounds()
         timeout_ms = self._config.delivery_timeout_ms
@@ -277,7 +279,7 @@ class RecordAccumulator:
 
     def deallocate(self, batch: ProducerBatch) -> None:
         """Forget a batch that is done and free its memory. No request in flight may refer to it."""
-        if batch.in_flight:
+        if batch.is_in_flight:
             raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
         batch.body, batch.segments = [], []
         for memory in (batch.memory, batch.surplus):

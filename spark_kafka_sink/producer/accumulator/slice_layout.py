@@ -3,7 +3,7 @@
 Sizes come first (sorted_slice.py): they decide where a stretch of rows is cut into batches. Then the rows of a batch get memory
 and a reservation, under which slice_writer.py encodes them. Runs on the thread that appends: a caller's, or for gathered records
 also the Sender's. Holds a queue's lock only to make a reservation, or to close a batch without room for the next row. Never waits
-for memory: it stops, and `pending_allocation` is what it lacks.
+for memory: it stops, and `pending_need` is what it lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.sorted_slice import FittingRows, SortedSlice
 from spark_kafka_sink.producer.hand_overs import HALF_DONE_TEXT, ORDINARY_ERRORS
 
-SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copied into pool blocks
+MIN_SEGMENT_BYTES = 32 * 1024  # rows of one batch that take this much are not copied into pool blocks
 
 
 @dataclass(slots=True, eq=False)
@@ -32,11 +32,11 @@ class Reservation:
     batch: ProducerBatch
     rows: BatchRows
     has_own_memory: bool  # the rows are a segment with memory of its own; otherwise they lie in the batch's blocks
-    location: int  # the index of the segment, or the first byte in the blocks
+    index_in_batch: int  # of the segment among the segments, or of the first byte in the blocks
     start: int
     stop: int
-    charge: int  # in blocks, added to the batch's memory for these rows
-    is_open: bool = field(default=True, init=False)  # counted in batch.reservations; the queue's lock guards both
+    charge_blocks: int  # added to the batch's memory for these rows
+    is_open: bool = field(default=True, init=False)  # counted in batch.reservation_count; the queue's lock guards both
 
     @property
     def begins_batch(self) -> bool:
@@ -50,8 +50,8 @@ class Reservation:
 class MemoryNeed(NamedTuple):
     """Memory of the pool that rows need: blocks to write into, and a charge."""
 
-    blocks: int
-    charge: int  # in blocks, for a segment
+    block_count: int
+    charge_blocks: int  # for a segment
 
 
 class BatchSource(Protocol):
@@ -79,16 +79,16 @@ class _Tail(NamedTuple):
     @classmethod
     def of(cls, queue: PartitionQueue) -> _Tail:
         batch = queue.open_batch()
-        return _NO_BATCH if batch is None else cls(batch, batch.record_count, batch.record_bytes)
+        return _NO_TAIL if batch is None else cls(batch, batch.record_count, batch.record_bytes)
 
-    def is_still(self, batch: ProducerBatch | None) -> bool:
+    def is_unchanged(self, batch: ProducerBatch | None) -> bool:
         """Whether the queue's open batch, now `batch`, is the same and nobody has added rows to it."""
         if batch is None or batch is not self.batch:
             return batch is None and self.batch is None
         return batch.record_count == self.record_count and batch.record_bytes == self.record_bytes
 
 
-_NO_BATCH = _Tail(None, 0, 0)
+_NO_TAIL = _Tail(None, 0, 0)
 
 
 @dataclass(slots=True)
@@ -123,9 +123,9 @@ class SliceLayout:
         self._raw_limit = self.accumulator.raw_limit(self.topic)
         self._stretch_index = 0
         self._next_row = 0  # the first row that has no room yet
-        self._pending_need = MemoryNeed(0, 0)  # what the pool could not give at once
-        self._stock = PoolMemory()  # memory for the next places; empty between two calls, unless the caller has waited for some
-        self._guesses: dict[int, _Place] | None = None  # by stretch; each is used at most once, and only if its tail is unchanged
+        self.pending_need = MemoryNeed(0, 0)  # what the pool could not give at once; the caller allocates it to `unused_memory`
+        self.unused_memory = PoolMemory()  # for the next places; empty between two calls, unless the caller has waited for some
+        self._guessed_places: dict[int, _Place] | None = None  # by stretch; each is used at most once, if its tail is unchanged
 
     @property
     def is_done(self) -> bool:
@@ -135,42 +135,37 @@ class SliceLayout:
         """The positions, in the caller's chunk, of the rows that have no room yet."""
         return self.sorted_slice.positions[self._next_row :]
 
-    @property
-    def pending_allocation(self) -> tuple[int, int, PoolMemory]:
-        """Blocks and a charge that the pool could not give at once, and where to put them."""
-        return self._pending_need.blocks, self._pending_need.charge, self._stock
-
-    def give_back_stock(self) -> None:
+    def give_back_unused_memory(self) -> None:
         """Give back memory that no place has used. The caller needs this only after an error."""
-        self._pool.deallocate(self._stock)
+        self._pool.deallocate(self.unused_memory)
 
     def reserve(self, reservations: list[Reservation]) -> None:
         """Reserve room for as many of the remaining rows as there is memory for now; adds nothing when there is none at all.
 
-        Adds each one to `reservations`. If this raises an ordinary error (hand_overs.py), those made before are in it, and the
-        caller gives the stock back. Give a new list each time: an interrupt may come before the first line here, and must not
-        find the reservations of an earlier call, which are over.
+        Adds each reservation to `reservations`. If this raises an ordinary error (hand_overs.py), the earlier reservations of
+        the call are in that list, and the caller gives back the unused memory. Give a new list each time: an interrupt may come
+        before the first line here, and must not find the reservations of an earlier call, which are over.
         """
-        if self._guesses is None:
-            self._guesses = self._guess_all_stretches()
-        guesses = self._guesses
-        needs = [place.memory for place in guesses.values()]
+        if self._guessed_places is None:
+            self._guessed_places = self._guess_places()
+        guessed_places = self._guessed_places
+        needs = [place.memory for place in guessed_places.values()]
         # For all stretches at once, if the pool has enough.
-        self._fill_stock(MemoryNeed(sum(each.blocks for each in needs), sum(each.charge for each in needs)))
+        self._ensure_memory(MemoryNeed(sum(need.block_count for need in needs), sum(need.charge_blocks for need in needs)))
         while not self.is_done:
             if self._next_row == self._stretch_stops[self._stretch_index]:
                 self._stretch_index += 1
             queue, stop = self._queues[self._stretch_index], self._stretch_stops[self._stretch_index]
-            place = guesses.pop(self._stretch_index, None) or self._next_place(queue, stop)
-            if not self._fill_stock(place.memory) and not self._use_prepaid(place):
+            place = guessed_places.pop(self._stretch_index, None) or self._next_place(queue, stop)
+            if not self._ensure_memory(place.memory) and not self._use_prepaid(place):
                 break
             self._take_place(queue, place, reservations)
-        if self._stock:
-            self.give_back_stock()
+        if self.unused_memory:
+            self.give_back_unused_memory()
 
     # PLACES
 
-    def _guess_all_stretches(self) -> dict[int, _Place]:
+    def _guess_places(self) -> dict[int, _Place]:
         """Places for all stretches in the batches that are open now, where there is room."""
         tails = [_Tail.of(queue) for queue in self._queues]
         fitting_of_stretches = self.sorted_slice.fit_all_stretches(
@@ -194,28 +189,29 @@ class SliceLayout:
                 return self._place(tail, fitting)
             with queue.lock:
                 queue.close_locked(tail.batch)
-        return self._place(_NO_BATCH, self.sorted_slice.fit_new_batch(self._next_row, stop, self._raw_limit))
+        return self._place(_NO_TAIL, self.sorted_slice.fit_new_batch(self._next_row, stop, self._raw_limit))
 
     def _room_in(self, tail: _Tail) -> int:
         return (self._raw_limit if tail.batch is None else tail.batch.raw_limit) - tail.record_bytes
 
     def _place(self, tail: _Tail, fitting: FittingRows) -> _Place:
         size = fitting.size_bytes
-        if size >= SEGMENT_BYTES:
+        if size >= MIN_SEGMENT_BYTES:
             return _Place(tail, fitting, has_own_memory=True, memory=MemoryNeed(0, self._pool.blocks_for(size)))
         blocks = self._pool.blocks_for(size) if tail.batch is None else tail.batch.missing_blocks(size)
         return _Place(tail, fitting, has_own_memory=False, memory=MemoryNeed(blocks, 0))
 
     # MEMORY
 
-    def _fill_stock(self, need: MemoryNeed) -> bool:
-        """Increase the stock to what is needed. Returns false, and changes nothing, if the pool has too little now."""
-        more_blocks, more_charge = need.blocks - len(self._stock.blocks), need.charge - self._stock.charge
-        if more_blocks <= 0 and more_charge <= 0:
+    def _ensure_memory(self, need: MemoryNeed) -> bool:
+        """Increase the unused memory to what is needed. Returns false, and changes nothing, if the pool has too little now."""
+        memory, can_go_first = self.unused_memory, self.prepaid_memory is not None
+        more_blocks = max(0, need.block_count - len(memory.blocks))
+        more_charge = max(0, need.charge_blocks - memory.charge_blocks)
+        if not more_blocks and not more_charge:
             return True
-        more_blocks, more_charge, can_go_first = max(0, more_blocks), max(0, more_charge), self.prepaid_memory is not None
-        if self._pool.try_allocate(more_blocks, charge=more_charge, into=self._stock, can_go_first=can_go_first) is None:
-            self._pending_need = need
+        if self._pool.try_allocate(more_blocks, charge_blocks=more_charge, into=memory, can_go_first=can_go_first) is None:
+            self.pending_need = need
             return False
         return True
 
@@ -227,36 +223,37 @@ class SliceLayout:
         if self.prepaid_memory is None:
             return False
         batch = place.tail.batch
-        segment_bytes, batch_charge = (0, 0) if batch is None else (batch.record_bytes - batch.block_bytes, batch.memory.charge)
-        charge = max(0, self._pool.blocks_for(segment_bytes + place.fitting.size_bytes) - batch_charge)
-        prepaid_charge = min(charge, self.prepaid_memory.charge)
-        self.prepaid_memory.charge -= prepaid_charge
-        self._stock.charge += prepaid_charge
-        if charge > prepaid_charge:
-            self._pool.overdraw(charge - prepaid_charge, self._stock)
-        place.has_own_memory, place.memory = True, MemoryNeed(0, charge)
+        segment_bytes = 0 if batch is None else batch.record_bytes - batch.block_bytes
+        batch_charge = 0 if batch is None else batch.memory.charge_blocks
+        charge_blocks = max(0, self._pool.blocks_for(segment_bytes + place.fitting.size_bytes) - batch_charge)
+        prepaid_charge = min(charge_blocks, self.prepaid_memory.charge_blocks)
+        self.prepaid_memory.charge_blocks -= prepaid_charge
+        self.unused_memory.charge_blocks += prepaid_charge
+        if charge_blocks > prepaid_charge:
+            self._pool.overdraw(charge_blocks - prepaid_charge, self.unused_memory)
+        place.has_own_memory, place.memory = True, MemoryNeed(0, charge_blocks)
         return True
 
     # RESERVATIONS
 
     def _take_place(self, queue: PartitionQueue, place: _Place, reservations: list[Reservation]) -> None:
-        """Reserve a place, with memory from the stock; does nothing if the queue's tail has changed meanwhile."""
+        """Reserve a place, paid from the unused memory; does nothing if the queue's tail has changed meanwhile."""
         tail = place.tail
         with queue.lock:
             self.accumulator.check_open()
             batch = queue.open_batch()
-            if not tail.is_still(batch):
+            if not tail.is_unchanged(batch):
                 return
             if batch is None:
                 base_timestamp = self.sorted_slice.timestamp_at(self._next_row)
                 batch = self.accumulator.new_batch(queue, base_timestamp, self._raw_limit, self.created_ms)
-            batch_rows = self._batch_rows(queue, tail.record_count, place.fitting)
+            batch_rows = self._new_batch_rows(queue, tail.record_count, place.fitting)
             try:
                 self._reserve_locked(queue, batch, place, batch_rows, reservations)
             except ORDINARY_ERRORS as error:
                 raise RuntimeError(HALF_DONE_TEXT) from error
 
-    def _batch_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> BatchRows:
+    def _new_batch_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> BatchRows:
         start, stop = self._next_row, fitting.stop
         # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
         positions, sizes = self.sorted_slice.positions[start:stop].copy(), self.sorted_slice.sizes[start:stop].copy()
@@ -267,24 +264,24 @@ class SliceLayout:
     ) -> None:
         fitting = place.fitting
         reserve = batch.reserve_segment if place.has_own_memory else batch.reserve
-        memory = self._stock.take(place.memory.blocks, place.memory.charge)
+        memory = self.unused_memory.take(place.memory.block_count, place.memory.charge_blocks)
         # The batch counts the reservation before `reservations` has it. If an error or an interrupt comes between, nobody ends
         # the reservation: the batch is not sent, and the producer ends.
-        location = reserve(batch_rows, memory, fitting.max_timestamp)
+        index_in_batch = reserve(batch_rows, memory, fitting.max_timestamp)
         reservations.append(
             Reservation(
                 queue=queue,
                 batch=batch,
                 rows=batch_rows,
                 has_own_memory=place.has_own_memory,
-                location=location,
+                index_in_batch=index_in_batch,
                 start=self._next_row,
                 stop=fitting.stop,
-                charge=place.memory.charge,
+                charge_blocks=place.memory.charge_blocks,
             )
         )
         self._next_row = fitting.stop
-        if fitting.batch_is_full:
+        if fitting.fills_batch:
             queue.close_locked(batch)
         if place.tail.batch is None:
             self.accumulator.enqueue(queue, batch)

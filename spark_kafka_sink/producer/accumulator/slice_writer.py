@@ -14,13 +14,13 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.batch_records import PackedRecords
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
-from spark_kafka_sink.producer.accumulator.slice_layout import SEGMENT_BYTES, Reservation
+from spark_kafka_sink.producer.accumulator.slice_layout import MIN_SEGMENT_BYTES, Reservation
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.records.compression import compress_blocks
 from spark_kafka_sink.records.interleave import InterleavedRows, data_buffer
 from spark_kafka_sink.records.record_batch import octets
 
-ENCODED_TOGETHER_BYTES = 512 * 1024  # of rows, before they are copied or compressed: a core's cache holds as much
+MAX_TOGETHER_BYTES = 512 * 1024  # of rows, before they are copied or compressed: a core's cache holds as much
 
 
 @dataclass(eq=False, repr=False)
@@ -64,23 +64,23 @@ class SliceWriter:
 
     def _write_segment(self, rows: InterleavedRows, first_row: int, reservation: Reservation) -> None:
         compression = self.compressor.compression
-        is_large = reservation.size_bytes >= SEGMENT_BYTES  # a small segment would compress badly by itself
+        is_large = reservation.size_bytes >= MIN_SEGMENT_BYTES  # a small segment would compress badly by itself
         segment = self._pack_segment(rows, first_row, reservation) if compression.is_blockwise and is_large else None
         if segment is None:
             data = _encode_rows(rows, reservation.start - first_row, reservation.stop - first_row, reservation.size_bytes)
-            reservation.batch.attach(reservation.location, data)
+            reservation.batch.attach(reservation.index_in_batch, data)
             return
-        reservation.batch.attach(reservation.location, segment)
-        surplus = reservation.charge - self.pool.blocks_for(segment.size_bytes)
-        if surplus > 0:
+        reservation.batch.attach(reservation.index_in_batch, segment)
+        surplus_blocks = reservation.charge_blocks - self.pool.blocks_for(segment.size_bytes)
+        if surplus_blocks > 0:
             with reservation.queue.lock:
-                self.pool.reduce_charge(reservation.batch.memory, surplus)
+                self.pool.reduce_charge(reservation.batch.memory, surplus_blocks)
 
     def _pack_segment(self, rows: InterleavedRows, first_row: int, reservation: Reservation) -> PackedRecords | None:
         """Encode and compress in steps that stay in the CPU's cache; None if the first step does not get smaller."""
         codec, level = self.compressor.compression.codec, self.compressor.compression.level
         row_count = reservation.stop - reservation.start
-        step = max(1, row_count * ENCODED_TOGETHER_BYTES // reservation.size_bytes)
+        step = max(1, row_count * MAX_TOGETHER_BYTES // reservation.size_bytes)
         blocks: list[memoryview] = []
         encoded_bytes = 0
         for start in range(reservation.start - first_row, reservation.stop - first_row, step):
@@ -98,7 +98,7 @@ class SliceWriter:
         """Compress a closed batch that nobody else writes into. It is still reserved, so the Sender does not drain it."""
         batch = reservation.batch
         with reservation.queue.lock:
-            is_last_writer = batch.is_closed and batch.reservations == 1 and batch.poison is None
+            is_last_writer = batch.is_closed and batch.reservation_count == 1 and batch.poison is None
         if is_last_writer:
             self.compressor.finish(batch)
 
@@ -117,9 +117,9 @@ class SliceWriter:
         with queue.lock:
             is_full = batch.is_full()
             reservation.is_open = False
-            batch.reservations -= 1
+            batch.reservation_count -= 1
             batch.must_wake_sender |= is_full or reservation.begins_batch  # kept until the last of its writers is done
-            must_wake = batch.must_wake_sender and batch.reservations == 0
+            must_wake = batch.must_wake_sender and batch.reservation_count == 0
             batch.must_wake_sender &= not must_wake
         return must_wake
 
@@ -130,7 +130,7 @@ def _groups_to_encode(reservations: list[Reservation]) -> Iterator[list[Reservat
     size = 0
     for reservation in reservations:
         if group and (
-            reservation.has_own_memory or group[-1].has_own_memory or size + reservation.size_bytes > ENCODED_TOGETHER_BYTES
+            reservation.has_own_memory or group[-1].has_own_memory or size + reservation.size_bytes > MAX_TOGETHER_BYTES
         ):
             yield group
             group, size = [], 0
@@ -145,7 +145,7 @@ def _write_to_blocks(rows: InterleavedRows, first_row: int, reservations: list[R
     start = 0
     for reservation in reservations:
         stop = start + reservation.size_bytes
-        reservation.batch.write(reservation.location, data[start:stop])
+        reservation.batch.write(reservation.index_in_batch, data[start:stop])
         start = stop
 
 

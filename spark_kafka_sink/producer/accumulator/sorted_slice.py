@@ -16,10 +16,10 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.interleave import InterleavedRows
 from spark_kafka_sink.records.record_batch import RecordRows, record_sizes
 
-ONE_BYTE_DELTAS = 64  # offset deltas below this take one byte as a zigzag varint
-TWO_BYTE_DELTAS = 8192  # offset deltas below this take at most two bytes
-MIN_OVERHEAD = 3  # a record takes at least this many bytes for its length and its two deltas
-_DELTAS = np.arange(TWO_BYTE_DELTAS)
+ONE_BYTE_DELTA_COUNT = 64  # offset deltas below this take one byte as a zigzag varint
+TWO_BYTE_DELTA_COUNT = 8192  # offset deltas below this take at most two bytes
+MIN_OVERHEAD_BYTES = 3  # a record takes at least this many bytes for its length and its two deltas
+_DELTAS = np.arange(TWO_BYTE_DELTA_COUNT)
 
 
 class FittingRows(NamedTuple):
@@ -28,7 +28,7 @@ class FittingRows(NamedTuple):
     stop: int  # the row after the last of them
     size_bytes: int
     max_timestamp: int
-    batch_is_full: bool  # the batch has no room for another row
+    fills_batch: bool  # the batch has no room for another row
 
 
 class SortedSlice:
@@ -97,7 +97,7 @@ class SortedSlice:
     @cached_property
     def _cumulative_least_sizes(self) -> npt.NDArray[np.int64]:
         """Cumulative sums of the least sizes, which limit the rows that `fit` measures."""
-        return np.cumsum(self._base_sizes + MIN_OVERHEAD)
+        return np.cumsum(self._base_sizes + MIN_OVERHEAD_BYTES)
 
     def fit(self, start: int, stop: int, first_delta: int, base_timestamp: int, room: int) -> FittingRows | None:
         """The first of the rows start:stop, as many as fit into a batch that has `first_delta` rows already; None: none fits."""
@@ -110,7 +110,7 @@ class SortedSlice:
         fitting = self._cut(start, window_stop, room)
         if fitting is None:
             return None
-        return fitting._replace(batch_is_full=fitting.stop < stop or fitting.size_bytes >= room)
+        return fitting._replace(fills_batch=fitting.stop < stop or fitting.size_bytes >= room)
 
     def fit_new_batch(self, start: int, stop: int, room: int) -> FittingRows:
         """The first of the rows start:stop, as many as fit into a new batch. A new batch takes at least one row, of any size."""
@@ -122,7 +122,7 @@ class SortedSlice:
             return fitting
         self.offset_deltas[start] = self.timestamp_deltas[start] = 0
         self.measure(start, start + 1)
-        return FittingRows(start + 1, int(self.sizes[start]), self.timestamp_at(start), batch_is_full=True)
+        return FittingRows(start + 1, int(self.sizes[start]), self.timestamp_at(start), fills_batch=True)
 
     def _cut(self, start: int, stop: int, room: int) -> FittingRows | None:
         """The first of the measured rows start:stop, as many as have room; None if none has."""
@@ -131,13 +131,13 @@ class SortedSlice:
         if row_count == 0:
             return None
         max_timestamp = int(self.timestamps[start : start + row_count].max())
-        return FittingRows(start + row_count, int(cumulative_sizes[row_count - 1]), max_timestamp, batch_is_full=True)
+        return FittingRows(start + row_count, int(cumulative_sizes[row_count - 1]), max_timestamp, fills_batch=True)
 
     @cached_property
     def _new_batch_sums(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Cumulative sums of sizes, from 0: with offset deltas of one byte, and of two. All timestamp deltas are 0."""
         sums = np.zeros((2, self.row_count + 1), np.int64)
-        for sums_of_size, delta in zip(sums, (0, ONE_BYTE_DELTAS), strict=True):
+        for sums_of_size, delta in zip(sums, (0, ONE_BYTE_DELTA_COUNT), strict=True):
             np.cumsum(record_sizes(self._base_sizes, delta, 0), out=sums_of_size[1:])
         return sums[0], sums[1]
 
@@ -147,8 +147,8 @@ class SortedSlice:
         A slice is cut into small batches by the hundred; this takes a fifth of the time of measuring each of them.
         """
         short_sums, long_sums = self._new_batch_sums
-        max_stop = min(start + TWO_BYTE_DELTAS, range_stop)
-        switch = min(start + ONE_BYTE_DELTAS, range_stop)  # the first row whose offset delta takes two bytes
+        max_stop = min(start + TWO_BYTE_DELTA_COUNT, range_stop)
+        switch = min(start + ONE_BYTE_DELTA_COUNT, range_stop)  # the first row whose offset delta takes two bytes
         size = int(short_sums[switch] - short_sums[start])
         if size > room:
             stop = int(short_sums.searchsorted(short_sums[start] + room, side="right")) - 1

@@ -46,13 +46,13 @@ class InFlightBatches:
             self._batches[batch.topic_partition] = [batch]
         else:
             batches.append(batch)
-        batch.in_flight = True  # last: if memory ends above, nothing has happened
+        batch.is_in_flight = True  # last: if memory ends above, nothing has happened
         if batch.created_ms < self.oldest_created_ms:
             self.oldest_created_ms = batch.created_ms
 
     def remove(self, batch: ProducerBatch) -> None:
         """Note that no request refers to the batch any more."""
-        batch.in_flight = False
+        batch.is_in_flight = False
         batches = self._batches[batch.topic_partition]
         batches.remove(batch)
         if not batches:
@@ -62,7 +62,7 @@ class InFlightBatches:
         """Remove and return all batches, because the client is closed and no request refers to them."""
         all_batches = [batch for batches in self._batches.values() for batch in batches]
         for batch in all_batches:
-            batch.in_flight = False
+            batch.is_in_flight = False
         self._batches.clear()
         return all_batches
 
@@ -99,7 +99,7 @@ class BatchOutcomes:
     def take_back(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
         """Queue these batches again, because no request was made of them."""
         for batch in batches:
-            if batch.in_flight:
+            if batch.is_in_flight:
                 self.in_flight.remove(batch)
             self._accumulator.reenqueue(batch, now_ms)
             self._mute(batch, is_muted=False)
@@ -115,7 +115,7 @@ class BatchOutcomes:
         error = Errors.for_code(answer.error_code)
         if error:
             batch.last_error = str(error) + (f": {printable(answer.error_message)}" if answer.error_message else "")
-            batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing about earlier attempts
+            batch.is_in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing about earlier attempts
         try:
             # Without an error the answer alone decides: most batches need no BatchFacts.
             step = next_step(error, self._facts(batch, answer, now_ms)) if error else NextStep.COMPLETE
@@ -173,7 +173,7 @@ class BatchOutcomes:
         self._accumulator.reenqueue(batch, now_ms, self._sequencer.max_backoff_ms(error))
 
     def _split(self, batch: ProducerBatch) -> None:
-        logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
+        logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_bytes)
         self._metrics.splits.record(1)
         # Earlier attempts were as large, so the records are not in the log, unless the broker's limit was lowered meanwhile.
         smaller_batches = self._accumulator.split(batch)
@@ -200,7 +200,7 @@ class BatchOutcomes:
             self._accumulator.deallocate(batch)
 
     def _answer_error(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
-        batch_text = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
+        batch_text = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_bytes} bytes)"
         if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
             return idempotent_write_denied_error(batch_text)
         if error.retriable:
@@ -209,7 +209,7 @@ class BatchOutcomes:
         exception.message += to_grant(error, topic=batch.topic_partition.topic)
         if error == Errors.MESSAGE_TOO_LARGE:
             exception.message += (
-                f" Raise it to at least {batch.size_in_bytes} (without a value of its own, the topic has the brokers'"
+                f" Raise it to at least {batch.size_bytes} (without a value of its own, the topic has the brokers'"
                 " message.max.bytes), compress more (compression.type), or write less per row."
             )
         return exception
@@ -231,7 +231,7 @@ class BatchOutcomes:
             batch.fail(error, record_errors, final_state)
         finally:
             self._sequencer.batch_failed(batch, error)
-            if batch.in_flight or batch.reservations:
+            if batch.is_in_flight or batch.reservation_count:
                 # Its memory is still in use, but flush() need not wait for it: its rows have failed.
                 self._accumulator.incomplete.remove(batch)
             else:

@@ -229,8 +229,8 @@ class Sender:
         self._fail_if_login_rejected(result, cluster)
         if not self._sequencer.has_producer_id:
             nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll
-        max_size = self._config.request_bytes
-        batches_by_node = self._accumulator.drainer.drain(cluster, nodes, max_size, now_ms, result.indexes_by_leader)
+        max_bytes = self._config.request_bytes
+        batches_by_node = self._accumulator.drainer.drain(cluster, nodes, max_bytes, now_ms, result.indexes_by_leader)
         self._send_requests(batches_by_node, cluster, now_ms)
         if has_expired or any(batches_by_node.values()):
             return 0  # batches may have waited for an expired one of their partition; there may be more for the same nodes

@@ -148,7 +148,7 @@ class RecordBundle:
         with self._lock:
             self.memory.add(memory)
             if not self.takes_no_more:
-                self._limit_bytes = self.memory.charge * block_size
+                self._limit_bytes = self.memory.charge_blocks * block_size
 
     @property
     def takes_no_more(self) -> bool:

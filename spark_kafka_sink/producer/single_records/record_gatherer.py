@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.accumulator.slice_layout import MemoryNeed
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.single_records.record_bundle import GatheredRecord, RecordBundle, RecordFuture
@@ -111,7 +112,7 @@ class RecordGatherer:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     bundle = self.bundles.get(topic)
                     takes_no_more = bundle is not None and bundle.takes_no_more  # full, or an interrupt cut off a record
-                    missing_blocks = self._missing_blocks(bundle, record) - memory.charge
+                    missing_blocks = self._missing_blocks(bundle, record) - memory.charge_blocks
                     if missing_blocks <= 0 and not takes_no_more:
                         hand_over.begin()
                         addition = self._add_locked(bundle, topic, cluster, record, memory)
@@ -119,7 +120,7 @@ class RecordGatherer:
                 if takes_no_more:
                     self.encode_topic(topic)
                 else:
-                    self._charge(hand_over, missing_blocks, 0 if bundle is None else bundle.memory.charge, memory)
+                    self._charge(hand_over, missing_blocks, 0 if bundle is None else bundle.memory.charge_blocks, memory)
         except ORDINARY_ERRORS:
             self._pool.deallocate(memory)
             raise
@@ -151,9 +152,9 @@ class RecordGatherer:
         """Charge memory for a record. If possible doubles the bundle's charge, up to a full bundle, so that few calls charge."""
         hand_over.begin()
         ample_blocks = min(charged_blocks, self._pool.blocks_for(self.bundle_bytes) - charged_blocks)
-        if ample_blocks > missing_blocks and self._pool.try_allocate(0, charge=ample_blocks, into=memory) is not None:
+        if ample_blocks > missing_blocks and self._pool.try_allocate(0, charge_blocks=ample_blocks, into=memory) is not None:
             return
-        if self._pool.try_allocate(0, charge=missing_blocks, into=memory) is not None:
+        if self._pool.try_allocate(0, charge_blocks=missing_blocks, into=memory) is not None:
             return
         if not self.may_wait():
             raise KafkaTimeoutError(
@@ -163,7 +164,7 @@ class RecordGatherer:
             )
         if not memory:
             hand_over.begin_wait()
-        self.accumulator.wait_for_memory(0, missing_blocks, memory, hand_over.begin)
+        self.accumulator.wait_for_memory(MemoryNeed(0, missing_blocks), memory, hand_over.begin)
 
     def encode_full(self, topic: str) -> None:
         """Encode a topic's bundle, which has reached `bundle_bytes`. Errors go to the records.

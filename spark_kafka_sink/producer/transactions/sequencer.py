@@ -317,7 +317,9 @@ class IdempotentSequencer(Sequencer):
         old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
         """
         entries = {each: self.sequences[each] for each in self._partitions_to_reset}
-        idle_entries = {each: entry for each, entry in entries.items() if not any(batch.in_flight for batch in entry.in_flight)}
+        idle_entries = {
+            each: entry for each, entry in entries.items() if not any(batch.is_in_flight for batch in entry.in_flight)
+        }
         if not idle_entries or self.state is not SequencerState.READY:
             return
         if any(entry.identity == self.identity for entry in idle_entries.values()):

@@ -193,7 +193,7 @@ def _encode_block(encoding: Encoding, block: pa.Array, refusals: Refusals, start
     if block_refusals.entries:
         rows.views.view(np.int64).reshape(len(rows.views), -1)[block_refusals.rows()] = 0  # they have no bytes
         refusals.add_block(block_refusals, start)
-    is_large = rows.size_in_bytes() > INT32_MAX
+    is_large = rows.size_bytes() > INT32_MAX
     row_array = rows.write(0, len(block), is_large=is_large, memory_pool=pa.default_memory_pool())
     return RowBytes(*row_offsets_and_data(row_array, len(block)))
 

@@ -75,8 +75,8 @@ def test_memory_is_reduced_to_a_charge_and_a_rest(
 ) -> None:
     memory = PoolMemory([bytearray(1) for _ in range(blocks)], charged)
     reduced, rest = memory.charge_and_rest(wanted)
-    assert (reduced.blocks, reduced.charge) == ([], expected)
-    assert (len(rest.blocks), rest.charge) == (rest_blocks, rest_charged)
+    assert (reduced.blocks, reduced.charge_blocks) == ([], expected)
+    assert (len(rest.blocks), rest.charge_blocks) == (rest_blocks, rest_charged)
     assert len(reduced) + len(rest) == len(memory)
 
 
@@ -104,7 +104,7 @@ def test_a_block_given_back_is_handed_out_again() -> None:
 def test_giving_back_leaves_the_caller_nothing() -> None:
     """A batch that kept its blocks could give them back twice, and two batches would share memory."""
     pool = pool_of(3)
-    memory = pool.allocate(2, 10, charge=1)
+    memory = pool.allocate(2, 10, charge_blocks=1)
     pool.deallocate(memory)
     assert memory == PoolMemory()
     pool.deallocate(memory)
@@ -119,12 +119,12 @@ def test_no_block_is_handed_out_twice() -> None:
 
 def test_memory_that_a_caller_brings_counts_like_blocks() -> None:
     pool = pool_of(4)
-    charge = pool.try_allocate(0, charge=3)
+    charge = pool.try_allocate(0, charge_blocks=3)
     assert charge == PoolMemory([], 3)
     assert pool.available_memory == BLOCK
-    assert pool.try_allocate(0, charge=2) is None
+    assert pool.try_allocate(0, charge_blocks=2) is None
     assert pool.try_allocate(2) is None
-    assert pool.try_allocate(1, charge=1) is None
+    assert pool.try_allocate(1, charge_blocks=1) is None
     pool.deallocate(charge)
     assert pool.available_memory == 4 * BLOCK
 
@@ -133,7 +133,7 @@ def test_free_blocks_are_let_go_for_a_charge() -> None:
     """Both together would be more memory than the pool may use."""
     pool = pool_of(4)
     pool.deallocate(pool.allocate(4, 0))
-    charge = pool.allocate(0, 0, charge=3)
+    charge = pool.allocate(0, 0, charge_blocks=3)
     assert len(pool._free_blocks) == 1
     pool.deallocate(charge)
     assert len(pool.allocate(4, 0)) == 4
@@ -143,9 +143,9 @@ def test_a_charge_waits_its_turn() -> None:
     clock = WaitingClock()
     pool = pool_of(4, clock)
     held = pool.allocate(3, 10)
-    first = in_thread(lambda: pool.allocate(0, 10, charge=3))
+    first = in_thread(lambda: pool.allocate(0, 10, charge_blocks=3))
     clock.await_waiter()
-    assert pool.try_allocate(0, charge=1) is None  # one is free, but it belongs to the waiter
+    assert pool.try_allocate(0, charge_blocks=1) is None  # one is free, but it belongs to the waiter
     pool.deallocate(held)
     assert first.result(WAIT_S) == PoolMemory([], 3)
     assert pool.available_memory == BLOCK
@@ -155,7 +155,7 @@ def test_a_charge_beyond_the_total_is_let_go_when_it_ends() -> None:
     pool = pool_of(2)
     held, beyond = pool.allocate(2, 10), PoolMemory()
     pool.overdraw(3, beyond)
-    assert (beyond.charge, pool.available_memory) == (3, 0)
+    assert (beyond.charge_blocks, pool.available_memory) == (3, 0)
     pool.deallocate(held)
     assert pool.try_allocate(1) is None  # what is overdrawn has to come back first
     pool.deallocate(beyond)
@@ -521,16 +521,16 @@ def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
 
 def test_memory_moves_to_where_it_is_added() -> None:
     pool = pool_of(4)
-    memory, more = pool.allocate(1, 10, charge=1), pool.allocate(1, 10, charge=1)
+    memory, more = pool.allocate(1, 10, charge_blocks=1), pool.allocate(1, 10, charge_blocks=1)
     memory.add(more)
-    assert (len(memory.blocks), memory.charge, len(more)) == (2, 2, 0)
+    assert (len(memory.blocks), memory.charge_blocks, len(more)) == (2, 2, 0)
 
 
 def test_a_part_of_a_charge_is_given_back_without_any_block() -> None:
     pool = pool_of(4)
-    memory = pool.allocate(1, 10, charge=3)
+    memory = pool.allocate(1, 10, charge_blocks=3)
     pool.reduce_charge(memory, 2)
-    assert (len(memory.blocks), memory.charge, pool.available_memory) == (1, 1, 2 * BLOCK)
+    assert (len(memory.blocks), memory.charge_blocks, pool.available_memory) == (1, 1, 2 * BLOCK)
 
 
 def test_an_overdraft_drops_free_blocks_only_when_nothing_else_is_left() -> None:
@@ -594,7 +594,7 @@ def test_ten_threads_that_take_and_give_back_lose_nothing() -> None:
     def work(seed: int) -> int:
         random = Random(seed)
         for _ in range(300):
-            memory = pool.allocate(random.randint(1, 8), 30_000, charge=random.randint(0, 2))
+            memory = pool.allocate(random.randint(1, 8), 30_000, charge_blocks=random.randint(0, 2))
             marks = [random.randrange(256) for _ in memory.blocks]
             for block, mark in zip(memory.blocks, marks, strict=True):
                 block[0] = mark

@@ -93,7 +93,7 @@ def test_queue_lengths_are_counted_only_when_one_may_have_changed() -> None:
     assert rounds() == []
     stage.append(bytes(1000), partition=2)
     assert rounds() == [[1, 1, 2, 1]]
-    batch = stage.drain(ONE_NODE, 0, max_size=1)[0][0]
+    batch = stage.drain(ONE_NODE, 0, max_bytes=1)[0][0]
     assert rounds() == [[0, 1, 2, 1]]
     stage.accumulator.reenqueue(batch, stage.now_ms)
     assert rounds() == [[1, 1, 2, 1]]

@@ -41,7 +41,7 @@ def test_a_batch_that_is_filled_to_the_last_byte_is_ready_without_a_next_row() -
     stage = Accumulation(linger_ms=10_000, batch_size=BATCH)
     stage.append(bytes(BATCH - 61 - 9))  # length 2, attributes 1, deltas 2, key 1, value length 2, headers 1
     assert stage.ready(ONE_NODE) == {0}
-    assert stage.drain_one(ONE_NODE).size_in_bytes == BATCH
+    assert stage.drain_one(ONE_NODE).size_bytes == BATCH
 
 
 def test_one_slice_fills_batch_after_batch() -> None:
@@ -51,7 +51,7 @@ def test_one_slice_fills_batch_after_batch() -> None:
     seen: list[bytes | None] = []
     while stage.ready(ONE_NODE):
         batch = stage.drain_one(ONE_NODE)
-        assert batch.size_in_bytes <= BATCH
+        assert batch.size_bytes <= BATCH
         seen += payload(batch)
     assert seen == values[: len(seen)]
     assert len(seen) > 80
@@ -181,14 +181,14 @@ def test_draining_takes_one_batch_of_each_partition_that_the_node_leads() -> Non
     }
 
 
-def test_max_size_bounds_what_is_drained_for_a_node_but_one_batch_always_fits() -> None:
+def test_max_bytes_bounds_what_is_drained_for_a_node_but_one_batch_always_fits() -> None:
     stage = Accumulation(batch_size=BATCH)
     for partition in range(3):
         stage.append(bytes(500), partition=partition)
     size = 61 + 500 + 9
-    assert len(stage.drain(ONE_NODE, 0, max_size=1)[0]) == 1
-    assert len(stage.drain(ONE_NODE, 0, max_size=2 * size)[0]) == 2
-    assert stage.drain(ONE_NODE, 0, max_size=2 * size)[0] == []
+    assert len(stage.drain(ONE_NODE, 0, max_bytes=1)[0]) == 1
+    assert len(stage.drain(ONE_NODE, 0, max_bytes=2 * size)[0]) == 2
+    assert stage.drain(ONE_NODE, 0, max_bytes=2 * size)[0] == []
 
 
 @pytest.mark.parametrize("codec", ["lz4", "snappy", "zstd", "gzip"])
@@ -197,9 +197,9 @@ def test_batches_that_linger_share_a_request_that_has_room_for_them_compressed(c
     _teach_ratio(stage)
     for partition in range(4):
         stage.append(*[bytes(1000)] * 1500, partition=partition)
-    drained = stage.drain(ONE_NODE, 0, max_size=1024 * 1024)[0]
+    drained = stage.drain(ONE_NODE, 0, max_bytes=1024 * 1024)[0]
     assert [batch.record_count for batch in drained] == [1500] * 4
-    assert sum(batch.size_in_bytes for batch in drained) < 1024 * 1024
+    assert sum(batch.size_bytes for batch in drained) < 1024 * 1024
 
 
 def _teach_ratio(stage: Accumulation) -> None:
@@ -215,7 +215,7 @@ def test_partitions_take_turns_when_the_request_is_too_small_for_all() -> None:
     for _ in range(3):
         for partition in range(4):
             stage.append(bytes(900), partition=partition)
-    turns = [[batch.topic_partition.partition for batch in stage.drain(ONE_NODE, 0, max_size=2100)[0]] for _ in range(6)]
+    turns = [[batch.topic_partition.partition for batch in stage.drain(ONE_NODE, 0, max_bytes=2100)[0]] for _ in range(6)]
     assert turns == [[0, 1], [2, 3]] * 3
 
 
@@ -224,9 +224,9 @@ def test_each_node_has_a_turn_of_its_own() -> None:
     for _ in range(2):
         for partition in range(4):
             stage.append(bytes(900), partition=partition)
-    first = stage.drain(TWO_NODES, 0, max_size=1)[0]
-    other = stage.drain(TWO_NODES, 1, max_size=1)[1]
-    second = stage.drain(TWO_NODES, 0, max_size=1)[0]
+    first = stage.drain(TWO_NODES, 0, max_bytes=1)[0]
+    other = stage.drain(TWO_NODES, 1, max_bytes=1)[1]
+    second = stage.drain(TWO_NODES, 0, max_bytes=1)[0]
     assert [batch.topic_partition.partition for batch in first + other + second] == [0, 2, 1]
 
 
@@ -405,7 +405,7 @@ def test_no_partition_starves_behind_the_request_size_whichever_have_batches() -
         for partition in random.sample(range(12), 5):
             if not stage.accumulator.queues.of_partitions(TOPIC, [partition])[0].batches:
                 stage.append(bytes(900), partition=partition)
-        for batches in stage.drain(where, 0, 1, max_size=1).values():
+        for batches in stage.drain(where, 0, 1, max_bytes=1).values():
             for batch in batches:
                 waited[batch.topic_partition.partition] = 0
                 stage.give_back(batch)

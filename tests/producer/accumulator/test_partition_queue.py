@@ -24,7 +24,7 @@ def batch_of(sequence: int | None = None, *, created_ms: int = 0, written_by: in
     if sequence is not None:
         batch.is_closed = True
         batch.set_producer_state(ProducerIdentity(1, 0), sequence)
-    batch.reservations = written_by
+    batch.reservation_count = written_by
     return batch
 
 
@@ -65,7 +65,7 @@ def test_what_is_too_old_leaves_from_between_what_stays() -> None:
     assert queue.take_expired(TIMEOUT_MS, 150, oldest) == [old]
     assert list(queue.batches) == [young, also_young]
     assert old.is_closed
-    assert (oldest.created_ms, oldest.some_are_poisoned) == (51, False)
+    assert (oldest.created_ms, oldest.has_poisoned) == (51, False)
 
 
 def test_a_batch_that_is_written_into_stays_and_its_caller_wakes_the_sender() -> None:
@@ -86,8 +86,8 @@ def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() ->
     assert list(queue.batches) == [written]
     assert (written.poison, written.must_wake_sender, written.is_closed) == (FAILED, True, True)
     assert queue.take_expired(TIMEOUT_MS, 0, oldest) == []
-    assert oldest.some_are_poisoned
-    written.reservations = 0
+    assert oldest.has_poisoned
+    written.reservation_count = 0
     assert queue.take_expired(TIMEOUT_MS, 0, oldest) == [written]
     assert not queue.has_batches()
 
@@ -104,9 +104,9 @@ def test_a_look_at_all_queues_forgets_what_was_heard_before() -> None:
     oldest.note_queued(20)
     oldest.note_queued(30)
     oldest.note_poisoned()
-    assert (oldest.created_ms, oldest.some_are_poisoned) == (20, True)
+    assert (oldest.created_ms, oldest.has_poisoned) == (20, True)
     oldest.reset_bounds()
-    assert (oldest.created_ms, oldest.some_are_poisoned) == (NEVER_MS, False)
+    assert (oldest.created_ms, oldest.has_poisoned) == (NEVER_MS, False)
 
 
 def test_each_batch_that_is_put_back_is_a_move_and_may_be_the_oldest() -> None:
@@ -118,7 +118,7 @@ def test_each_batch_that_is_put_back_is_a_move_and_may_be_the_oldest() -> None:
 
 
 def test_many_topics_are_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(partition_queue, "MANY_TOPICS", 2)
+    monkeypatch.setattr(partition_queue, "MAX_EXPECTED_TOPICS", 2)
     queues = PartitionQueues()
     for topic in ("a", "b", "b", "c"):
         queues.of_topic(topic)
@@ -160,8 +160,8 @@ def test_the_sender_hears_once_of_a_queue_until_it_has_found_it_empty() -> None:
     queue.put_back(batch_of(1))
     assert list(queues.filled_queues) == [queue]
     queues.filled_queues.clear()
-    assert queue.stays_watched()
+    assert not queue.unwatch_if_empty()
     queue.clear()
-    assert not queue.stays_watched()
+    assert queue.unwatch_if_empty()
     queue.put_back(batch_of(1))
     assert list(queues.filled_queues) == [queue]

@@ -54,7 +54,7 @@ def fill(batch: ProducerBatch, *values: bytes, callback: Delivery | None = None)
     delivery = callback or Delivery(len(values), ManualClock())
     batch_rows, data = encoded_rows(batch, values, delivery)
     batch.write(batch.reserve(batch_rows, blocks_of(batch.missing_blocks(len(data))), max_timestamp=0), data)
-    batch.reservations -= 1
+    batch.reservation_count -= 1
     return delivery
 
 
@@ -63,7 +63,7 @@ def fill_segment(batch: ProducerBatch, *values: bytes, codec: str = "none") -> N
     batch_rows, data = encoded_rows(batch, values, Delivery(len(values), ManualClock()))
     segment = batch.reserve_segment(batch_rows, PoolMemory([], -(-len(data) // BLOCK)), max_timestamp=0)
     batch.attach(segment, data if codec == "none" else PackedRecords([compress_blocks(codec, data)]))
-    batch.reservations -= 1
+    batch.reservation_count -= 1
 
 
 def wire(batch: ProducerBatch) -> bytes:
@@ -117,10 +117,10 @@ def test_segments_with_memory_of_their_own_stand_between_those_in_blocks() -> No
     fill_segment(batch, values[2])
     fill(batch, values[3])
     fill_segment(batch, values[4])
-    assert (len(batch.memory.blocks), batch.memory.charge) == (2, 3 + 2)
+    assert (len(batch.memory.blocks), batch.memory.charge_blocks) == (2, 3 + 2)
     batch.finish(NO_COMPRESSION)
     assert values_of(batch) == values
-    assert batch.size_in_bytes == len(wire(batch))
+    assert batch.size_bytes == len(wire(batch))
 
 
 @pytest.mark.parametrize("codec", ["snappy", "lz4"])
@@ -179,10 +179,10 @@ def test_compression_shrinks_the_batch_and_gives_blocks_back(codec: str) -> None
     before = len(batch.memory)
     surplus = batch.finish(Compression(codec, None))
     assert batch.memory == PoolMemory([], -(-len(wire(batch)) // BLOCK))
-    assert (len(surplus.blocks), surplus.charge) == (before - batch.memory.charge, 0)
+    assert (len(surplus.blocks), surplus.charge_blocks) == (before - batch.memory.charge_blocks, 0)
     assert batch.codec == codec
     assert values_of(batch) == [bytes(500)] * 10
-    assert batch.size_in_bytes == len(wire(batch))
+    assert batch.size_bytes == len(wire(batch))
     assert 0 < batch.compression_ratio < 0.5
 
 
@@ -218,9 +218,9 @@ def test_the_level_of_the_codec_is_read_from_the_configuration() -> None:
 def test_the_size_is_known_before_and_after_finishing() -> None:
     batch = batch_of()
     fill(batch, bytes(300), bytes(300))
-    before = batch.size_in_bytes
+    before = batch.size_bytes
     batch.finish(NO_COMPRESSION)
-    assert batch.size_in_bytes == before == len(wire(batch))
+    assert batch.size_bytes == before == len(wire(batch))
 
 
 # SENDING

@@ -181,7 +181,7 @@ def test_when_compression_fails_every_reservation_ends_nevertheless(monkeypatch:
             stage.append(*[bytes(500)] * 10, partition=[0] * 5 + [1] * 5)
     batches = [batch for queue in stage.accumulator.queues.of_partitions(TOPIC, [0, 1]) for batch in queue.batches]
     assert batches
-    assert [batch.reservations for batch in batches] == [0] * len(batches)
+    assert [batch.reservation_count for batch in batches] == [0] * len(batches)
 
 
 def test_rows_that_had_room_at_the_close_are_sent_and_the_others_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def test_what_shrinks_while_it_is_written_is_charged_for_as_it_is(codec: str) ->
     batch = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches[0]
     assert not batch.is_closed
     held = stage.pool.total_memory - stage.pool.available_memory
-    assert held == batch.memory.charge * stage.pool.block_size
+    assert held == batch.memory.charge_blocks * stage.pool.block_size
     assert held < 100_000
 
 
@@ -332,7 +332,7 @@ def test_nobody_waits_for_memory_while_holding_a_reservation() -> None:
 
     def nothing_is_reserved(waitable: Waitable, timeout_ms: int) -> bool:
         del waitable
-        assert all(batch.reservations == 0 for batch in stage.accumulator.incomplete)
+        assert all(batch.reservation_count == 0 for batch in stage.accumulator.incomplete)
         stage.clock.advance(timeout_ms)
         return False
 
@@ -368,10 +368,10 @@ def test_memory_of_a_batch_in_flight_cannot_be_given_back() -> None:
     stage = Accumulation()
     stage.append(VALUE)
     batch = stage.drain_one(ONE_NODE)
-    batch.in_flight = True
+    batch.is_in_flight = True
     with pytest.raises(RuntimeError, match="in flight"):
         stage.accumulator.deallocate(batch)
-    batch.in_flight = False
+    batch.is_in_flight = False
     stage.accumulator.deallocate(batch)
     assert stage.is_whole
 
@@ -462,7 +462,7 @@ def test_batches_are_rarely_too_large_though_compressibility_varies() -> None:
         while stage.accumulator.has_queued_batches():
             batch = stage.drain_one(ONE_NODE)
             batches += 1
-            if batch.size_in_bytes > BATCH:
+            if batch.size_bytes > BATCH:
                 too_large += 1
                 split(stage, batch)
             else:
@@ -635,7 +635,7 @@ def test_flush_ends_when_a_batch_fails_while_its_request_is_still_out() -> None:
     stage = Accumulation()
     stage.append(b"1")
     batch = stage.drain_one(ONE_NODE)
-    batch.in_flight = True
+    batch.is_in_flight = True
     batch.fail(KafkaError("expired"), final_state=FinalState.ABORTED)
     stage.accumulator.incomplete.remove(batch)
     assert stage.accumulator.flush(0) is True
@@ -665,7 +665,7 @@ def test_what_is_queued_and_what_is_in_flight_can_be_taken_oldest_first() -> Non
     for _ in range(3):
         stage.append(bytes(900))
     in_flight = stage.drain_one(ONE_NODE)
-    in_flight.in_flight = True
+    in_flight.is_in_flight = True
     error = ProducerClosedError("The producer was closed forcefully")
     taken = stage.accumulator.take_incomplete(error)
     assert taken[0] is in_flight
@@ -768,7 +768,7 @@ def test_aborting_leaves_batches_in_flight_and_in_retry_alone(sequencer: Numbers
     for _ in range(3):
         stage.append(bytes(900))
     retried, in_flight = stage.drain_one(ONE_NODE), stage.drain_one(ONE_NODE)
-    in_flight.in_flight = True
+    in_flight.is_in_flight = True
     stage.accumulator.reenqueue(retried, stage.now_ms)
     (aborted,) = stage.accumulator.take_undrained(ABORT)
     assert aborted.flush_id == 3

@@ -39,8 +39,8 @@ def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[i
 
 
 def wait_for_memory(stage: Accumulation, layout: SliceLayout) -> None:
-    blocks, charge, stock = layout.pending_allocation
-    stage.pool.allocate(blocks, 0, charge=charge, into=stock)
+    need = layout.pending_need
+    stage.pool.allocate(need.block_count, 0, charge_blocks=need.charge_blocks, into=layout.unused_memory)
 
 
 def memory_in_use(stage: Accumulation) -> int:
@@ -61,7 +61,7 @@ def test_a_stretch_is_cut_where_a_batch_is_full() -> None:
     assert shape(reservations) == [(0, 0, 9), (0, 9, 18), (0, 18, 25)]
     assert [each.batch.is_closed for each in reservations] == [True, True, False]
     assert all(each.begins_batch for each in reservations)
-    assert [each.location for each in reservations] == [0, 0, 0]
+    assert [each.index_in_batch for each in reservations] == [0, 0, 0]
 
 
 def test_reservations_cover_all_rows_without_a_gap() -> None:
@@ -77,7 +77,7 @@ def test_the_open_batch_is_filled_before_a_new_one_is_begun() -> None:
     stage.append(*[ROW] * 5)
     reservations = lay_out(stage, [ROW] * 6, [0] * 6)
     assert shape(reservations) == [(0, 0, 4), (0, 4, 6)]
-    assert reservations[0].location == 500
+    assert reservations[0].index_in_batch == 500
     assert not reservations[0].begins_batch
     assert reservations[0].batch.record_count == 9
     assert reservations[0].batch.is_closed
@@ -142,9 +142,9 @@ def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> 
 
 
 def prepaid_layout(
-    stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int], charge: int
+    stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int], charge_blocks: int
 ) -> tuple[SliceLayout, PoolMemory]:
-    sorted_slice, prepaid = slice_of(values, partitions), stage.pool.allocate(0, 0, charge=charge)
+    sorted_slice, prepaid = slice_of(values, partitions), stage.pool.allocate(0, 0, charge_blocks=charge_blocks)
     return SliceLayout(
         stage.accumulator, TOPIC, sorted_slice, Delivery(sorted_slice.row_count, stage.clock), prepaid_memory=prepaid
     ), prepaid
@@ -152,8 +152,8 @@ def prepaid_layout(
 
 def test_rows_that_are_paid_for_use_the_pool_while_it_has_memory() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=8 * BATCH)
-    layout, prepaid = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
-    assert [(each.has_own_memory, each.charge) for each in reserve(layout)] == [(False, 0)] * 3
+    layout, prepaid = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge_blocks=1)
+    assert [(each.has_own_memory, each.charge_blocks) for each in reserve(layout)] == [(False, 0)] * 3
     assert prepaid == PoolMemory([], 1)
     assert memory_in_use(stage) == 4 * BATCH
 
@@ -161,10 +161,10 @@ def test_rows_that_are_paid_for_use_the_pool_while_it_has_memory() -> None:
 def test_rows_that_are_paid_for_find_room_when_the_pool_is_empty() -> None:
     """The Sender must not wait for memory that only it gives back."""
     stage = Accumulation(batch_size=BATCH, buffer_memory=4 * BATCH)
-    layout, prepaid = prepaid_layout(stage, [ROW] * 18, [0] * 18, charge=2)
+    layout, prepaid = prepaid_layout(stage, [ROW] * 18, [0] * 18, charge_blocks=2)
     held = stage.pool.allocate(2, 0)
     first, second = reserve(layout)
-    assert [(each.has_own_memory, each.charge) for each in (first, second)] == [(True, 1), (True, 1)]
+    assert [(each.has_own_memory, each.charge_blocks) for each in (first, second)] == [(True, 1), (True, 1)]
     assert prepaid == PoolMemory()
     assert stage.pool.available_memory == 0
     for memory in (held, first.batch.memory, second.batch.memory):
@@ -174,23 +174,23 @@ def test_rows_that_are_paid_for_find_room_when_the_pool_is_empty() -> None:
 
 def test_a_batch_is_charged_for_its_segments_together() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
-    held = stage.pool.allocate(0, 0, charge=1)
+    held = stage.pool.allocate(0, 0, charge_blocks=1)
     for expected in (1, 0, 0):
         layout = SliceLayout(stage.accumulator, TOPIC, slice_of([ROW], [0]), Delivery(1, stage.clock), prepaid_memory=held)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stage.pool, "try_allocate", lambda *_, **__: None)
             (reservation,) = reserve(layout)
-        assert reservation.charge == expected
+        assert reservation.charge_blocks == expected
     assert reservation.batch.memory == PoolMemory([], 1)
 
 
 def test_only_the_rounding_is_overdrawn() -> None:
     """100 bytes in each of three batches: in fact less than the one block that was charged, but counted as three."""
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
-    layout, _ = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
+    layout, _ = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge_blocks=1)
     held = stage.pool.allocate(1, 0)
     reservations = reserve(layout)
-    assert [each.charge for each in reservations] == [1, 1, 1]
+    assert [each.charge_blocks for each in reservations] == [1, 1, 1]
     stage.pool.deallocate(held)
     assert stage.pool.available_memory == 0
     for each in reservations:
@@ -203,7 +203,7 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
     asked = Mock(wraps=stage.pool.try_allocate)
     monkeypatch.setattr(stage.pool, "try_allocate", asked)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    asked.assert_called_once_with(50, charge=0, into=ANY, can_go_first=False)
+    asked.assert_called_once_with(50, charge_blocks=0, into=ANY, can_go_first=False)
 
 
 @pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
@@ -244,7 +244,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(ROW)
     layout = layout_of(stage, slice_of([ROW] * 3, [0] * 3))
-    guesses = layout._guess_all_stretches()
+    guesses = layout._guess_places()
     assert guesses[0].tail.record_count == 1
     stage.append(ROW)  # now the batch holds two
     taken: list[Reservation] = []
@@ -258,7 +258,7 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(ROW)
     layout = layout_of(stage, slice_of([ROW], [0]))
-    guess = layout._guess_all_stretches()[0]
+    guess = layout._guess_places()[0]
     stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches.popleft().is_closed = True
     taken: list[Reservation] = []
     layout._take_place(layout._queues[0], guess, taken)
@@ -279,7 +279,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = reserve(layout)
-    assert reservation.location > 0
+    assert reservation.index_in_batch > 0
     assert memory_in_use(stage) == BATCH
 
 
@@ -343,7 +343,7 @@ def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatc
     reservations: list[Reservation] = []
     with pytest.raises(ProducerClosedError):
         layout.reserve(reservations)
-    layout.give_back_stock()
+    layout.give_back_unused_memory()
     assert shape(reservations) == [(0, 0, 1), (1, 1, 2)]
     assert layout.positions_without_place().tolist() == [102]
     assert memory_in_use(stage) == 2 * BATCH
@@ -355,5 +355,5 @@ def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
     stage.accumulator.is_closed = True
     with pytest.raises(ProducerClosedError):
         reserve(layout)
-    layout.give_back_stock()
+    layout.give_back_unused_memory()
     assert stage.is_whole

@@ -233,7 +233,7 @@ def test_a_batch_that_was_given_up_starts_an_epoch_for_those_not_in_the_log() ->
     assert txn.sequences[tp()].next_sequence == 2
 
 
-@pytest.mark.parametrize("fact", ["in_flight", "in_doubt"])
+@pytest.mark.parametrize("fact", ["is_in_flight", "is_in_doubt"])
 def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
     txn = sequencer()
     settled(txn)
@@ -280,27 +280,27 @@ def test_a_new_epoch_waits_until_no_request_with_a_batch_of_its_partition_is_out
     txn = sequencer()
     settled(txn)
     refused, behind = drained(txn), drained(txn)
-    refused.in_doubt = behind.in_flight = True
+    refused.is_in_doubt = behind.is_in_flight = True
     txn.request_epoch_bump(tp())  # the broker said that it has none of them
     next_round(txn)
     assert (identity(refused), identity(behind)) == ((7, 0, 1), (7, 0, 2))
     assert txn.must_stop_draining(refused)
     assert txn.must_stop_draining(batch_of())
-    behind.in_flight, behind.in_doubt = False, True
+    behind.is_in_flight, behind.is_in_doubt = False, True
     next_round(txn)
     assert (identity(refused), identity(behind)) == ((7, 1, 0), (7, 1, 1))
-    assert not behind.in_doubt
+    assert not behind.is_in_doubt
 
 
 def test_a_partition_that_waited_joins_an_epoch_that_began_meanwhile() -> None:
     txn = sequencer()
     waits, other = drained(txn, tp(0)), drained(txn, tp(1))
-    waits.in_flight = True
+    waits.is_in_flight = True
     for partition in (0, 1):
         txn.request_epoch_bump(tp(partition))
     next_round(txn)
     assert (identity(waits), identity(other)) == ((7, 0, 0), (7, 1, 0))
-    waits.in_flight = False
+    waits.is_in_flight = False
     next_round(txn)
     assert txn.identity == (7, 1)
     assert identity(waits) == (7, 1, 0)
@@ -339,7 +339,7 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
 def in_flight_behind_a_lost_batch(txn: IdempotentSequencer) -> ProducerBatch:
     """The second of two batches, a round after the first was given up."""
     first, second = drained(txn), drained(txn)
-    second.in_flight = True
+    second.is_in_flight = True
     txn.batch_failed(first, LOST)
     next_round(txn)
     return second
@@ -389,7 +389,7 @@ def test_when_the_last_batch_in_flight_fails_too_a_new_epoch_begins() -> None:
     txn = sequencer()
     settled(txn)
     first, second = drained(txn), drained(txn)
-    second.in_doubt = True
+    second.is_in_doubt = True
     txn.batch_failed(first, LOST)
     next_round(txn)
     txn.batch_failed(second, LOST)
