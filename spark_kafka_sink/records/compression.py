@@ -91,7 +91,7 @@ _LZ4_FAST_LEVEL = 9  # Java's level 9 is the fast compressor; any other is LZ4HC
 _LZ4HC_LEVELS = range(3, 13)  # of the lz4 library: lower levels are the fast compressor, higher ones are the same as 12
 _LZ4_FRAME_HEADER = bytes.fromhex("04224d18 60 40 82")  # magic; version 1, independent blocks; 64 KiB; checksum of the two
 _LZ4_END_MARK = bytes(4)
-_LZ4_STORED = 0x80000000  # this block is not compressed
+_LZ4_STORED_FLAG = 0x80000000  # this block is not compressed
 
 
 def _lz4(data: ByteBuffer, level: int | None) -> bytes:
@@ -127,7 +127,7 @@ def _lz4_without_package(data: ByteBuffer, level: int | None) -> bytes:
         if len(compressed) < len(block):
             pieces += [len(compressed).to_bytes(4, "little"), compressed]
         else:
-            pieces += [(len(block) | _LZ4_STORED).to_bytes(4, "little"), block]
+            pieces += [(len(block) | _LZ4_STORED_FLAG).to_bytes(4, "little"), block]
     pieces.append(_LZ4_END_MARK)
     return b"".join(pieces)
 

@@ -67,11 +67,11 @@ def _apply(matrix: Lanes, crcs: Lanes) -> Lanes:
 
 
 @functools.cache
-def _zeros_matrix(doublings: int) -> Lanes:
-    """The image of each single bit after 2**doublings zero bytes."""
-    if doublings == 0:
+def _zeros_matrix(doubling_count: int) -> Lanes:
+    """The image of each single bit after 2**doubling_count zero bytes."""
+    if doubling_count == 0:
         return _after_zero_bits(np.uint32(1) << np.arange(32, dtype=np.uint32), 8)
-    half = _zeros_matrix(doublings - 1)
+    half = _zeros_matrix(doubling_count - 1)
     return _apply(half, half)
 
 
@@ -82,8 +82,8 @@ def _word_tables() -> tuple[Lanes, Lanes]:
     return _after_zero_bits(halves, 32), _after_zero_bits(halves << np.uint32(16), 32)
 
 
-def _after_zero_bits(crcs: Lanes, bits: int) -> Lanes:
-    for _ in range(bits):
+def _after_zero_bits(crcs: Lanes, bit_count: int) -> Lanes:
+    for _ in range(bit_count):
         crcs = crcs >> np.uint32(1) ^ (crcs & np.uint32(1)) * _POLYNOMIAL
     return crcs
 

@@ -104,7 +104,7 @@ class Word:
 
     octets: NDArray[np.uint64] | int
     size: Int64Column | int
-    longest: int  # no row's size is larger
+    max_size: int  # no element of `size` is larger
 
 
 # One place in every row: the same bytes for all rows, the same number for all, a number per row, or bytes per row.
@@ -216,7 +216,7 @@ def _number_views(short_pieces: Sequence[_ShortPiece], row_count: int) -> list[N
     words: list[Word] = []
     for piece in short_pieces:
         for word in _words(piece):
-            if words and words[-1].longest + word.longest <= WORD_BYTES:
+            if words and words[-1].max_size + word.max_size <= WORD_BYTES:
                 words[-1] = _append_word(words[-1], word)
             else:
                 words.append(word)
@@ -231,17 +231,20 @@ def _number_views(short_pieces: Sequence[_ShortPiece], row_count: int) -> list[N
 
 
 def _append_word(word: Word, next_word: Word) -> Word:
+    """The bytes of both words as one word. The caller has checked that they fit."""
     octets = _combine_octets(word.octets, _shift_octets(next_word.octets, word.size))
-    return Word(octets, word.size + next_word.size, word.longest + next_word.longest)
+    return Word(octets, word.size + next_word.size, word.max_size + next_word.max_size)
 
 
 def _combine_octets(octets: NDArray[np.uint64] | int, other_octets: NDArray[np.uint64] | int) -> NDArray[np.uint64] | int:
+    """The bytes of both, which are at different places. An int if both are ints."""
     if isinstance(octets, int):
         return other_octets | octets if isinstance(other_octets, int) else other_octets | np.uint64(octets)
     return octets | (np.uint64(other_octets) if isinstance(other_octets, int) else other_octets)
 
 
 def _shift_octets(octets: NDArray[np.uint64] | int, byte_count: Int64Column | int) -> NDArray[np.uint64] | int:
+    """The octets of each row, moved to places `byte_count` higher. An int if both are ints."""
     if isinstance(byte_count, int):
         return octets << 8 * byte_count if isinstance(octets, int) else octets << np.uint64(8 * byte_count)
     bit_counts = (byte_count << 3).view(np.uint64)
@@ -249,6 +252,7 @@ def _shift_octets(octets: NDArray[np.uint64] | int, byte_count: Int64Column | in
 
 
 def _words(piece: _ShortPiece) -> list[Word]:
+    """A piece as words, each of eight bytes at most; numbers become zigzag varints."""
     if isinstance(piece, Word):
         return [piece]
     if isinstance(piece, np.ndarray):
@@ -282,4 +286,4 @@ def _varint_words(zigzags: NDArray[np.uint64], greatest: int) -> list[Word]:
     has_next_byte = zigzags >= np.uint64(1 << 7 * WORD_BYTES)
     octets |= has_next_byte.astype(np.uint64) << np.uint64(8 * WORD_BYTES - 1)
     [rest] = _varint_words(zigzags >> np.uint64(7 * WORD_BYTES), greatest >> 7 * WORD_BYTES)
-    return [Word(octets, size, WORD_BYTES), Word(rest.octets, np.where(has_next_byte, rest.size, 0), rest.longest)]
+    return [Word(octets, size, WORD_BYTES), Word(rest.octets, np.where(has_next_byte, rest.size, 0), rest.max_size)]

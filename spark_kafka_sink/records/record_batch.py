@@ -110,7 +110,7 @@ def octets(data: pa.Buffer) -> memoryview:
 
 # HEADER
 
-_UNCHECKED = struct.Struct(
+_UNCHECKED_FIELDS = struct.Struct(
     ">"  # not covered by the checksum
     "q"  # base offset: 0, the broker assigns it
     "i"  # batch length: the bytes after this field
@@ -118,7 +118,7 @@ _UNCHECKED = struct.Struct(
     "b"  # magic: 2
     "I"  # CRC-32C of everything after this field
 )
-_CHECKED = struct.Struct(
+_CHECKED_FIELDS = struct.Struct(
     ">"
     "h"  # attributes: codec, timestamp type, transactional, control
     "i"  # last offset delta: records - 1
@@ -129,10 +129,10 @@ _CHECKED = struct.Struct(
     "i"  # base sequence
     "i"  # record count
 )
-_LENGTH_OVERHEAD = BATCH_HEADER_SIZE - 12  # base offset 8 and the length itself 4 are not counted
+_LENGTH_OVERHEAD_BYTES = BATCH_HEADER_SIZE - 12  # base offset 8 and the length itself 4 are not counted
 _LEADER_EPOCH = -1
 _MAGIC = 2
-_TRANSACTIONAL = 0x10  # attributes: bits 0-2 codec, 3 timestamp type (0: set by the producer), 4 transactional, 5 control
+_TRANSACTIONAL_FLAG = 0x10  # attributes: bits 0-2 codec, 3 timestamp type (0: set by the producer), 4 transactional, 5 control
 
 
 def encode_batch_header(
@@ -151,8 +151,8 @@ def encode_batch_header(
     Timestamps are milliseconds; base_timestamp is the base of the timestamp deltas. Reads every byte of the records once, for the
     checksum.
     """
-    attributes = codec_id | (_TRANSACTIONAL if is_transactional else 0)
-    checked_fields = _CHECKED.pack(
+    attributes = codec_id | (_TRANSACTIONAL_FLAG if is_transactional else 0)
+    checked_fields = _CHECKED_FIELDS.pack(
         attributes, record_count - 1, base_timestamp, max_timestamp, *identity, base_sequence, record_count
     )
     crc = crc32c(checked_fields)
@@ -160,4 +160,4 @@ def encode_batch_header(
     for buffer in records:
         crc = crc32c(buffer, crc)
         size += len(buffer)
-    return _UNCHECKED.pack(0, _LENGTH_OVERHEAD + size, _LEADER_EPOCH, _MAGIC, crc) + checked_fields
+    return _UNCHECKED_FIELDS.pack(0, _LENGTH_OVERHEAD_BYTES + size, _LEADER_EPOCH, _MAGIC, crc) + checked_fields

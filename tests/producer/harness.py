@@ -138,7 +138,7 @@ def all_good(request: ClientRequest) -> ProduceResponse:
 
 
 class Sent(NamedTuple):
-    """One batch as it went out."""
+    """One batch as it was sent."""
 
     request: ClientRequest
     topic_partition: TopicPartition
@@ -166,8 +166,8 @@ class DecodingClient(MockClient):
             for topic in request.message.topic_data:
                 for data in topic.partition_data:
                     encoded = b"".join(data.records)
-                    where = TopicPartition(topic.name, data.index)
-                    self.batches.append(Sent(request, where, decode_batch(encoded), len(encoded)))
+                    topic_partition = TopicPartition(topic.name, data.index)
+                    self.batches.append(Sent(request, topic_partition, decode_batch(encoded), len(encoded)))
         super().send(request, now_ms)
 
 
@@ -226,7 +226,7 @@ class Accumulation:
         callback: RowsCallback | None = None,
         **more: Any,
     ) -> Delivery:
-        """Rows as one slice; `partition` one for all, or one for each. The handle counts these rows."""
+        """Append rows as one slice; `partition` is one for all rows, or one for each. The Delivery counts these rows."""
         delivery = Delivery(len(values), self.clock)
         partitions = np.broadcast_to(np.asarray(partition, np.int32), len(values)).copy()
         given = TopicRows(topic, columns(values, **more), partitions, np.arange(len(values), dtype=np.int32))
@@ -241,7 +241,7 @@ class Accumulation:
         self.accumulator.append(rows, self._cluster, callback, hand_over, **more)
 
     def make_gatherer(self) -> RecordGatherer:
-        """For single records, which go into this accumulator."""
+        """A gatherer of single records, which go into this accumulator."""
         return RecordGatherer(self.config, self.clock, self.accumulator, self.hand_overs, self._append_gathered)
 
     def _append_gathered(self, hand_over: HandOver, bundle: RecordBundle) -> None:
@@ -346,13 +346,13 @@ class Stage(Accumulation):
         assert self.idempotent_sequencer.identity == (producer_id, epoch)
 
     def gather(self, value: bytes, *, topic: str = TOPIC, partition: int = 0) -> RecordFuture:
-        """A single record."""
+        """Gather a single record."""
         details = RecordDetails(partition=partition, timestamp=0)
         record = GatheredRecord(None, value, None, RECORD_OVERHEAD + len(value), details)
         return self.gatherer.add(topic, self.metadata.cluster(), record)
 
     def introduce(self) -> None:
-        """Have a row acknowledged in every partition: before that each has one batch in flight at most. Sequences go on at 1."""
+        """Have a row acknowledged in every partition: until then each has one batch in flight at most. Sequences go on at 1."""
         for topic, leaders in self.leaders.items():
             for partition in range(len(leaders)):
                 self.append(b"introduction", partition=partition, topic=topic)

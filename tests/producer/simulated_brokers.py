@@ -171,11 +171,11 @@ class SimulatedBrokers:
         if fate in (Fate.DISCONNECT_BEFORE, Fate.DISCONNECT_AFTER_ONE, Fate.DISCONNECT_AFTER_ALL):
             carried_out = {Fate.DISCONNECT_BEFORE: 0, Fate.DISCONNECT_AFTER_ONE: 1}.get(fate, len(requests))
             for request in requests[:carried_out]:
-                self._answer_to(request, Fate.ANSWER)
+                self.answer_to(request, Fate.ANSWER)
                 self.appends_without_answer += 1
             self.stage.client.disconnect(node, self.stage.now_ms)
         else:
-            self.stage.client.respond(self._answer_to(requests[0], fate), request=requests[0])
+            self.stage.client.respond(self.answer_to(requests[0], fate), request=requests[0])
         # Heard at once: a real client cannot send into a slot that an answer has freed before it has handled the answer.
         self.stage.client.poll(0, self.stage.now_ms)
 
@@ -183,7 +183,7 @@ class SimulatedBrokers:
         for request in self.stage.in_flight:
             self.answer(request.node_id)
 
-    def _answer_to(self, request: ClientRequest, fate: Fate) -> ProduceResponse | InitProducerIdResponse:
+    def answer_to(self, request: ClientRequest, fate: Fate) -> ProduceResponse | InitProducerIdResponse:
         if isinstance(request.message, InitProducerIdRequest):
             self._next_producer_id += 1
             return InitProducerIdResponse(producer_id=self._next_producer_id, producer_epoch=0)

@@ -79,7 +79,7 @@ def test_one_partition_takes_every_key() -> None:
 def test_a_column_hashes_like_its_keys(few: int, keys: list[bytes], kind: pa.DataType) -> None:
     """`few` is the count below which keys are finished one by one: always, mostly and never in numpy."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_FEW_KEYS", few)
+        patch.setattr(module, "_MIN_KEYS_PER_CALL", few)
         assert hashes_of(list(keys), kind) == [scalar_murmur2(key) for key in keys]
 
 

@@ -1,9 +1,9 @@
 """Kafka's own choice of partitions, for rows that name none and for which a user's partitioner chose none.
 
 A key's hash chooses among all partitions, also those without a leader, so that a key keeps its partition. Rows without a key go
-to the sticky partitioner (KIP-794), which uses their sizes and the lengths of queues that the Sender reports. So do all rows with
-partitioner.ignore.keys. With Kafka's RoundRobinPartitioner as partitioner.class, that gets all rows instead. Rows for which a
-user's partitioner chooses no partition go to the sticky partitioner, also those with a key.
+to the sticky partitioner (KIP-794), which uses their sizes and the lengths of queues that the Sender reports. Rows with a key go
+there too with partitioner.ignore.keys, or if a user's partitioner has chosen no partition for them. If partitioner.class names
+Kafka's RoundRobinPartitioner, the class of this name below gets all rows that name no partition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NULL_LENGTH
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 
-# What queue lengths depend on: the cluster, slow nodes, and two counters. Whenever a queue's length changes, one of them does.
+# All that queue lengths depend on: the cluster, the slow nodes, and two counters. While these stay equal, the lengths do too.
 LoadState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
 
 
@@ -87,17 +87,17 @@ class StickyPartitioner:
         random_weight = self._random.randrange(int(cumulative_weights[-1]))
         return int(partitions[np.searchsorted(cumulative_weights, random_weight, side="right")])
 
-    def update_load(self, queue_sizes: Sequence[int], partitions: Sequence[int], is_complete: bool) -> None:
+    def update_load(self, queue_lengths: Sequence[int], partitions: Sequence[int], is_complete: bool) -> None:
         """Use these queue lengths from now on: a partition's weight is the longest length + 1 - its own.
 
         `is_complete` is false when partitions were left out: slow ones, those without a leader, or those outside of the rack.
         Then equal lengths are used too, because they exclude these partitions.
         """
-        sizes = np.asarray(queue_sizes, np.int64)
-        if len(sizes) == 0 or (is_complete and (len(sizes) < 2 or (sizes == sizes[0]).all())):
+        lengths = np.asarray(queue_lengths, np.int64)
+        if len(lengths) == 0 or (is_complete and (len(lengths) < 2 or (lengths == lengths[0]).all())):
             self._load = None
         else:
-            self._load = (np.cumsum(sizes.max() + 1 - sizes), np.asarray(partitions, np.int32))
+            self._load = (np.cumsum(lengths.max() + 1 - lengths), np.asarray(partitions, np.int32))
 
 
 class RoundRobinPartitioner:
@@ -116,13 +116,13 @@ class RoundRobinPartitioner:
 
 
 class TopicPartitioners:
-    """The partitioners of one topic, and the cluster and queues that the lengths in use are from."""
+    """The partitioners of one topic, and the state from which the queue lengths in use were computed."""
 
     def __init__(self, topic: str, queues: PartitionQueues, batch_size: int, random: Random) -> None:
         self._queues = queues.of_topic(topic)
         self.sticky = StickyPartitioner(batch_size, self._open_bytes, random)
         self.round_robin = RoundRobinPartitioner()
-        self.load_state: LoadState | None = None  # Sender only: what the queue lengths in `sticky` were computed from
+        self.load_state: LoadState | None = None  # Sender only: of the queue lengths that `sticky` uses
 
     def _open_bytes(self, partition: int) -> int:
         queue = self._queues.get(partition)
@@ -135,7 +135,7 @@ class NodeWait:
     """How long batches have been waiting for a node: for partitioner.availability.timeout.ms (KIP-794)."""
 
     last_ready_ms: int  # when there were last batches for the node
-    last_accepted_ms: int  # when the node last accepted batches
+    last_accepted_ms: int  # when the node last could take batches
 
 
 class BuiltInPartitioner:

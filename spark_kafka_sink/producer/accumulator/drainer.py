@@ -70,7 +70,7 @@ class Drainer:
     def ready(self, cluster: Cluster, now_ms: int, must_hurry: bool) -> ReadyCheckResult:
         """Which nodes have a batch to send: one that is full, has lingered, or is wanted at once.
 
-        A batch does not count while a caller writes into it, while it backs off or is muted, or if `must_stop_draining` says so.
+        A batch does not count while a caller writes into it, while it backs off, while its queue is muted, or if it must wait.
         """
         result = ReadyCheckResult()
         for leader, queues in self._queues_by_leader(cluster).items():
@@ -138,7 +138,7 @@ class Drainer:
     def _waits_for_a_response(self, batch: ProducerBatch) -> bool:
         """Whether the batch must wait for the response to another batch of its partition, or for the transaction.
 
-        While there is no producer id, returns false: the batches' nodes count as ready, so that the Sender connects to them.
+        Returns false while there is no producer id. So the nodes of batches count as ready, and the Sender connects to them.
         """
         return self.sequencer.has_producer_id and self.sequencer.must_stop_draining(batch)
 
@@ -203,11 +203,8 @@ class Drainer:
             head.must_wake_sender = True
             return None
         head.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
-        if head.poison is not None or head.remaining_backoff_ms(now_ms) > 0:
-            return None
-        if self.sequencer.must_stop_draining(head):
-            return None
-        return head
+        must_wait = head.poison is not None or head.remaining_backoff_ms(now_ms) > 0 or self.sequencer.must_stop_draining(head)
+        return None if must_wait else head
 
     def _finish_or_poison(self, batch: ProducerBatch) -> bool:
         """Compress a batch that was taken. If that fails, the batch is poisoned: it goes back, and `take_expired` removes it."""

@@ -165,9 +165,9 @@ class OldestBatch:
     are bounds: they stay when batches leave their queues, until the Sender looks through all queues again."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards changes of created_ms and has_poisoned, which are read without it
+        self._lock = threading.Lock()  # guards changes of created_ms and may_have_poisoned, which are read without it
         self.created_ms = NEVER_MS  # the oldest queued batch was created then, or later
-        self.has_poisoned = False  # perhaps
+        self.may_have_poisoned = False
 
     def note_queued(self, created_ms: int) -> None:
         """Note that a batch is in a queue. Any thread."""
@@ -178,12 +178,12 @@ class OldestBatch:
     def note_poisoned(self) -> None:
         """Note that a batch in a queue is poisoned. Any thread."""
         with self._lock:
-            self.has_poisoned = True
+            self.may_have_poisoned = True
 
     def reset_bounds(self) -> None:
         """Forget the bounds: the Sender looks through all queues now, and calls the two methods above for batches that stay."""
         with self._lock:
-            self.created_ms, self.has_poisoned = NEVER_MS, False
+            self.created_ms, self.may_have_poisoned = NEVER_MS, False
 
 
 class PartitionQueues:

@@ -147,9 +147,7 @@ class ProducerBatch:
 
     def _add(self, batch_rows: BatchRows, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
         row_count, size = len(batch_rows.positions), batch_rows.size_bytes
-        self.reservation_count += (
-            1  # first: an interrupt may come at each call below, and must not leave a batch that looks whole
-        )
+        self.reservation_count += 1  # first: an interrupt at any call below must not leave a batch that looks whole
         self.memory.add(memory)
         if extends_last:
             self.segments[-1] = segment

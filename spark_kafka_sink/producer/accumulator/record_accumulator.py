@@ -245,7 +245,7 @@ class RecordAccumulator:
     def take_expired(self, now_ms: int) -> list[ProducerBatch]:
         """Take the batches that are older than delivery.timeout.ms, or poisoned, out of all queues."""
         oldest = self.queues.oldest
-        if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.has_poisoned:
+        if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.may_have_poisoned:
             return []
         oldest.reset_bounds()
         timeout_ms = self._config.delivery_timeout_ms

@@ -171,7 +171,7 @@ class SliceLayout:
         fitting_of_stretches = self.sorted_slice.fit_all_stretches(
             [tail.record_count for tail in tails],
             [None if tail.batch is None else tail.batch.base_timestamp for tail in tails],
-            [self._room_in(tail) for tail in tails],
+            [self._room_bytes_in(tail) for tail in tails],
         )
         return {
             stretch: self._place(tail, fitting)
@@ -183,15 +183,15 @@ class SliceLayout:
         """A place for as many rows as fit into the open batch, or else into a new batch."""
         tail = _Tail.of(queue)
         if tail.batch is not None:
-            base_timestamp, room = tail.batch.base_timestamp, self._room_in(tail)
-            fitting = self.sorted_slice.fit(self._next_row, stop, tail.record_count, base_timestamp, room)
+            base_timestamp, room_bytes = tail.batch.base_timestamp, self._room_bytes_in(tail)
+            fitting = self.sorted_slice.fit(self._next_row, stop, tail.record_count, base_timestamp, room_bytes)
             if fitting is not None:
                 return self._place(tail, fitting)
             with queue.lock:
                 queue.close_locked(tail.batch)
         return self._place(_NO_TAIL, self.sorted_slice.fit_new_batch(self._next_row, stop, self._raw_limit))
 
-    def _room_in(self, tail: _Tail) -> int:
+    def _room_bytes_in(self, tail: _Tail) -> int:
         return (self._raw_limit if tail.batch is None else tail.batch.raw_limit) - tail.record_bytes
 
     def _place(self, tail: _Tail, fitting: FittingRows) -> _Place:
@@ -254,8 +254,8 @@ class SliceLayout:
                 raise RuntimeError(HALF_DONE_TEXT) from error
 
     def _new_batch_rows(self, queue: PartitionQueue, first_delta: int, fitting: FittingRows) -> BatchRows:
+        """The next rows, which fit. Copied: a view would keep the whole slice's arrays until its slowest partition is done."""
         start, stop = self._next_row, fitting.stop
-        # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
         positions, sizes = self.sorted_slice.positions[start:stop].copy(), self.sorted_slice.sizes[start:stop].copy()
         return BatchRows(self.callback, queue.topic_partition, first_delta, positions, sizes, fitting.size_bytes)
 

@@ -70,14 +70,14 @@ class SortedSlice:
     # WHAT FITS
 
     def fit_all_stretches(
-        self, first_deltas: list[int], base_timestamps: list[int | None], rooms: list[int]
+        self, first_deltas: list[int], base_timestamps: list[int | None], room_bytes: list[int]
     ) -> list[FittingRows | None]:
         """For each stretch, as many rows as fit into its batch; None where not even one does. Measures all stretches together.
 
         Args:
             first_deltas: for each stretch, how many rows its batch has already.
             base_timestamps: for each stretch, of its batch; None for a new batch.
-            rooms: for each stretch, how many bytes of records its batch has room for.
+            room_bytes: for each stretch, how many bytes of records its batch has room for.
         """
         stretch_starts, lengths = self.stretch_starts, self.stretch_stops - self.stretch_starts
         shifts = np.asarray(first_deltas, np.int64) - stretch_starts
@@ -91,7 +91,7 @@ class SortedSlice:
         starts, stops = stretch_starts.tolist(), self.stretch_stops.tolist()
         return [
             FittingRows(stop, size, max_timestamp, size == room) if size <= room else self._cut(start, stop, room)
-            for start, stop, size, max_timestamp, room in zip(starts, stops, sizes, max_timestamps, rooms, strict=True)
+            for start, stop, size, max_timestamp, room in zip(starts, stops, sizes, max_timestamps, room_bytes, strict=True)
         ]
 
     @cached_property
@@ -99,35 +99,33 @@ class SortedSlice:
         """Cumulative sums of the least sizes, which limit the rows that `fit` measures."""
         return np.cumsum(self._base_sizes + MIN_OVERHEAD_BYTES)
 
-    def fit(self, start: int, stop: int, first_delta: int, base_timestamp: int, room: int) -> FittingRows | None:
+    def fit(self, start: int, stop: int, first_delta: int, base_timestamp: int, room_bytes: int) -> FittingRows | None:
         """The first of the rows start:stop, as many as fit into a batch that has `first_delta` rows already; None: none fits."""
         least_sizes = self._cumulative_least_sizes
         bytes_before = int(least_sizes[start - 1]) if start else 0
-        window_stop = min(stop, max(start + 1, int(np.searchsorted(least_sizes, bytes_before + room, side="right"))))
+        window_stop = min(stop, max(start + 1, int(np.searchsorted(least_sizes, bytes_before + room_bytes, side="right"))))
         self.offset_deltas[start:window_stop] = np.arange(first_delta, first_delta + window_stop - start)
         self.timestamp_deltas[start:window_stop] = self.timestamps[start:window_stop] - base_timestamp
         self.measure(start, window_stop)
-        fitting = self._cut(start, window_stop, room)
-        if fitting is None:
-            return None
-        return fitting._replace(fills_batch=fitting.stop < stop or fitting.size_bytes >= room)
+        fitting = self._cut(start, window_stop, room_bytes)
+        return None if fitting is None else fitting._replace(fills_batch=fitting.stop < stop or fitting.size_bytes >= room_bytes)
 
-    def fit_new_batch(self, start: int, stop: int, room: int) -> FittingRows:
+    def fit_new_batch(self, start: int, stop: int, room_bytes: int) -> FittingRows:
         """The first of the rows start:stop, as many as fit into a new batch. A new batch takes at least one row, of any size."""
         if self._has_one_timestamp:
-            fitting = self._fit_new_batch_of_one_timestamp(start, stop, room)
+            fitting = self._fit_new_batch_of_one_timestamp(start, stop, room_bytes)
         else:
-            fitting = self.fit(start, stop, 0, self.timestamp_at(start), room)
+            fitting = self.fit(start, stop, 0, self.timestamp_at(start), room_bytes)
         if fitting is not None:
             return fitting
         self.offset_deltas[start] = self.timestamp_deltas[start] = 0
         self.measure(start, start + 1)
         return FittingRows(start + 1, int(self.sizes[start]), self.timestamp_at(start), fills_batch=True)
 
-    def _cut(self, start: int, stop: int, room: int) -> FittingRows | None:
+    def _cut(self, start: int, stop: int, room_bytes: int) -> FittingRows | None:
         """The first of the measured rows start:stop, as many as have room; None if none has."""
         cumulative_sizes = np.cumsum(self.sizes[start:stop], dtype=np.int64)
-        row_count = int(np.searchsorted(cumulative_sizes, room, side="right"))
+        row_count = int(np.searchsorted(cumulative_sizes, room_bytes, side="right"))
         if row_count == 0:
             return None
         max_timestamp = int(self.timestamps[start : start + row_count].max())
@@ -141,7 +139,7 @@ class SortedSlice:
             np.cumsum(record_sizes(self._base_sizes, delta, 0), out=sums_of_size[1:])
         return sums[0], sums[1]
 
-    def _fit_new_batch_of_one_timestamp(self, start: int, range_stop: int, room: int) -> FittingRows | None:
+    def _fit_new_batch_of_one_timestamp(self, start: int, range_stop: int, room_bytes: int) -> FittingRows | None:
         """Like `fit`, for a new batch whose rows share a timestamp: two look-ups in sums that are made once for the whole slice.
 
         A slice is cut into small batches by the hundred; this takes a fifth of the time of measuring each of them.
@@ -150,11 +148,11 @@ class SortedSlice:
         max_stop = min(start + TWO_BYTE_DELTA_COUNT, range_stop)
         switch = min(start + ONE_BYTE_DELTA_COUNT, range_stop)  # the first row whose offset delta takes two bytes
         size = int(short_sums[switch] - short_sums[start])
-        if size > room:
-            stop = int(short_sums.searchsorted(short_sums[start] + room, side="right")) - 1
+        if size > room_bytes:
+            stop = int(short_sums.searchsorted(short_sums[start] + room_bytes, side="right")) - 1
             size = int(short_sums[stop] - short_sums[start])
         else:
-            stop = min(int(long_sums.searchsorted(long_sums[switch] + room - size, side="right")) - 1, max_stop)
+            stop = min(int(long_sums.searchsorted(long_sums[switch] + room_bytes - size, side="right")) - 1, max_stop)
             size += int(long_sums[stop] - long_sums[switch])
         if stop == start:
             return None
@@ -163,7 +161,7 @@ class SortedSlice:
         self.timestamp_deltas[start:stop] = 0
         self.sizes[start:switch] = short_sums[start + 1 : switch + 1] - short_sums[start:switch]
         self.sizes[switch:stop] = long_sums[switch + 1 : stop + 1] - long_sums[switch:stop]
-        is_full = stop < max_stop or size >= room
+        is_full = stop < max_stop or size >= room_bytes
         return FittingRows(stop, size, self.timestamp_at(start), is_full)
 
     # ENCODING

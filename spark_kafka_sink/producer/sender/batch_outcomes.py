@@ -33,7 +33,7 @@ class InFlightBatches:
 
     def __init__(self) -> None:
         self._batches: dict[TopicPartition, list[ProducerBatch]] = {}
-        # No batch here that is not done was created earlier. When the oldest one leaves, this stays until `tighten_bound`.
+        # A lower bound: each batch here that is not done was created then or later. `tighten_bound` makes it exact.
         self.oldest_created_ms = NEVER_MS
 
     def __bool__(self) -> bool:
@@ -224,7 +224,7 @@ class BatchOutcomes:
         *,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
-        """Fail a batch's rows, and free its memory unless that is in use. Raises what a callback raises that is no Exception."""
+        """Fail a batch's rows, and free its memory unless that is in use. Raises the SystemExit, or the like, of a callback."""
         if not batch.is_done:  # counted before the callbacks get the outcome
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
         try:

@@ -20,7 +20,7 @@ class Expiry:
     """Fails batches that have expired or are poisoned."""
 
     def __init__(self, parts: SenderParts, outcomes: BatchOutcomes) -> None:
-        self._limit_ms = parts.config.delivery_timeout_ms
+        self._delivery_timeout_ms = parts.config.delivery_timeout_ms
         self._metadata = parts.metadata
         self._accumulator = parts.accumulator
         self._sequencer = parts.sequencer
@@ -40,14 +40,14 @@ class Expiry:
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
         in_flight = self._outcomes.in_flight
-        if now_ms - in_flight.oldest_created_ms < self._limit_ms:
+        if now_ms - in_flight.oldest_created_ms < self._delivery_timeout_ms:
             return []
         in_flight.tighten_bound()
-        return [batch for batch in in_flight.not_done() if batch.has_reached_delivery_timeout(self._limit_ms, now_ms)]
+        return [batch for batch in in_flight.not_done() if batch.has_reached_delivery_timeout(self._delivery_timeout_ms, now_ms)]
 
     def next_delay_ms(self, now_ms: int) -> int:
         """How many ms it takes until the next batch expires, or less."""
-        in_flight_ms = self._outcomes.in_flight.oldest_created_ms + self._limit_ms - now_ms
+        in_flight_ms = self._outcomes.in_flight.oldest_created_ms + self._delivery_timeout_ms - now_ms
         return min(self._accumulator.next_expiry_delay_ms(now_ms), in_flight_ms)
 
     def _error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
@@ -55,7 +55,7 @@ class Expiry:
         leader_text = "" if leader is None else f", led by node {leader.id} at {leader.address}"
         return KafkaTimeoutError(
             f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{leader_text}: {now_ms - batch.created_ms} ms"
-            f" have passed since batch creation, delivery.timeout.ms={self._limit_ms};"
+            f" have passed since batch creation, delivery.timeout.ms={self._delivery_timeout_ms};"
             f" {batch.attempts} attempt(s) were answered; last trouble: {self._trouble(batch)}",
             condition="KAFKA_DELIVERY_TIMEOUT",
         )

@@ -28,15 +28,15 @@ class SenderFailures:
     def __init__(self, config: ProducerConfig, hand_overs: HandOvers) -> None:
         self._config = config
         self._hand_overs = hand_overs
-        first_ms, most_ms = max(MIN_BACKOFF_MS, config.retry_backoff_ms), max(MIN_BACKOFF_MS, config.retry_backoff_max_ms)
-        self._backoff = ExponentialBackoff(first_ms, most_ms, Random())
+        least_ms, most_ms = max(MIN_BACKOFF_MS, config.retry_backoff_ms), max(MIN_BACKOFF_MS, config.retry_backoff_max_ms)
+        self._backoff = ExponentialBackoff(least_ms, most_ms, Random())
         self._ended_by: BaseException | None = None
         self.last_round_error: Exception | None = None  # from the latest round; None if that round worked
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
-        self._failed_rounds = 0  # since then
+        self._failed_round_count = 0  # since then
 
     def containing(self, step: object) -> AbstractContextManager[None]:
-        """Contain what a step raises, as others must follow. An Exception is logged; others end the thread after this round."""
+        """Contain what a step raises, so that the next one runs. An Exception is logged; others end the thread after it."""
         return _Containing(self, step)
 
     def end(self, error: BaseException) -> None:
@@ -44,7 +44,7 @@ class SenderFailures:
         self._ended_by = self._ended_by or error
 
     def note_round_success(self) -> None:
-        self._failing_since_ms, self._failed_rounds, self.last_round_error = None, 0, None
+        self._failing_since_ms, self._failed_round_count, self.last_round_error = None, 0, None
 
     def note_round_failure(self, error: Exception, now_ms: int) -> int:
         """Returns the back-off in ms before the next round. After delivery.timeout.ms of failed rounds, calls `end` instead."""
@@ -53,8 +53,8 @@ class SenderFailures:
         if now_ms - self._failing_since_ms >= self._config.delivery_timeout_ms:
             self.end(error)
             return 0
-        backoff_ms = self._backoff.backoff_ms(self._failed_rounds)
-        self._failed_rounds += 1
+        backoff_ms = self._backoff.backoff_ms(self._failed_round_count)
+        self._failed_round_count += 1
         self.last_round_error = error
         return backoff_ms
 

@@ -28,8 +28,8 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-LAST_VERSION_BY_NAME = 12  # version 13 names topics by id; a topic whose id is unknown can only be named by its name
-_NOT_LEADER = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.number)
+MAX_VERSION_BY_NAME = 12  # version 13 names topics by id; a topic whose id is unknown can only be named by its name
+_NOT_LEADER_CODES = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.number)
 
 
 class ProduceRequests:
@@ -73,9 +73,8 @@ class ProduceRequests:
             TopicProduceData(name=topic, topic_id=cluster.topic_id(topic) or ZERO_UUID, partition_data=tuple(partitions))
             for topic, partitions in by_topic.items()
         )
-        transactional_id = self._sequencer.transactional_id
         message = ProduceRequest(
-            transactional_id=transactional_id, acks=self._acks, timeout_ms=self._timeout_ms, topic_data=topics
+            transactional_id=self._sequencer.transactional_id, acks=self._acks, timeout_ms=self._timeout_ms, topic_data=topics
         )
         names = {topic.topic_id: topic.name for topic in topics}
         return ClientRequest(
@@ -91,7 +90,7 @@ class ProduceRequests:
     def _max_version(self, topics: tuple[TopicProduceData, ...]) -> int | None:
         """The newest version to use; None: the newest that the node knows."""
         has_all_ids = all(topic.topic_id != ZERO_UUID for topic in topics)
-        version_caps = [None if has_all_ids else LAST_VERSION_BY_NAME, self._sequencer.max_produce_version]
+        version_caps = [None if has_all_ids else MAX_VERSION_BY_NAME, self._sequencer.max_produce_version]
         return min((cap for cap in version_caps if cap is not None), default=None)
 
     # ANSWERS
@@ -133,7 +132,8 @@ class ProduceRequests:
         new_leaders = {
             topic_partition: LeaderAndEpoch(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
             for topic_partition, answer in answers.items()
-            if answer.error_code in _NOT_LEADER and min(answer.current_leader.leader_id, answer.current_leader.leader_epoch) >= 0
+            if answer.error_code in _NOT_LEADER_CODES
+            and min(answer.current_leader.leader_id, answer.current_leader.leader_epoch) >= 0
         }
         if new_leaders:
             nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in message.node_endpoints]

@@ -1,7 +1,7 @@
-"""What to do with a batch after an answer: a pure function. Some errors have a rule or a fixed step.
+"""What to do with a batch after an answer: a pure function of the error and of facts about the batch.
 
-Other errors follow their `retriable` flag in protocol/error_codes.py. BatchOutcomes takes the step; nothing here has an
-effect. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
+Some errors have a rule or a fixed step. The others follow their `retriable` flag in protocol/error_codes.py. BatchOutcomes takes
+the step. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class BatchFacts(NamedTuple):
 
 def next_step(error: ErrorCode, facts: BatchFacts) -> NextStep:
     """What to do with a batch that was answered with `error`."""
-    by_flag = NextStep.RETRY if error.retriable else NextStep.FAIL
+    default_step = NextStep.RETRY if error.retriable else NextStep.FAIL
     rule = _RULES.get(error)
-    step = _STEPS.get(error, by_flag) if rule is None else rule(facts)
+    step = _STEPS.get(error, default_step) if rule is None else rule(facts)
     if step in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not facts.may_retry:
         return NextStep.FAIL
     if step is NextStep.RETRY_IN_NEW_EPOCH and facts.sequence.is_transactional:

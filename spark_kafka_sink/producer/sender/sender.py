@@ -1,6 +1,7 @@
 """The Sender: one daemon thread per producer that turns queued batches into requests, and handles the answers.
 
-`run_once` is one round: ready → expire → drop nodes that are not connected → drain → send → coordinators → poll.
+`run_once` is one round: begin_round → prepare_drain → encode_lingered → ready → expire → drop nodes that are not connected →
+drain → send → coordinators → poll. After a fatal error, a round fails all rows instead.
 Uses RecordAccumulator, Sequencer and a KafkaClient; KafkaProducer starts and stops it.
 
     failures            what happens when code raises on this thread
@@ -197,13 +198,9 @@ class Sender:
         error = self._sequencer.error_of_lost_rows()
         if error is not None:
             return self._fail_lost_rows(error)
-        self._admit_rows_again()
-        return False
-
-    def _admit_rows_again(self) -> None:
-        """Accept rows again, once the next transaction has begun."""
         if self._sequencer.has_open_transaction:
-            self._accumulator.refuse_rows(None)
+            self._accumulator.refuse_rows(None)  # accept rows again: the next transaction has begun
+        return False
 
     def _fail_lost_rows(self, error: KafkaError) -> bool:
         """Fail the rows of an aborted transaction that were never sent. Returns whether there were any in batches.

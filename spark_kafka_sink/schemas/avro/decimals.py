@@ -38,7 +38,7 @@ class DecimalEncoding(Encoding):
         for word in words:
             sizes += word.size
         if valid is not None:
-            words = [Word(word.octets, word.size * valid, word.longest) for word in words]
+            words = [Word(word.octets, word.size * valid, word.max_size) for word in words]
         return [*varints(sizes, valid), *words]
 
 

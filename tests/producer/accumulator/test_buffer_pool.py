@@ -39,7 +39,7 @@ class WaitingClock(ManualClock):
         return True
 
     def await_waiter(self) -> None:
-        """Until one more thread waits. It stands in the pool's line then, before any later caller."""
+        """Wait until one more thread waits. Then that thread is in the pool's line, before any later caller."""
         assert self.waits.acquire(timeout=WAIT_S)
 
 
@@ -130,7 +130,7 @@ def test_memory_that_a_caller_brings_counts_like_blocks() -> None:
 
 
 def test_free_blocks_are_let_go_for_a_charge() -> None:
-    """Both together would be more memory than the pool may use."""
+    """The free blocks and the charge together would be more memory than the pool may use."""
     pool = pool_of(4)
     pool.deallocate(pool.allocate(4, 0))
     charge = pool.allocate(0, 0, charge_blocks=3)
@@ -192,7 +192,7 @@ def test_blocks_given_back_after_an_overdraft_make_up_for_it() -> None:
 
 
 def test_a_request_ahead_overtakes_callers_who_wait() -> None:
-    """The Sender gives it back right afterwards, and must not be held up by callers that wait for it."""
+    """The Sender gives its memory back right afterwards, and must not be held up by callers that wait for memory."""
     clock = WaitingClock()
     pool = pool_of(3, clock)
     held = pool.allocate(2, 10)
@@ -500,7 +500,7 @@ def test_waits_are_measured() -> None:
 
 
 def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
-    """One that stays in the line keeps all others from memory for ever."""
+    """A caller that stays in the line keeps all others from memory for ever."""
     at, happened = 1, True
     while happened:
         pool = pool_of(2)

@@ -194,7 +194,7 @@ def test_rack_aware_rows_stay_in_their_rack_when_its_queues_are_the_longer_ones(
 
 
 def drawn_with_a_slow_node(stage: Accumulation) -> set[int]:
-    """Node 1 has been ready for 300 ms without on_take anything; then 500 stays are drawn."""
+    """Node 1 has been ready for 300 ms without taking a batch; then 500 stays are drawn."""
     for partition in range(4):
         stage.append(b"x", partition=partition)
     for node in (0, 1):

@@ -87,7 +87,7 @@ def test_a_row_larger_than_batch_size_is_a_batch_of_its_own_and_ready_at_once(co
 
 @pytest.mark.parametrize("timestamps", [7, [7, 5, 9, 7]], ids=["one timestamp", "several"])
 def test_oversized_rows_in_a_row_each_begin_at_offset_delta_0(timestamps: object) -> None:
-    """One kept the offset delta that it would have had behind the row before it: a batch that brokers reject."""
+    """A row kept the offset delta that it would have had behind the row before it: brokers reject that batch."""
     stage = Accumulation(batch_size=BATCH, linger_ms=0)
     large = [bytes([row]) * 3000 for row in range(4)]
     stage.append(*large, timestamps=timestamps)
@@ -380,7 +380,7 @@ def test_a_batch_that_arrives_while_the_sender_leaves_an_empty_queue_is_found() 
     queue = stage.accumulator.queues[0]
 
     class BusyLock:
-        """A caller has it first, and appends a batch."""
+        """A lock that a caller has first, who appends a batch."""
 
         def __enter__(self) -> None:
             queue.lock = lock

@@ -65,7 +65,7 @@ def test_what_is_too_old_leaves_from_between_what_stays() -> None:
     assert queue.take_expired(TIMEOUT_MS, 150, oldest) == [old]
     assert list(queue.batches) == [young, also_young]
     assert old.is_closed
-    assert (oldest.created_ms, oldest.has_poisoned) == (51, False)
+    assert (oldest.created_ms, oldest.may_have_poisoned) == (51, False)
 
 
 def test_a_batch_that_is_written_into_stays_and_its_caller_wakes_the_sender() -> None:
@@ -86,7 +86,7 @@ def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() ->
     assert list(queue.batches) == [written]
     assert (written.poison, written.must_wake_sender, written.is_closed) == (FAILED, True, True)
     assert queue.take_expired(TIMEOUT_MS, 0, oldest) == []
-    assert oldest.has_poisoned
+    assert oldest.may_have_poisoned
     written.reservation_count = 0
     assert queue.take_expired(TIMEOUT_MS, 0, oldest) == [written]
     assert not queue.has_batches()
@@ -104,9 +104,9 @@ def test_a_look_at_all_queues_forgets_what_was_heard_before() -> None:
     oldest.note_queued(20)
     oldest.note_queued(30)
     oldest.note_poisoned()
-    assert (oldest.created_ms, oldest.has_poisoned) == (20, True)
+    assert (oldest.created_ms, oldest.may_have_poisoned) == (20, True)
     oldest.reset_bounds()
-    assert (oldest.created_ms, oldest.has_poisoned) == (NEVER_MS, False)
+    assert (oldest.created_ms, oldest.may_have_poisoned) == (NEVER_MS, False)
 
 
 def test_each_batch_that_is_put_back_is_a_move_and_may_be_the_oldest() -> None:

@@ -59,7 +59,7 @@ def fill(batch: ProducerBatch, *values: bytes, callback: Delivery | None = None)
 
 
 def fill_segment(batch: ProducerBatch, *values: bytes, codec: str = "none") -> None:
-    """As fill, for rows that keep their own memory; compressed at once with a codec."""
+    """Reserve and write rows that keep their own memory; a codec compresses them at once."""
     batch_rows, data = encoded_rows(batch, values, Delivery(len(values), ManualClock()))
     segment = batch.reserve_segment(batch_rows, PoolMemory([], -(-len(data) // BLOCK)), max_timestamp=0)
     batch.attach(segment, data if codec == "none" else PackedRecords([compress_blocks(codec, data)]))

@@ -31,7 +31,7 @@ BATCH = 1024
 
 
 def test_a_batch_that_is_being_written_is_not_drained() -> None:
-    """Its bytes would go out half written."""
+    """The batch would go out half written."""
     stage = Accumulation(linger_ms=0)
     writing = OpenAppend(stage, b"1")
     assert stage.ready(ONE_NODE) == set()
@@ -42,7 +42,7 @@ def test_a_batch_that_is_being_written_is_not_drained() -> None:
 
 
 def test_a_batch_that_is_being_written_does_not_expire() -> None:
-    """Its memory would be handed out again while a caller writes into it."""
+    """The batch's memory would be handed out again while a caller writes into it."""
     stage = Accumulation(linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=200)
     writing = OpenAppend(stage, b"1")
     stage.clock.advance(10_000)
@@ -266,7 +266,7 @@ def test_large_segments_are_sent_as_they_were_encoded_and_their_charge_ends(code
 
 @pytest.mark.parametrize("codec", ["snappy", "lz4"])
 def test_what_shrinks_while_it_is_written_is_charged_for_as_it_is(codec: str) -> None:
-    """Its batch stays open for more, and would otherwise hold twenty times the memory that it needs."""
+    """The batch stays open for more rows, and would otherwise hold twenty times the memory that it needs."""
     stage = Accumulation(batch_size=2**20, compression_type=codec, linger_ms=10_000)
     stage.append(*[bytes(1000)] * 500)
     batch = stage.accumulator.queues.of_partitions(TOPIC, [0])[0].batches[0]
@@ -380,7 +380,7 @@ def test_memory_of_a_batch_in_flight_cannot_be_given_back() -> None:
 
 
 def split(stage: Accumulation, batch: ProducerBatch) -> list[ProducerBatch]:
-    """As the Sender does."""
+    """Split a batch and queue the smaller ones, as the Sender does."""
     smaller = stage.accumulator.split(batch)
     for each in reversed(smaller):
         stage.accumulator.queues.put_back(each)
@@ -406,7 +406,7 @@ def test_smaller_batches_of_a_split_are_sent_before_newer_rows() -> None:
 
 
 def test_splitting_a_batch_gives_the_pools_memory_back_and_no_other() -> None:
-    """The smaller batches' memory is their own: given to the pool it would hand out blocks of the wrong size."""
+    """The memory of the smaller batches is their own. The pool would hand it out as blocks of the wrong size."""
     stage = Accumulation(batch_size=16 * BATCH, buffer_memory=64 * BATCH)
     stage.append(*[bytes(1000)] * 8)
     split(stage, stage.drain_one(ONE_NODE))
@@ -431,7 +431,7 @@ def test_flush_waits_for_the_smaller_batches_of_a_split() -> None:
 
 
 def test_splitting_ends_at_single_records() -> None:
-    """Each split halves at least, wherever the broker's limit lies (KAFKA-8350)."""
+    """Each split halves a batch at least, wherever the broker's limit lies (KAFKA-8350)."""
     stage = Accumulation(batch_size=64 * BATCH)
     stage.append(*[bytes(700)] * 40)
     todo, singles = [stage.drain_one(ONE_NODE)], 0
@@ -441,7 +441,7 @@ def test_splitting_ends_at_single_records() -> None:
             smaller = stage.accumulator.split(batch)
             assert len(smaller) > 1
             for each in smaller:
-                stage.accumulator._compressor.finish(each)
+                stage.accumulator.drainer.compressor.finish(each)
             todo += smaller
         else:
             singles += 1
@@ -763,7 +763,7 @@ def test_aborting_removes_what_was_never_drained_oldest_first() -> None:
 
 @pytest.mark.parametrize("sequencer", [Numbers(), None], ids=["with sequences", "without"])
 def test_aborting_leaves_batches_in_flight_and_in_retry_alone(sequencer: Numbers | None) -> None:
-    """The broker may have them: the transaction cannot end before it has answered."""
+    """The broker may have written these batches: the transaction cannot end before the broker has answered."""
     stage = Accumulation(batch_size=BATCH, sequencer=sequencer, retry_backoff_ms=0)
     for _ in range(3):
         stage.append(bytes(900))
@@ -810,7 +810,7 @@ def test_rows_are_refused_with_a_fresh_copy_of_the_error_until_it_is_taken_back(
 
 
 def test_an_append_that_waits_for_memory_during_its_abort_puts_no_more_rows_in() -> None:
-    """Its later rows would otherwise be in the next transaction."""
+    """The append's later rows would otherwise be in the next transaction."""
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH, linger_ms=60_000, sequencer=Numbers())
 
     def abort(waitable: Waitable, timeout_ms: int) -> bool:

@@ -48,7 +48,7 @@ def memory_in_use(stage: Accumulation) -> int:
 
 
 def shape(reservations: Sequence[Reservation]) -> list[tuple[int, int, int]]:
-    """(partition, first row, end) of each."""
+    """(partition, start, stop) of each reservation."""
     return [(each.queue.topic_partition.partition, each.start, each.stop) for each in reservations]
 
 
@@ -329,7 +329,7 @@ def test_a_row_that_no_memory_could_hold_is_refused() -> None:
 
 
 def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such rows were lost with the stack: their batches, reserved for ever, could neither be drained nor expire."""
+    """These reservations were lost with the stack: their batches, reserved for ever, could neither be drained nor expire."""
     stage = Accumulation(batch_size=BATCH)
     layout = layout_of(stage, slice_of([ROW] * 3, [0, 1, 2]))
     checks = iter([None, None, ProducerClosedError("closed meanwhile")])

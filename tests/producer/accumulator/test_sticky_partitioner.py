@@ -31,7 +31,7 @@ def sticky(filled: Open | None = None, *, seed: int = 1, batch_size: int = BATCH
 
 
 def stays(chosen: npt.NDArray[np.int32]) -> list[int]:
-    """Rows per stay."""
+    """How many rows each partition got before the next switch."""
     starts = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), len(chosen)]
     return [stop - start for start, stop in pairwise(starts)]
 

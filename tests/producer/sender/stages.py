@@ -22,7 +22,7 @@ def idempotent(**options: object) -> Stage:
 
 
 def known(**options: object) -> Stage:
-    """An idempotent one whose partitions the brokers know: sequences go on at 1."""
+    """An idempotent Stage whose partitions the brokers know: sequences go on at 1."""
     stage = idempotent(**options)
     stage.introduce()
     return stage

@@ -167,7 +167,7 @@ def test_a_rejected_batch_of_one_record_blames_it_even_if_the_broker_names_none(
 
 
 def test_of_several_records_none_is_blamed_that_the_broker_does_not_name() -> None:
-    """Nor one that the batch does not have: whoever sends the others again would do so for ever."""
+    """Nor is a row that the batch does not have: whoever sends the other rows again would do so for ever."""
     stage = Stage()
     delivery = stage.append(b"a", b"b")
     stage.run()
@@ -249,7 +249,7 @@ def test_batches_behind_a_split_one_wait_for_its_smaller_ones() -> None:
 
 
 def test_smaller_batches_that_expire_unsent_leave_a_gap_that_a_new_epoch_closes() -> None:
-    """Their numbers were given to the large one: the rows after them were out of order until they expired as well."""
+    """The large batch kept the numbers of the smaller ones: the rows after them were out of order until they expired as well."""
     stage = Stage(enable_idempotence=True, request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.introduce()
     stage.send(b"1", b"2")

@@ -69,7 +69,7 @@ def test_one_answer_may_acknowledge_one_partition_and_reject_another() -> None:
 
 
 def test_a_partition_that_the_answer_does_not_mention_fails() -> None:
-    """Taken for granted it would be a row lost silently; waited for it would never end."""
+    """Counted as written, its rows might be lost silently; an answer that the Sender waits for would never come."""
     stage = Stage(leaders={TOPIC: (0, 0)})
     delivery = stage.send(b"a", b"b", partition=[0, 1])
     stage.respond(partition_answer(0))

@@ -23,7 +23,7 @@ def test_nothing_is_sent_before_there_is_a_producer_id() -> None:
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (7, -1), (-1, -1)])
 def test_an_answer_without_a_producer_id_is_asked_for_again(producer_id: int, epoch: int) -> None:
-    """-1 stands for none. Taken for one, it was never asked for again, and no row was ever sent."""
+    """-1 stands for no id. The producer took it for an id, never asked again, and never sent a row."""
     stage = Stage(enable_idempotence=True, has_producer_id=False)
     delivery = stage.send(b"a")
     (request,) = stage.in_flight

@@ -101,7 +101,7 @@ def test_no_more_requests_than_allowed_are_in_flight_to_a_node() -> None:
 
 
 def test_large_batches_share_a_request_unless_the_user_limits_its_size() -> None:
-    """A request for each one or two of them costs client and broker more."""
+    """A request for each one or two batches costs client and broker more."""
     rows = [b"x" * 190_000] * 6
     stage = Stage(leaders={TOPIC: (0,) * 6}, batch_size=200_000)
     stage.send(*rows, partition=range(6))
@@ -113,7 +113,7 @@ def test_large_batches_share_a_request_unless_the_user_limits_its_size() -> None
 
 
 def test_while_a_partition_waits_for_its_answer_the_sender_does_not_spin() -> None:
-    """Its node is ready, its batch is not: a poll of 0 ms would burn a processor until the answer comes."""
+    """The partition's node is ready, and its batch is not: a poll of 0 ms would burn a processor until the answer comes."""
     stage = known(batch_size=1)
     stage.send(b"1")
     stage.send(b"2")
@@ -332,7 +332,7 @@ def test_a_batch_that_waits_for_the_answer_to_another_does_not_wake_the_sender(l
 
 
 def test_the_sender_looks_again_at_once_when_something_has_expired() -> None:
-    """Others of its partition may have waited for it."""
+    """Other batches of the partition may have waited for the expired one."""
     stage = Stage(linger_ms=0, leaders={TOPIC: (None,)}, request_timeout_ms=100, delivery_timeout_ms=1000)
     delivery = stage.append(b"1")
     stage.clock.advance(1000)

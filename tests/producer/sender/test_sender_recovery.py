@@ -41,13 +41,13 @@ class Scene:
         self.write(b"introduction")
 
     def write(self, value: bytes) -> Delivery:
-        """A row while the brokers behave."""
+        """Write a row while the brokers behave."""
         delivery = self.stage.send(value)
         self.settle()
         return delivery
 
     def settle(self) -> None:
-        """Until nothing is left to do; the brokers behave."""
+        """Run rounds until nothing is left to do; the brokers behave."""
         for _ in range(50):
             self.brokers.answer_all()
             self.stage.back_off()
@@ -57,10 +57,10 @@ class Scene:
         raise AssertionError("rows are not settled")
 
     def fail_with(self, carried_out: bool, error: ErrorCode) -> None:
-        """The oldest request's answer, which the log may contradict."""
+        """Answer the only request with an error, whether the brokers have carried it out or not."""
         (request,) = self.stage.in_flight
         if carried_out:
-            self.brokers._answer_to(request, Fate.ANSWER)
+            self.brokers.answer_to(request, Fate.ANSWER)
         self.stage.client.respond(
             produce_response(partition_answer(0, error)) if error else ProduceResponse(responses=()), request=request
         )
@@ -83,7 +83,7 @@ def exhausted_by_disconnects(scene: Scene, carried_out: bool) -> None:
 def exhausted_by_time_outs(scene: Scene, carried_out: bool) -> None:
     for _ in range(3):
         if carried_out:
-            scene.brokers._answer_to(scene.stage.in_flight[0], Fate.ANSWER)
+            scene.brokers.answer_to(scene.stage.in_flight[0], Fate.ANSWER)
         scene.stage.clock.advance(scene.stage.config.request_timeout_ms + 1)
         scene.stage.run()
         scene.stage.back_off()
@@ -118,7 +118,7 @@ def expired_in_the_queue_after_an_attempt(scene: Scene, carried_out: bool) -> No
 
 def expired_in_flight(scene: Scene, carried_out: bool) -> None:
     if carried_out:
-        scene.brokers._answer_to(scene.stage.in_flight[0], Fate.ANSWER)
+        scene.brokers.answer_to(scene.stage.in_flight[0], Fate.ANSWER)
     scene.stage.client._sent_ms = dict.fromkeys(scene.stage.client._sent_ms, 1 << 60)  # the request itself never times out
     scene.stage.clock.advance(scene.stage.config.delivery_timeout_ms)
     scene.stage.run()
@@ -133,7 +133,7 @@ def answered_when_its_time_was_over(scene: Scene, carried_out: bool) -> None:
 
 def aborted_by_a_refused_login(scene: Scene, carried_out: bool) -> None:
     if carried_out:
-        scene.brokers._answer_to(scene.stage.in_flight[0], Fate.ANSWER)
+        scene.brokers.answer_to(scene.stage.in_flight[0], Fate.ANSWER)
     scene.stage.client.fail_authentication(0, AuthenticationError("node 0: who are you?"))
     scene.stage.run()
     scene.stage.back_off()
@@ -441,7 +441,7 @@ def behaving(stage: Stage) -> SimulatedBrokers:
 
     def answering(timeout_ms: int, now_ms: int) -> Any:
         for request in stage.in_flight:
-            stage.client.respond(brokers._answer_to(request, Fate.ANSWER), request=request)
+            stage.client.respond(brokers.answer_to(request, Fate.ANSWER), request=request)
         stage.clock.advance(10)
         return poll(timeout_ms, now_ms)
 
@@ -507,7 +507,7 @@ class FullOnce(dict[Any, Any]):
 
 
 def test_batches_are_queued_again_when_memory_ends_before_they_count_as_in_flight() -> None:
-    """One that was marked as in flight and was not there could not be taken back: those after it were lost."""
+    """A batch that was only marked as in flight could not be taken back: the batches after it were lost."""
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)})
     brokers = behaving(stage)
     stage.sender._outcomes.in_flight._batches = FullOnce()
@@ -535,7 +535,7 @@ def test_batches_are_put_back_when_memory_ends_at_another_queue(takes: str, each
     """The batches of the first queue were in no queue any more, and their error was lost."""
     stage = Stage(leaders={TOPIC: (0, 0)})
     deliveries = [stage.append(b"a", partition=partition) for partition in (0, 1)]
-    stage.clock.advance(stage.accumulator._config.delivery_timeout_ms)
+    stage.clock.advance(stage.config.delivery_timeout_ms)
     error = KafkaError("the transaction is aborted")
     take = partial(getattr(stage.accumulator, takes), stage.now_ms if takes == "take_expired" else error)
     of_queue = getattr(PartitionQueue, each)
@@ -567,7 +567,7 @@ def test_batches_expire_after_a_look_that_failed_at_the_first_queue(poisoned: bo
             queue.batches[0].poison = KafkaError("no longer wanted")
         stage.accumulator.queues.oldest.note_poisoned()
     else:
-        stage.clock.advance(stage.accumulator._config.delivery_timeout_ms)
+        stage.clock.advance(stage.config.delivery_timeout_ms)
     with monkeypatch.context() as patched:
         patched.setattr(PartitionQueue, "take_expired", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
@@ -577,7 +577,7 @@ def test_batches_expire_after_a_look_that_failed_at_the_first_queue(poisoned: bo
 
 
 def test_a_batch_that_has_not_left_its_queue_is_not_put_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its copy was sent once more: the row was in Kafka twice."""
+    """A copy of the batch was sent once more: the row was in Kafka twice."""
     stage = Stage(enable_idempotence=False)
     brokers = behaving(stage)
     delivery = stage.append(b"once")
@@ -745,7 +745,7 @@ def test_a_batch_that_cannot_be_compressed_fails_alone() -> None:
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)}, compression_type="lz4")
     behaving(stage)
     deliveries = [stage.append(b"a", partition=0), stage.append(b"b", partition=1)]
-    let_fail(stage.accumulator._compressor, "finish", MemoryError("no more"))
+    let_fail(stage.accumulator.drainer.compressor, "finish", MemoryError("no more"))
     run_to_the_end(stage)
     assert [delivery.failed for delivery in deliveries] == [1, 0]
     assert str(deliveries[0].error).startswith(
@@ -773,7 +773,7 @@ def test_while_rounds_fail_the_sender_backs_off_and_rows_expire() -> None:
 
 
 def test_rounds_that_fail_wait_longer_each_time_even_with_no_retry_backoff() -> None:
-    """Each logs a traceback: there were 20 a second until the Sender ended."""
+    """Each failed round logs a traceback: there were 20 a second until the Sender ended."""
     failures = SenderFailures(config(retry_backoff_ms=0), HandOvers(ManualClock(), lambda: None))
     waits_ms = [failures.note_round_failure(BUG, 0) for _ in range(8)]
     assert waits_ms[0] >= 0.8 * MIN_BACKOFF_MS

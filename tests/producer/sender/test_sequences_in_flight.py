@@ -350,7 +350,7 @@ def test_with_retries_exhausted_out_of_order_is_raised() -> None:
 
 
 def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
-    """Its last records there were deleted by retention."""
+    """The producer's last records at the broker were deleted by retention."""
     stage = idempotent()
     stage.send(b"1")
     stage.succeed(1000)
