@@ -20,7 +20,7 @@ from spark_kafka_sink.records.compression import compress_blocks
 from spark_kafka_sink.records.interleave import InterleavedRows, data_buffer
 from spark_kafka_sink.records.record_batch import octets
 
-MAX_TOGETHER_BYTES = 512 * 1024  # of rows, before they are copied or compressed: a core's cache holds as much
+MAX_STEP_BYTES = 512 * 1024  # of rows encoded in one step, then copied or compressed: a core's cache holds as much
 
 
 @dataclass(eq=False, repr=False)
@@ -80,7 +80,7 @@ class SliceWriter:
         """Encode and compress in steps that stay in the CPU's cache; None if the first step does not get smaller."""
         codec, level = self.compressor.compression.codec, self.compressor.compression.level
         row_count = reservation.stop - reservation.start
-        step = max(1, row_count * MAX_TOGETHER_BYTES // reservation.size_bytes)
+        step = max(1, row_count * MAX_STEP_BYTES // reservation.size_bytes)
         blocks: list[memoryview] = []
         encoded_bytes = 0
         for start in range(reservation.start - first_row, reservation.stop - first_row, step):
@@ -129,9 +129,7 @@ def _groups_to_encode(reservations: list[Reservation]) -> Iterator[list[Reservat
     group: list[Reservation] = []
     size = 0
     for reservation in reservations:
-        if group and (
-            reservation.has_own_memory or group[-1].has_own_memory or size + reservation.size_bytes > MAX_TOGETHER_BYTES
-        ):
+        if group and (reservation.has_own_memory or group[-1].has_own_memory or size + reservation.size_bytes > MAX_STEP_BYTES):
             yield group
             group, size = [], 0
         group.append(reservation)
