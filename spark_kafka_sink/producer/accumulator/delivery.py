@@ -85,7 +85,7 @@ class RowFailure:
     rows: npt.NDArray[np.int32] | npt.NDArray[np.int64]
     error: KafkaError
     topic_partition: TopicPartition | None  # None: the rows were in no batch
-    row_errors: Mapping[int, KafkaError]  # the rows among them that the broker rejects as invalid (KIP-467), and why
+    blamed: Mapping[int, KafkaError]  # the rows among them that the broker rejects as invalid (KIP-467), and why
     rows_are_named: bool  # the broker said which rows of the batch are invalid: the others may be sent again
 
 

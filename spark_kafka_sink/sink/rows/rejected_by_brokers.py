@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 def error_of_delivery(delivery: Delivery, error: KafkaError, chunk: Chunk | None, outcomes: RowOutcomes) -> KafkaError:
     """A copy of the delivery's error. It names the row that the broker blames, if that is known and the chunk is kept."""
     failure = next((each for each in delivery.failures if each.error is error), None)
-    if failure is None or not failure.row_errors or chunk is None:
+    if failure is None or not failure.blamed or chunk is None:
         return fresh_copy(error)
-    row, blamed_error = next(iter(failure.row_errors.items()))
+    row, blamed_error = next(iter(failure.blamed.items()))
     return outcomes.error_naming_row(blamed_error, blamed_error.message, chunk, row, _partition(failure))
 
 
@@ -38,13 +38,13 @@ def handle_failure(chunk: Chunk | None, failure: RowFailure, outcomes: RowOutcom
     if chunk is None or not failure.rows_are_named:
         raise fresh_copy(failure.error)
     by_reason: dict[tuple[str, str], list[int]] = {}
-    for row, error in failure.row_errors.items():
+    for row, error in failure.blamed.items():
         if outcomes.fails_task(error.condition):
             raise outcomes.error_naming_row(error, error.message, chunk, row, _partition(failure))
         by_reason.setdefault((error.condition, error.message), []).append(row)
     for (condition, text), rows in by_reason.items():
         outcomes.apply(chunk, UnwritableRows(condition, text, np.array(rows, np.int64)), _partition(failure))
-    others = np.setdiff1d(failure.rows, np.array(list(failure.row_errors), np.int64))
+    others = np.setdiff1d(failure.rows, np.array(list(failure.blamed), np.int64))
     if not len(others):
         return None
     logger.info("sending %d rows again: the broker rejected their batch because of other rows", len(others))

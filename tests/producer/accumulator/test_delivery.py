@@ -147,7 +147,7 @@ def test_every_failed_row_is_listed_with_its_batch_and_if_the_broker_named_rows(
     delivery.fail(batch_rows(delivery, [3], where=tp(1)), KafkaError("batch rejected"), {9: refused})
     delivery.fail_unbatched(np.array([4, 5], np.int32), late)
     failures = [
-        (each.rows.tolist(), each.topic_partition, dict(each.row_errors), each.rows_are_named) for each in delivery.failures
+        (each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures
     ]
     assert failures == [([17, 23], tp(), {23: refused}, True), ([3], tp(1), {}, True), ([4, 5], None, {}, False)]
     assert delivery.failures[0].error is delivery.error
@@ -182,7 +182,7 @@ def test_rows_that_are_queued_later_count_on_whatever_their_number() -> None:
     last.fail_unbatched(np.array([0], np.int32), KafkaError("no memory"))
     last.acknowledge(batch_rows(delivery, [1]), 9, -1)
     assert [each.rows.tolist() for each in delivery.failures] == [[2**31 + 1, 2**31 + 2], [2**31 + 3]]
-    assert list(delivery.failures[0].row_errors) == [2**31 + 2]
+    assert list(delivery.failures[0].blamed) == [2**31 + 2]
     assert (delivery.acknowledged, delivery.failed, delivery.done()) == (1, 3, False)
     assert delivery.error is not None
     assert delivery.error.message == f"row {2**31 + 2} of this table, orders-0: no key"

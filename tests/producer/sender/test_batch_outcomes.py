@@ -163,7 +163,7 @@ def test_a_rejected_batch_of_one_record_blames_it_even_if_the_broker_names_none(
     delivery = stage.send(b"a")
     stage.reject(Errors.INVALID_TIMESTAMP)
     (failure,) = delivery.failures
-    assert [error.condition for error in failure.row_errors.values()] == ["KAFKA_INVALID_TIMESTAMP"]
+    assert [error.condition for error in failure.blamed.values()] == ["KAFKA_INVALID_TIMESTAMP"]
 
 
 def test_of_several_records_none_is_blamed_that_the_broker_does_not_name() -> None:
@@ -174,7 +174,7 @@ def test_of_several_records_none_is_blamed_that_the_broker_does_not_name() -> No
     nobody = BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="bad")
     stage.reject(Errors.INVALID_RECORD, record_errors=(nobody,))
     (failure,) = delivery.failures
-    assert not failure.row_errors
+    assert not failure.blamed
     assert not failure.rows_are_named
 
 
