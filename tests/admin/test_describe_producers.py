@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.admin.meanwhile import when
+from tests.admin.cluster_changes import when
 from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.fakes.fake_broker import FakeBroker, Fault
 

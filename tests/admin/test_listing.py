@@ -19,8 +19,8 @@ from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
+from tests.admin.cluster_changes import when
 from tests.admin.clusters import NODES, Cluster, client_of, count
-from tests.admin.meanwhile import when
 from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.fakes.fake_broker import Fault
 from tests.fakes.transaction_coordinator import internal_partition

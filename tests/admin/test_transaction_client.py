@@ -27,8 +27,8 @@ from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorR
 from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.admin.cluster_changes import when
 from tests.admin.clusters import CALLS, NODES, QUICK, Cluster, client_of, count, state_of
-from tests.admin.meanwhile import when
 from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.fakes.transaction_coordinator import State

@@ -32,7 +32,7 @@ from tests.benchmarks.measuring import Usage, cpu_seconds
 from tests.benchmarks.sink_benchmark import session
 from tests.benchmarks.small_tasks_benchmark import FIRST_BATCHES, LIMIT_S, UNIX_SOCKETS
 from tests.benchmarks.timed_sink import TimedSink, Times, parts_in
-from tests.exactly_once.driving import Run, content_of
+from tests.exactly_once.stepwise_writes import Run, content_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

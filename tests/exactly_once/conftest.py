@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG
-from tests.exactly_once.driving import Run
 from tests.exactly_once.runs import TOPIC, Runs
+from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 
 

@@ -9,7 +9,7 @@ import pytest
 from spark_kafka_sink.exactly_once.writes import (
     CommitFailedError,
 )
-from tests.exactly_once.driving import Run
+from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State as TransactionState
 

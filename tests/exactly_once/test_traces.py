@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TRANSACTION_LOG, TransactionClient
-from tests.exactly_once.driving import Run
 from tests.exactly_once.model import cases
 from tests.exactly_once.model.traces import walk
 from tests.exactly_once.model.world import Case
 from tests.exactly_once.protocol_model import TRACES_FILE
-from tests.exactly_once.replaying import Replay
+from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.trace_replay import Replay
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State
 
@@ -70,7 +70,7 @@ def test_the_built_code_survives_the_schedule_that_breaks_a_plan_without_this_st
 
 
 def can_be_walked(case: Case) -> bool:
-    """Not where a repetition with the first rows may be refused, nor a time-out that cannot be had, see replaying.py."""
+    """Not where a repetition with the first rows may be refused, nor a time-out that cannot be had, see trace_replay.py."""
     return case.replay is None and case.frames == 1 and not (case.faults.time_outs and case.transaction_version == 1)
 
 

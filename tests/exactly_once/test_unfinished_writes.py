@@ -10,8 +10,8 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger_records import Decision
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from tests.exactly_once.driving import Run
 from tests.exactly_once.runs import Runs, open_transactions, partly_committed, time_out, visible
+from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 
 

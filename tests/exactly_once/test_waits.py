@@ -20,7 +20,7 @@ from spark_kafka_sink.exactly_once.writes import AttemptResult, TaskReport
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.producer import KafkaProducer
-from tests.exactly_once.driving import Run, content_of
+from tests.exactly_once.stepwise_writes import Run, content_of
 from tests.fakes.fake_broker import FakeBroker
 
 TOPIC = "t"

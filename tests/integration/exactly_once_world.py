@@ -18,8 +18,8 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transaction_operations import TransactionState
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.version_commit import Committed
-from tests.exactly_once.driving import Run
-from tests.exactly_once.stopping import Processes
+from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stoppable_processes import Processes
 from tests.integration.processes import until
 from tests.integration.reading import READERS
 

@@ -119,7 +119,7 @@ def batch_writes(master: str, *writes: dict[str, str]) -> str:
 
 
 DYING_STREAM = """
-from tests.integration.dying import Dying
+from tests.integration.dying_sink import Dying
 spark = session({master!r}, {settings})
 spark.dataSource.register(Dying)
 stream = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).json({source!r}).repartition(3, "value")

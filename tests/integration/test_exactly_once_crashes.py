@@ -17,8 +17,8 @@ from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import AttemptResult, TaskReport
 from tests.broker_properties import QUICK_TIMEOUTS
-from tests.exactly_once.driving import Run
-from tests.exactly_once.stopping import (
+from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stoppable_processes import (
     ABORT_STEPS,
     AFTER,
     AMID,

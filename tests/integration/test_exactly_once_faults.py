@@ -24,8 +24,8 @@ from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from tests.broker_properties import QUICK_SESSIONS, QUICK_TIMEOUTS
-from tests.exactly_once.driving import Run
-from tests.exactly_once.stopping import AFTER, AMID, KILLED, PAUSE, Process, Stop
+from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stoppable_processes import AFTER, AMID, KILLED, PAUSE, Process, Stop
 from tests.fakes.fault_proxy import Fault, ProxiedKafka, Request
 from tests.integration.exactly_once_world import FIRST, SECOND, Rows, World, rows_of, world_of
 from tests.integration.processes import until

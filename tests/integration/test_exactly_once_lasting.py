@@ -18,8 +18,8 @@ from spark_kafka_sink.exactly_once.ledger_records import MAX_NUMBER
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from tests.exactly_once.driving import Run
-from tests.exactly_once.stopping import AFTER, KILLED, Stop
+from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stoppable_processes import AFTER, KILLED, Stop
 from tests.integration.exactly_once_world import FIRST, SECOND, World, rows_of, world_of
 from tests.integration.processes import until
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.ledger_records import DecisionState
 from spark_kafka_sink.exactly_once.version_commit import Committed, HowCommitted
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
-from tests.exactly_once.driving import Run
+from tests.exactly_once.stepwise_writes import Run
 from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, World, rows_of
 from tests.integration.sasl_cluster import allow, client_options, deny, sasl_cluster
 

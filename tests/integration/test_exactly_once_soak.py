@@ -1,8 +1,8 @@
 """Hundreds of micro-batches while workers, executors, driver and brokers are killed by a seeded schedule; an audit of each row.
 
-The dice for processes of Spark are thrown at each step of the protocol (dying.py), those for brokers between two looks at the
-stream. A failure names its seed, and leaves the list of deaths in the order in which they came: EXACTLY_ONCE_SOAK_SEED=7 repeats
-what a seed can repeat, EXACTLY_ONCE_SOAK_BATCHES=40 makes a short run, in which not everything need die.
+The dice for processes of Spark are thrown at each step of the protocol (dying_sink.py), those for brokers between two looks at
+the stream. A failure names its seed, and leaves the list of deaths in the order in which they came: EXACTLY_ONCE_SOAK_SEED=7
+repeats what a seed can repeat, EXACTLY_ONCE_SOAK_BATCHES=40 makes a short run, in which not everything need die.
 """
 
 from __future__ import annotations

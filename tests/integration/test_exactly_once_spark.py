@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import exactly_once_options
-from tests.integration.dying import Dying
+from tests.integration.dying_sink import Dying
 from tests.integration.exactly_once_writes import Options, Seen, exactly_once, fed, lines, numbered, once, unnamed
-from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
+from tests.integration.failing_sink import CommitFailsWhenAsked, file_that_fails_commits
 from tests.integration.plugins import commits_file
 from tests.integration.processes import until
 from tests.integration.programs import (

@@ -1,6 +1,6 @@
 """The built code survives the schedules that break plans with a step left out: hand-driven tasks and drivers on a real broker.
 
-Each schedule is one of the model's traces, see tests/exactly_once/replaying.py. Afterwards a repetition completes what is
+Each schedule is one of the model's traces, see tests/exactly_once/trace_replay.py. Afterwards a repetition completes what is
 missing, a later version works, and an audit finds each row once.
 """
 
@@ -16,7 +16,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from tests.exactly_once.protocol_model import TRACES_FILE
-from tests.exactly_once.replaying import OWNER, Replay
+from tests.exactly_once.trace_replay import OWNER, Replay
 from tests.integration.exactly_once_world import SECOND, rows_of, world_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]

@@ -25,7 +25,7 @@ from tests.schemas.fake_registry import FakeRegistry
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 STREAM = """
-from tests.integration.dying import Dying
+from tests.integration.dying_sink import Dying
 spark = session("local[2]", {settings})
 spark.dataSource.register(Dying)
 stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json({source!r}).repartition(3, "id")

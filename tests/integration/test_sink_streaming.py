@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.conftest import SessionSettings
-from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
+from tests.integration.failing_sink import CommitFailsWhenAsked, file_that_fails_commits
 from tests.integration.processes import connections, until
 from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
 from tests.integration.writing import FORMAT, STREAM_LIMIT_S, FileStream, error_of, run, save

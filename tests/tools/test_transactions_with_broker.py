@@ -23,7 +23,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames, escape_name
 from spark_kafka_sink.exactly_once.version_commit import HowCommitted
-from tests.exactly_once.driving import Run
+from tests.exactly_once.stepwise_writes import Run
 from tests.integration.reading import ReadTopic, Topic
 from tests.integration.sasl_cluster import allow, client_options, sasl_cluster
 

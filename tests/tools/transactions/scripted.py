@@ -10,7 +10,7 @@ from spark_kafka_sink.exactly_once.names import AttemptId, PrefixNames
 from spark_kafka_sink.tools.transactions import command as transactions
 from spark_kafka_sink.tools.transactions.console import Console
 from tests.admin.open_transactions import TOPIC, Writer
-from tests.exactly_once.driving import Run
+from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State
 

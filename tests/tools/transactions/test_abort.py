@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.admin.open_transactions import TOPIC, Writer, partition
-from tests.exactly_once.driving import Run
+from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State
 from tests.tools.transactions.scripted import (

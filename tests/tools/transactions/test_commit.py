@@ -12,7 +12,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions import command as transactions
 from tests.admin.open_transactions import TOPIC
-from tests.exactly_once.driving import Run
+from tests.exactly_once.stepwise_writes import Run
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State
 from tests.tools.transactions.scripted import (

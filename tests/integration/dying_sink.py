@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from spark_kafka_sink import KafkaDataSource
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
-from tests.exactly_once.stopping import ABORT_STEPS, AFTER, BEFORE, COMMIT_STEPS, TASK_STEPS, arm
+from tests.exactly_once.stoppable_processes import ABORT_STEPS, AFTER, BEFORE, COMMIT_STEPS, TASK_STEPS, arm
 
 ENVIRONMENT = "DYING"
 

@@ -32,12 +32,12 @@ from spark_kafka_sink.exactly_once.names import AttemptId
 from spark_kafka_sink.exactly_once.version_commit import Committed
 from spark_kafka_sink.exactly_once.writes import NO_SCHEMAS, DriverTime, ReplayError, SchemaIds, TaskReport
 from spark_kafka_sink.protocol.producer_identity import PreparedTransaction
-from tests.exactly_once.driving import Run
 from tests.exactly_once.model.cases import BY_NAME
 from tests.exactly_once.model.exploration import EVERYTHING
 from tests.exactly_once.model.traces import DRIVER_ORDER, SPARKS_STEPS, TASK_ORDER
 from tests.exactly_once.model.world import FINAL_REASONS, rows_of
-from tests.exactly_once.stopping import OVERFLOW_BYTES, STEPS
+from tests.exactly_once.stepwise_writes import Run
+from tests.exactly_once.stoppable_processes import OVERFLOW_BYTES, STEPS
 from tests.integration.processes import until
 
 LIMIT_S = 60.0
@@ -49,7 +49,7 @@ ASKED_AGAIN_BY_ITSELF = ("1 take own id", "5 write rows", "5 write marker")  # t
 BECAUSE = "abort(), because: "
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
-# The calls that are steps of the model, by their names in stopping.py, which says what they are.
+# The calls that are steps of the model, by their names in stoppable_processes.py, which says what they are.
 OF_A_TASK = {
     "1": "1 take own id",
     "2": "2 read decision",
@@ -142,7 +142,7 @@ class Process:
             return step
 
     def model_step(self, call: str, first: Any) -> str | None:
-        """The model's name of a call, which has this name in stopping.py; None if it is no step of the model."""
+        """The model's name of a call, which has this name in stoppable_processes.py; None if it is no step of the model."""
         raise NotImplementedError
 
     # FROM OUTSIDE

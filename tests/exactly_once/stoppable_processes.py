@@ -39,7 +39,7 @@ from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommi
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.producer import KafkaProducer
-from tests.exactly_once.driving import Run
+from tests.exactly_once.stepwise_writes import Run
 
 BEFORE, AMID, AFTER = "before", "amid", "after"
 KILL, PAUSE = signal.SIGKILL, signal.SIGSTOP
